@@ -41,7 +41,6 @@ async def imports(bench: Bench, engine: Engine) -> list[Measurement]:
     """Measure what a program waits for pandas and matplotlib."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         place = Path(directory)
-        place.chmod(0o755)
         await anyio.to_thread.run_sync(_make_environment, place / "venv")
         home = bench.place()
         configure(home, {})
@@ -50,16 +49,15 @@ async def imports(bench: Bench, engine: Engine) -> list[Measurement]:
         (settings / "config.toml").write_text(
             f'[dependencies]\\nallow = ["@data"]\\ncache = "{place / "cache"}"\\n'
         )
-        own = {"MCP_BRIDGE_PACKAGES": str(place / "venv")}
         samples: list[float] = []
         floors: list[float] = []
         async with (
             open_bridge(bench, engine, home=home) as asked,
-            open_bridge(bench, engine, **own) as environment,
+            open_bridge(bench, engine, MCP_BRIDGE_PACKAGES=str(place / "venv")) as environment,
         ):
             with anyio.fail_after(COMPILE_SECONDS):
                 while not (await _taken(asked, ASKING))[1]:
-                    await anyio.sleep(1)
+                    continue
             await _taken(environment, "")
             for _ in range(bench.count(*RUNS)):
                 floors.append((await _taken(environment, ""))[0])
@@ -82,6 +80,8 @@ async def _taken(bridge: Bridge, head: str) -> tuple[float, bool]:
 
 
 def _make_environment(place: Path) -> None:
+    # Where the bridge is root its programs are nobody.
+    place.parent.chmod(0o755)
     uv = str(Path(sys.executable).with_name("uv"))
     try:
         for words in (
