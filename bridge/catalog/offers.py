@@ -22,7 +22,7 @@ class Offers:
     """The packages and directories that programs may use.
 
     Attributes:
-        packages: Entries of `allow`; empty if packages are not allowed.
+        packages: Entries of `allow`, or words for any; empty if packages are not allowed.
         data: Whether programs run in the `data` image.
         roots: Names of the client's and the settings' roots.
         python: The version of Python; empty if it is not known yet.

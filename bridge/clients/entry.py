@@ -45,6 +45,19 @@ HANDED_ON = (
 a desktop have another PATH and none of the rest; some hand on none of their own."""
 
 
+_NETWORK = re.compile(r"SSL_CERT_(FILE|DIR)|(ALL|HTTPS?|NO)_PROXY|UV_(?!RUN_)\w+", re.IGNORECASE)
+_SECRET = re.compile(r"://[^/]*@|PASSWORD|USERNAME|TOKEN", re.IGNORECASE)
+
+
+def network_variables(environ: Mapping[str, str], *, secrets: bool) -> dict[str, str]:
+    """Return how uv and the bridge reach the network, by variable, with or without logins."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if value and _NETWORK.fullmatch(name) and (secrets or not _SECRET.search(f"{name}={value}"))
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """The bridge as it is to stand in a file: a command, or an address.
@@ -60,12 +73,22 @@ class Entry:
     url: str = ""
 
 
-def own_entry(environ: Mapping[str, str], *, name: str = "", url: str = "") -> Entry:
-    """Return the entry that starts this very bridge, or that connects to an address."""
+def own_entry(
+    environ: Mapping[str, str],
+    *,
+    name: str = "",
+    url: str = "",
+    network: Mapping[str, str] | None = None,
+) -> Entry:
+    """Return the entry that starts this very bridge, or that connects to an address.
+
+    Args:
+        network: Further variables for it; see `network_variables`.
+    """
     if url:
         return Entry(name=name, url=url)
     command, *args = own_command(sys.argv[0], environ)
-    env = {key: environ[key] for key in HANDED_ON if environ.get(key)}
+    env = {key: environ[key] for key in HANDED_ON if environ.get(key)} | {**(network or {})}
     return Entry(name=name, command=command, args=(*args, "serve"), env=env)
 
 

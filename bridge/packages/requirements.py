@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -92,6 +92,16 @@ def _wanted(text: str) -> Wanted:
         raise PackageRefusedError(message, remedy=f'Ask for "{requirement.name}" by its name.')
     requirement.name = canonicalize_name(requirement.name)
     return Wanted(text=str(requirement), name=requirement.name, requirement=requirement)
+
+
+def is_met(text: str, versions: Mapping[str, str]) -> bool:
+    """Return whether packages of some versions meet a normalised requirement."""
+    requirement = Requirement(text)
+    if requirement.marker is not None or requirement.extras:
+        # They depend on the sandbox's Python, or on more packages.
+        return False
+    version = versions.get(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def script_metadata(code: str) -> Script:

@@ -6,21 +6,24 @@ What is done with a sandbox is the engine's business; how one waits, `bridge.san
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import LaunchError
-from bridge.model import Limits
+from bridge.model import Json, Limits
+from bridge.packages.sets import hold
 from bridge.runs.guest_session import GuestSession, open_guest, wait_dead
-from bridge.runs.session_guest import SessionGuest, session_guest
+from bridge.runs.session_guest import SessionGuest, save_state, session_guest
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.flavour import remember
@@ -200,10 +203,37 @@ class Sandboxes:
 
             yield ready
 
-    async def facts(self) -> Mapping[str, Any]:
-        """Return what the guest of a sandbox tells of it, such as its Python."""
+    async def facts(self) -> tuple[Mapping[str, Any], Json]:
+        """Return what the guest of a sandbox tells of it, such as its Python, and its packages."""
         async with self.reserve(limits_for(self._settings)) as reservation:
-            return (await reservation.get()).facts
+            guest = await reservation.get()
+            state = await save_state(guest, 1, "distributions")
+            data = state.data if state is not None else None
+            return guest.facts, json.loads(data or b"[]")
+
+    async def bytecode(self, wheel: Path, inside: str) -> bytes | None:
+        """Return what the sources of a wheel compile to; None if a sandbox cannot tell.
+
+        Args:
+            inside: Where programs see it, which becomes part of tracebacks.
+        """
+        bind = Bind(source=str(wheel), inside=inside, executable=True)
+        recipe = recipe_for(self._settings, limits_for(self._settings), (bind,))
+        async with self._open_guest(recipe) as guest:
+            state = await save_state(guest, 1, "bytecode", [inside])
+            return None if state is None else state.data
+
+    def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Start a job in the background, which ends with the sandboxes."""
+
+        async def guarded() -> None:
+            try:
+                await job()
+            except Exception:
+                # A named boundary: nothing waits for it.
+                logger.exception("a job in the background failed")
+
+        self._tasks.start_soon(guarded)
 
     async def _end_tasks(self) -> None:
         self._tasks.cancel_scope.cancel()
@@ -219,6 +249,10 @@ class Sandboxes:
         backend = await self.backend()
         await self._see_unmoved()
         async with AsyncExitStack() as stack:
+            for bind in recipe.binds:
+                if bind.executable:
+                    # While it is mounted no bridge evicts it.
+                    stack.enter_context(hold(Path(bind.source), wait=False))
             async with backend.in_use():
                 session = await stack.enter_async_context(open_guest(backend, self._launch(recipe)))
             python = str(session.facts.get("python", "")).rpartition(".")[0]

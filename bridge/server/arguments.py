@@ -19,7 +19,7 @@ from bridge.server.content import Kind, record_schema
 
 _KNOWN = (
     *("code", "servers", "timeout", "mode", "apply", "retry_of", "reads"),
-    *("session", "end_session", "files", "packages"),
+    *("session", "end_session", "files", "packages", "lose_state"),
 )
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
@@ -27,7 +27,12 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 _UNUSED = frozenset(("", "null", "none", "undefined"))
 """Texts that clients and models write for an argument that is not used."""
 
-_UNSAID: Mapping[str, Json] = {"mode": "run", "reads": "replay", "end_session": False}
+_UNSAID: Mapping[str, Json] = {
+    "mode": "run",
+    "reads": "replay",
+    "end_session": False,
+    "lose_state": False,
+}
 """What arguments are that were left out."""
 
 MAX_NUMBER = 10**12
@@ -58,6 +63,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         end_session=ends,
         files=parse_files(given.get("files")),
         packages=parse_packages(given.get("packages")),
+        loses_state=_flag("lose_state", given.get("lose_state")),
         servers=None if servers is None else _servers(servers),
         timeout=parse_timeout(given.get("timeout")),
         mode=_choice("mode", given.get("mode"), get_args(RunMode)),
@@ -200,9 +206,7 @@ def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    session, ends = given.get("session"), given.get("end_session")
-    if ends is not None and not isinstance(ends, bool):
-        raise InvalidRequestError("`end_session` must be true or false.")
+    session, ends = given.get("session"), _flag("end_session", given.get("end_session"))
     if session is None:
         if ends:
             raise InvalidRequestError("`end_session` needs `session`: the session to end.")
@@ -212,7 +216,13 @@ def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
             "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
             f'such as "analysis", not {session!r:.80}.'
         )
-    return session, bool(ends)
+    return session, ends
+
+
+def _flag(name: str, value: Json) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequestError(f"`{name}` must be true or false.")
+    return bool(value)
 
 
 def parse_files(value: Json) -> tuple[InputFile, ...]:
@@ -369,6 +379,8 @@ def input_schema(
     if packages:
         text = 'Packages from the allowed ones, such as "polars==1.*".'
         properties["packages"] = field("array", text, items=_STRINGS)
+        text = "With packages, in a session: go on without what it cannot restore."
+        properties["lose_state"] = field("boolean", text, default=False)
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 

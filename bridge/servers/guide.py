@@ -94,7 +94,13 @@ class GuestGuide:
     @property
     def offers_packages(self) -> bool:
         """Whether programs may request packages."""
-        return self._settings.packages_allowed and bool(self._settings.dependencies.allow)
+        return bool(self.allowed_packages)
+
+    @property
+    def allowed_packages(self) -> list[str]:
+        """Names of the packages that programs may request; "*" in one is any text."""
+        allowed = self._settings.dependencies.allow if self._settings.packages_allowed else ()
+        return [entry.name for entry in allowed]
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
         """Return the packages and directories that programs may use.
@@ -103,9 +109,13 @@ class GuestGuide:
             roots: Name and address of each of the client's roots.
         """
         settings = self._settings
-        allowed = settings.dependencies.allow if settings.packages_allowed else ()
+        packages = [entry.text for entry in settings.dependencies.allow]
+        if "*" in packages:
+            packages = [
+                "any package of " + ("the index" if settings.dependencies.index else "PyPI")
+            ]
         return Offers(
-            packages=tuple(entry.text for entry in allowed),
+            packages=tuple(packages) if settings.packages_allowed else (),
             data=recall(settings, "flavour") == "data",
             python=recall(settings, "python"),
             directories=settings.offered_directories,

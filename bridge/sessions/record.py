@@ -84,7 +84,9 @@ class Record:
         holdings: What it held after its last run.
         flow: What its programs have read, for the policy.
         named: Whether its last caller may use its name.
-        packages: What its first run asked for.
+        packages: What its runs asked for.
+        pins: What fixes the versions that it has of them.
+        unkept: What it held that was not in what was saved last.
         begun: Whether there was a run in the sandbox that it has now.
         intact: Whether the state is still in that sandbox.
     """
@@ -107,6 +109,8 @@ class Record:
         self.begun = False
         self.intact = True
         self.packages: tuple[str, ...] = ()
+        self.pins: tuple[str, ...] = ()
+        self.unkept: tuple[Loss, ...] = ()
         self._gone = ""
         self._damaged = damaged
         if saved is not None:
@@ -117,27 +121,26 @@ class Record:
         self.runs = self.saved = saved.run
         self.holdings = holdings(facts.get("holds"), facts.get("more"))
         self.flow = FlowState.of(facts.get("flow"))
-        packages = facts.get("packages")
-        if isinstance(packages, list):
-            self.packages = tuple(text for text in packages if isinstance(text, str))
+        self.packages, self.pins = _texts(facts.get("packages")), _texts(facts.get("pins"))
+        self.unkept = saved.lost
 
-    def settle_packages(self, wanted: tuple[str, ...]) -> None:
-        """Set the packages that all of its runs have: those of the first.
+    def check_move(self) -> None:
+        """Check that another sandbox would have all that the session holds.
 
         Raises:
-            PackageRefusedError: A later one asks for others.
+            PackageRefusedError: It would not; the text names what is missing.
         """
-        if not self.runs:
-            self.packages = wanted
-            return
-        more = [text for text in wanted if text not in self.packages]
-        if more:
-            has = ", ".join(self.packages) or "none"
+        missing = [f"{loss.name} ({loss.why})" for loss in self.unkept]
+        if not self.recoverable:
+            missing = [v.name for v in self.holdings.holds] and [self._gone or "its last run"]
+        if missing:
             message = (
-                f"A session's packages are settled by its first run. This one has {has}, and "
-                f"cannot get {', '.join(more)}."
+                "The session needs a new sandbox for more packages, and what it holds would not be "
+                f"restored there: {'; '.join(missing[:MAX_LOST])}."
             )
-            remedy = "Begin another session with them, or end this one (`end_session`) first."
+            remedy = (
+                'Write it to a file first, or ask again with "lose_state": true to go on without.'
+            )
             raise PackageRefusedError(message, remedy=remedy)
 
     @property
@@ -151,6 +154,7 @@ class Record:
             **self.holdings.document(),
             "flow": self.flow.document(),
             "packages": list(self.packages),
+            "pins": list(self.pins),
         }
         return Saved(
             session_id=self.session_id,
@@ -266,9 +270,9 @@ class Record:
         logger.info("session %s could not be saved: %s", self.name, why)
         self._gone = f"it could not be saved: {why}"
 
-    def kept(self) -> None:
-        """Record that the state is saved."""
-        self.saved, self._gone = self.runs, ""
+    def kept(self, lost: tuple[Loss, ...]) -> None:
+        """Record that the state is saved, without some of it."""
+        self.saved, self._gone, self.unkept = self.runs, "", lost
 
     def report(
         self, state: SessionState, lost: tuple[Loss, ...] = (), note: str = ""
@@ -285,6 +289,11 @@ class Record:
             note=note,
             named=self.named,
         )
+
+
+def _texts(value: Json) -> tuple[str, ...]:
+    listed = value if isinstance(value, list) else []
+    return tuple(text for text in listed if isinstance(text, str))
 
 
 def _lost_note(why: str, saved: int) -> str:

@@ -185,6 +185,7 @@ class Session:
         self._woken = anyio.Event()
         self._closed = anyio.Event()
         self._packages = NOTHING
+        self._grown: PackageSet | None = None  # For its next sandbox.
 
     @property
     def owner(self) -> str:
@@ -305,7 +306,8 @@ class Session:
             if not self._open:
                 return
             with first.section():
-                self._packages = await self._resolved_packages(first)
+                self._packages = self._grown or await self._resolved_packages(first)
+                self._grown = None
             async with self._table.reserve(limits, self._packages) as reserved:
                 guest: Guest | None = None
                 with first.section():
@@ -325,14 +327,40 @@ class Session:
             self._table.admission.dismissed(self)
             self._closed.set()
 
-    async def _resolved_packages(self, first: QueuedRun) -> PackageSet:
-        """Return what the sandbox needs for the packages that the session was begun with."""
-        request, run = first.request, first.caller
+    async def _resolved_packages(self, queued: QueuedRun) -> PackageSet:
+        """Return what a sandbox needs for the session's packages and those of a run."""
+        request, run, record = queued.request, queued.caller, self.record
         assert request is not None  # a sandbox is opened for a run only
         assert run is not None
-        self.record.settle_packages(packages_of(request))
+        packages = tuple(dict.fromkeys((*record.packages, *packages_of(request))))
         with on_behalf_of(run):
-            return await self._table.packages(replace(request, packages=self.record.packages), run)
+            wanted = replace(request, packages=packages)
+            found = await self._table.packages(wanted, run, record.pins)
+        record.packages, record.pins = packages, found.pins
+        return found
+
+    async def _grow(self, queued: QueuedRun) -> None:
+        """Find the packages that a run needs and its sandbox lacks, and put it off for another.
+
+        If they cannot be used the run is finished, and the sandbox stays.
+        """
+        request = queued.request
+        assert request is not None
+        # After a defect it stays so, and `serve` finishes the run.
+        self._busy = queued
+        try:
+            lacking = {*self._packages.lacks(packages_of(request))} - {*self.record.packages}
+            if lacking and self.record.begun and not request.loses_state:
+                self.record.check_move()
+            with queued.section():
+                if lacking:
+                    self._grown = await self._resolved_packages(queued)
+                    self._queue.appendleft(queued)
+            if lacking and queued not in self._queue:
+                queued.finish(None)
+        except BridgeError as error:
+            queued.finish(error)
+        self._busy = None
 
     async def _use(self, guest: Guest) -> None:
         """Serve runs until the sandbox must be released."""
@@ -345,6 +373,11 @@ class Session:
             if queued.request is None:
                 await self._end(queued)
                 return
+            await self._grow(queued)
+            if queued in self._queue:
+                return
+            if queued.over.is_set():
+                continue
             try:
                 await self._run(queued, guest, saved)
                 if record.begun and record.intact and not self.over:
@@ -402,12 +435,6 @@ class Session:
         assert caller is not None
         assert work is not None
         heard = False
-        try:
-            record.settle_packages(packages_of(request))
-        except BridgeError as error:
-            self._busy = None
-            queued.finish(error)
-            return
 
         def begun(stop: Callable[[], Awaitable[None]]) -> None:
             queued.stop = stop
@@ -469,7 +496,7 @@ class Session:
         ):
             record.unsaved(problem)
         else:
-            record.kept()
+            record.kept(state.lost)
 
     async def _end(self, queued: QueuedRun) -> None:
         """End it without a run."""

@@ -48,8 +48,8 @@ Reserved = AbstractAsyncContextManager[Callable[[], Awaitable[Guest]]]
 Reserve = Callable[..., Reserved]
 """Sets a sandbox aside that is to last; given the limits, and `binds` where there are any."""
 
-ResolvePackages = Callable[[RunRequest, RunCaller], Awaitable[PackageSet]]
-"""Says what a sandbox needs for the packages that a request is for."""
+ResolvePackages = Callable[[RunRequest, RunCaller, tuple[str, ...]], Awaitable[PackageSet]]
+"""Says what a sandbox needs for the packages that a request is for, with some versions fixed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,12 +344,14 @@ class Sessions:
             self._reserve(limits, binds=packages.binds) if packages.binds else self._reserve(limits)
         )
 
-    async def packages(self, request: RunRequest, run: RunCaller) -> PackageSet:
+    async def packages(
+        self, request: RunRequest, run: RunCaller, pins: tuple[str, ...]
+    ) -> PackageSet:
         """Return what a sandbox needs for the packages that a request is for."""
         return (
             NOTHING
             if self._resolve_packages is None
-            else await self._resolve_packages(request, run)
+            else await self._resolve_packages(request, run, pins)
         )
 
     def settled(self, session: Session) -> None:

@@ -11,11 +11,12 @@ import os
 import sys
 
 from bridge.guest.api.values import Result, listed
+from bridge.guest.protocol import distributions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, List
+    from typing import Any, List, Sequence
 
 _IS_LIST = "this is the list itself: loop over it, or take an item, as in x[0]."
 _MISUSES = {
@@ -51,20 +52,6 @@ _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "
 _DATA = frozenset(("numpy", "pandas", "matplotlib", "PIL"))
 """What the `data` image has."""
 
-_DISTRIBUTIONS = {
-    "PIL": "pillow",
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "docx": "python-docx",
-    "fitz": "pymupdf",
-    "pptx": "python-pptx",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-"""Modules that are not called as the package that has them."""
-
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
 _NO_LIBRARY = ": cannot open shared object file"
@@ -74,17 +61,17 @@ _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "ty
 """In messages of errors that come of taking a result for what is in it."""
 
 
-def hint(error: BaseException, packages: bool = False) -> str:
+def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
     """Return a line to stand below a traceback; empty for nothing.
 
     Args:
-        packages: Whether a run may ask for packages here.
+        packages: Names of the packages that a run may ask for here.
     """
     advice = _advice(error, packages)
     return "\nHint: " + advice if advice else ""
 
 
-def _advice(error: BaseException, packages: bool) -> str:
+def _advice(error: BaseException, packages: Sequence[str]) -> str:
     message = str(error)
     if isinstance(error, ModuleNotFoundError):
         return _module_hint(error.name.partition(".")[0], packages) if error.name else ""
@@ -113,7 +100,7 @@ def _advice(error: BaseException, packages: bool) -> str:
     return ""
 
 
-def _module_hint(name: str, packages: bool) -> str:
+def _module_hint(name: str, packages: Sequence[str]) -> str:
     """Return how to do without a module that there is not, or how to get it."""
     if name in _WINDOWS:
         return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
@@ -121,8 +108,12 @@ def _module_hint(name: str, packages: bool) -> str:
         return "this is no notebook: `display(x)` is there without an import."
     if name == "runtime" or name.startswith("mcp"):
         return "no client is needed: call tools as `await mcp_<server>.<tool>(...)`."
-    if packages:
-        asked = 'run_python(packages=["%s"])' % _DISTRIBUTIONS.get(name, name)
+    meant = distributions.module(name)
+    if meant:
+        return "the package %s is imported as %s." % (distributions.normalised(name), meant)
+    package = distributions.distribution(name)
+    if distributions.is_allowed(package, packages):
+        asked = 'run_python(packages=["%s"])' % package
         return "it is not installed; a run may ask for packages: %s." % asked
     if name in _DATA:
         return (

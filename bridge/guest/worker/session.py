@@ -33,6 +33,7 @@ from bridge.guest.worker.run_io import (
     exit_notice,
     import_path,
     read_run,
+    search_path,
     show_uncaught,
 )
 
@@ -171,9 +172,15 @@ class Session:
         # As base64 it must fit into the first run's frame.
         limit = int(run.limits.get("state_bytes", 32 * 1024 * 1024))
         try:
-            from bridge.guest.state.checkpoint_saving import save
+            if run.argv:
+                from bridge.guest.state.installed import report
 
-            for frame in save(self._names(), self._workspace, limit):
+                frames = report(run, search_path())
+            else:
+                from bridge.guest.state.checkpoint_saving import save
+
+                frames = save(self._names(), self._workspace, limit)
+            for frame in frames:
                 self._client.tell(frame)
         except Exception as error:
             # The session goes on with its state unsaved.

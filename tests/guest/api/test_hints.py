@@ -45,18 +45,19 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
 @pytest.mark.parametrize(
     ("name", "packages", "told"),
     [
-        ("pandas", False, "`data` image has pandas"),
-        ("seaborn", False, "nothing can be installed here"),
-        ("sklearn.linear_model", True, 'run_python(packages=["scikit-learn"])'),
-        ("pandas", True, 'run_python(packages=["pandas"])'),
-        ("tkinter", True, "leave out matplotlib.use"),
-        ("IPython.display", True, "`display(x)` is there without an import"),
-        ("runtime.mcp_client", True, "no client is needed"),
-        ("mcp_runtime", True, "no client is needed"),
+        ("pandas", [], "`data` image has pandas"),
+        ("seaborn", ["pandas"], "nothing can be installed here"),
+        ("sklearn.linear_model", ["scikit-*"], 'run_python(packages=["scikit-learn"])'),
+        ("pandas", ["pandas"], 'run_python(packages=["pandas"])'),
+        ("scikit_learn", ["*"], "the package scikit-learn is imported as sklearn"),
+        ("tkinter", ["*"], "leave out matplotlib.use"),
+        ("IPython.display", ["*"], "`display(x)` is there without an import"),
+        ("runtime.mcp_client", ["*"], "no client is needed"),
+        ("mcp_runtime", ["*"], "no client is needed"),
     ],
 )
 def test_a_missing_module_is_asked_for_where_that_is_allowed(
-    name: str, packages: bool, told: str
+    name: str, packages: list[str], told: str
 ) -> None:
     """And else it is said what there is instead."""
     assert told in hint(ModuleNotFoundError("x", name=name), packages)
