@@ -88,12 +88,16 @@ def recipe_for(settings: Settings, limits: Limits, binds: tuple[Bind, ...] = ())
 logger = logging.getLogger(__name__)
 
 GUEST_ENVIRONMENT = {
+    # The width of tables: argparse, rich and others read it, and polars its own variables.
+    "COLUMNS": "200",
     "HOME": "/workspace",
     "LANG": "C.UTF-8",
     "MALLOC_ARENA_MAX": "2",
     "MPLBACKEND": "Agg",
     "MPLCONFIGDIR": "/tmp/matplotlib",
     "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "POLARS_FMT_MAX_COLS": "20",
+    "POLARS_TABLE_WIDTH": "200",
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": "/tmp",
 }

@@ -66,6 +66,7 @@ def prepare() -> None:
     imports.OnImport("json", lambda: _pass_parsed("json", "loads"))
     imports.OnImport("ast", lambda: _pass_parsed("ast", "literal_eval"))
     imports.OnImport("matplotlib", _patch_figures)
+    imports.OnImport("pandas", _widen_frames)
     # After a crash in native code stderr names the Python line.
     faulthandler.enable(file=2, all_threads=False)
 
@@ -148,6 +149,12 @@ def _patch_loops() -> None:
     from bridge.guest.worker import event_loops
 
     event_loops.install()
+
+
+def _widen_frames() -> None:
+    """Make pandas show as many columns as a notebook: without a terminal it shows 4 of 12."""
+    pandas: Any = sys.modules["pandas"]
+    pandas.set_option("display.max_columns", 20, "display.width", 200)
 
 
 def _patch_figures() -> None:
