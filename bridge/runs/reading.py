@@ -36,6 +36,7 @@ class Reading:
     Attributes:
         code: The text that runs: as it was given, or repaired.
         read_as: The repairs in words; empty if there are none.
+        packages: What its notebook commands install.
         scan: What the guard makes of it; nothing if it is off.
         references: The servers that it names.
         names: What it uses and does not define, with what that certainly means.
@@ -50,6 +51,7 @@ class Reading:
     reach: Reach | None
     survey: Survey | Unread = field(compare=False, repr=False)
     names: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
 
 
 async def read(
@@ -107,6 +109,7 @@ def _reading(
         names=names,
         reach=reach(survey, {name: table.aliases[name] for name in named.servers}),
         survey=survey,
+        packages=program.packages,
     )
 
 

@@ -50,6 +50,10 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
         finder.register(run, client, namespace)
     if "show" in run.code:
         redirect_windows()
+    if "IPython" in run.code:
+        from bridge.guest.api.ipython import install
+
+        install(sys.modules)
     tracebacks.packages_offered = run.packages
     if run.paths:
         # For Python processes that the program starts: joblib's pools, `python -m pytest`.
