@@ -66,8 +66,7 @@ async def read(
 
     Args:
         table: The names of the servers that it may use.
-        session: Whether it runs in one: then it may use names that it does not bind, and its files
-            are there for the next.
+        session: Whether it runs in one: then it may use names that it does not bind.
         python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
     return await by_size(code, _reading, code, python, table, mode, session)
@@ -104,7 +103,7 @@ def _reading(
     return Reading(
         code=code,
         read_as=read_as,
-        scan=Scan() if mode == "off" else check(survey, files_stay=session),
+        scan=Scan() if mode == "off" else check(survey),
         references=named,
         names=names,
         reach=reach(survey, {name: table.aliases[name] for name in named.servers}),

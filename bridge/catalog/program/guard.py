@@ -7,19 +7,15 @@ the sandbox does not rely on it.
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bridge.catalog.program.guard_rules import (
     COMPUTED_IMPORT,
     DEFAULT,
-    NOT_IN_OUT,
-    SAVERS,
     SENSITIVE_PATH,
     Rule,
     Rules,
-    is_left,
 )
 from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.report import plainly
@@ -76,13 +72,9 @@ def unread(why: Unread) -> Scan:
     return Scan(allowed=False, findings=(why.finding,), read=False)
 
 
-def check(survey: Survey, rules: Rules = DEFAULT, *, files_stay: bool = False) -> Scan:
-    """Return the guard's verdict on a program. May run in any thread.
-
-    Args:
-        files_stay: Whether later programs find the files that this one writes, as in a session.
-    """
-    checker = _Checker(survey, rules, files_stay)
+def check(survey: Survey, rules: Rules = DEFAULT) -> Scan:
+    """Return the guard's verdict on a program. May run in any thread."""
+    checker = _Checker(survey, rules)
     checker.check()
     return checker.verdict()
 
@@ -90,16 +82,14 @@ def check(survey: Survey, rules: Rules = DEFAULT, *, files_stay: bool = False) -
 class _Checker:
     """Applies the rules to one program."""
 
-    def __init__(self, survey: Survey, rules: Rules, files_stay: bool) -> None:
+    def __init__(self, survey: Survey, rules: Rules) -> None:
         self._survey = survey
         self._rules = rules
-        self._files_stay = files_stay
         self._symbols = SymbolResolver(survey, {})
         self._kept: dict[str, list[Finding]] = {"deny": [], "note": []}
         self._seen: set[tuple[int, str]] = set()
         self._omitted = 0
         self._tails = frozenset(name.rpartition(".")[2] for name in rules.references)
-        self._saved: list[tuple[ast.AST, str]] = []
 
     def check(self) -> None:
         checks = (
@@ -119,13 +109,6 @@ class _Checker:
         # In the order of the text, so that the bound cuts off the end of the program.
         for _, check, node, context in sorted(found, key=lambda item: item[0]):
             check(node, context)
-        if self._saved and not self._files_stay:
-            constants = (node.value for node, _ in self._survey.every(ast.Constant))
-            named = Counter(value for value in constants if isinstance(value, str))
-            for node, path in self._saved:
-                # A file that is named again may be read again.
-                if named[path] == 1:
-                    self._report(node, NOT_IN_OUT, path)
 
     def verdict(self) -> Scan:
         denials, notes = self._kept["deny"], self._kept["note"]
@@ -182,20 +165,6 @@ class _Checker:
             if rule is not None:
                 self._report(node, rule, dotted.removeprefix("builtins."))
 
-    def _save(self, node: ast.Call) -> None:
-        """Remember a call that writes a file outside `out/`, from where none is returned."""
-        function, path = node.func, node.args[0]
-        if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
-            return
-        if isinstance(function, ast.Attribute):
-            writes = function.attr in SAVERS
-        else:
-            mode = node.args[1] if len(node.args) > 1 else None
-            writes = isinstance(function, ast.Name) and function.id == "open"
-            writes = writes and isinstance(mode, ast.Constant) and mode.value in ("w", "wb")
-        if writes and is_left(path.value):
-            self._saved.append((node, path.value))
-
     def _name(self, node: ast.Name, context: Context) -> None:
         if not isinstance(node.ctx, ast.Load) or node.id not in self._tails:
             return
@@ -231,8 +200,6 @@ class _Checker:
 
     def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
-        if node.args:
-            self._save(node)
         for dotted in self._symbols.dotted(function, context):
             rule = self._rules.calls.get(dotted)
             if rule is not None:

@@ -15,17 +15,6 @@ from dataclasses import dataclass, field
 
 from bridge.model import Severity
 
-SAVERS = frozenset(
-    (
-        "imsave", "save", "savefig", "to_csv", "to_excel", "to_html", "to_json", "to_markdown",
-        "to_parquet", "write_csv", "write_html", "write_image", "write_json", "write_parquet",
-    )
-)  # fmt: skip
-"""Methods that write the file named by their first argument."""
-
-_LEFT = re.compile(r"(?:\./|/workspace/)?(?!out/|\.{0,2}/)[^\n]{1,200}\.[A-Za-z0-9]{2,5}")
-"""Matches the path of a file in the working directory outside `out/`."""
-
 MAX_PATH_CHARS = 4096
 """The longest path that a kernel accepts; a longer text names no file."""
 
@@ -99,11 +88,6 @@ NO_INPUT = Rule(
     name="no-input",
     severity="note",
     why="waits for input, which never comes; put the value into the program",
-)
-NOT_IN_OUT = Rule(
-    name="not-in-out",
-    severity="note",
-    why="is not returned: only files in out/ are",
 )
 
 _IMPORTS: Mapping[str, Rule] = {
@@ -291,8 +275,3 @@ _DEEPEST_MODULE = 4
 """One more than the parts of the longest module name in a table."""
 
 DEFAULT = Rules()
-
-
-def is_left(path: str) -> bool:
-    """Return whether a path names a file that stays in the sandbox, most likely by mistake."""
-    return _LEFT.fullmatch(path) is not None

@@ -245,7 +245,7 @@ def finish(
 
     Args:
         keep: Do not kill the worker if it sent an exit notice: its session goes on.
-        output_files: Sends the files in `out`; None to send none.
+        output_files: Sends the program's files; None to send none.
 
     Returns:
         Whether the worker still runs.
@@ -269,7 +269,7 @@ def finish(
 
 
 class OutputFiles:
-    """Sends the files that programs write into `out`, after each run.
+    """Sends the files that programs write into `out` and beside it, after each run.
 
     Attributes:
         limits: The run's limits.
@@ -281,8 +281,11 @@ class OutputFiles:
         self._collector: Any = None
 
     def exist(self) -> bool:
-        """Return whether `out` holds anything; cheap, as most programs write no file."""
+        """Return whether there is any file to look at; cheap, as most programs write none."""
         try:
+            with os.scandir(".") as entries:
+                if any(entry.name != "out" for entry in entries):
+                    return True
             with os.scandir("out") as entries:
                 return next(entries, None) is not None
         except FileNotFoundError:
@@ -305,7 +308,11 @@ class OutputFiles:
             relay.flush(FLUSH_SECONDS, PIECE_BYTES)
 
         self._collector = self._collector or Collector()
-        self._collector.collect(send, self.limits, more_runs)
+        try:
+            placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
+        except (ValueError, TypeError, KeyError):
+            placed = {}
+        self._collector.collect(send, self.limits, more_runs, placed=placed)
 
 
 def _exited_frame(

@@ -168,7 +168,7 @@ def _patch_figures() -> None:
 def _run(run: Run, channel: int, control: int) -> int:
     from bridge.guest.api.client import Client
     from bridge.guest.api.runtime import build
-    from bridge.guest.worker.environment import arrange, conclude
+    from bridge.guest.worker.environment import arrange, conclude, note_files
     from bridge.guest.worker.program import Program, ending, shut_down
 
     gc.freeze()
@@ -185,6 +185,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     os.close(control)
     namespace = build(run, client)
     refused = arrange(run, client, namespace)
+    note_files(client)
     program = Program(run, namespace)
     before = cpu_seconds()
     own = os.getpid()
