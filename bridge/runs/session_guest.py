@@ -56,9 +56,9 @@ class SessionGuest(GuestSession):
         """Return when it has gone, or has said something that no run asked for."""
         await wait_dead(self)
 
-    async def save(self, number: int) -> StateParts | None:
+    async def save(self, number: int, limit: int) -> StateParts | None:
         """Return the session's state; see `save_state`."""
-        return await save_state(self, number)
+        return await save_state(self, number, limit)
 
 
 def session_guest(guest: GuestSession) -> SessionGuest:
@@ -69,11 +69,12 @@ def session_guest(guest: GuestSession) -> SessionGuest:
     )
 
 
-async def save_state(guest: GuestSession, number: int) -> StateParts | None:
+async def save_state(guest: GuestSession, number: int, limit: int) -> StateParts | None:
     """Return a session's state in parts; None if its sandbox is of no use any more.
 
     Args:
         number: Of the session's last run.
+        limit: The most bytes of it.
     """
     collector = Collector(SAVE_LIMITS, saves=True)
     program = Program(guest, _refuse, SAVE_LIMITS, collector=collector, keeps=True)
@@ -86,6 +87,7 @@ async def save_state(guest: GuestSession, number: int) -> StateParts | None:
             "output_bytes": SAVE_LIMITS.output_bytes,
             "result_bytes": SAVE_LIMITS.result_bytes,
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "state_bytes": limit,
         },
     )
     try:

@@ -16,6 +16,7 @@ import sys
 import time
 
 from bridge.guest import imports
+from bridge.guest.api.program_files import PROGRAM_FILE
 from bridge.guest.descriptors import Outbox, claim_channel, close_others, private, read_some
 from bridge.guest.processes import Children, adopt_orphans, cpu_clock, forbid_tracing, kill
 from bridge.guest.protocol import json_text
@@ -150,7 +151,7 @@ def _serve_runs(
             timed_out = not relay.stopped
             relay.interrupt(children)
         kills = max(0, oom.count() - kills)
-        output_files.limits = run.limits
+        output_files.limits, output_files.program = run.limits, run.name
         # Saving a session changes no file.
         files = None if run.save else output_files
         kept = finish(relay, children, timed_out, kills, keep=run.session > 0, output_files=files)
@@ -273,9 +274,11 @@ class OutputFiles:
 
     Attributes:
         limits: The run's limits.
+        program: The name of its program's file; empty for the usual one.
     """
 
     limits: Mapping[str, Any]
+    program = ""
 
     def __init__(self) -> None:
         self._collector: Any = None
@@ -312,6 +315,7 @@ class OutputFiles:
             placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
         except (ValueError, TypeError, KeyError):
             placed = {}
+        placed.setdefault(self.program or PROGRAM_FILE, None)
         self._collector.collect(send, self.limits, more_runs, placed=placed)
 
 

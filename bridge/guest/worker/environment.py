@@ -57,9 +57,9 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
 
         install(sys.modules)
     tracebacks.packages_offered = run.packages
-    if run.paths:
-        # For Python processes that the program starts: joblib's pools, `python -m pytest`.
-        os.environ["PYTHONPATH"] = os.pathsep.join(run.paths)
+    # For Python processes that the program starts: joblib's pools, `python -m pytest`.
+    paths = [path for path in sys.path if path in run.paths or path.endswith("-packages")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     return _write_input_files(run)
 
 

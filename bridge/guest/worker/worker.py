@@ -67,6 +67,7 @@ def prepare() -> None:
     imports.OnImport("ast", lambda: _pass_parsed("ast", "literal_eval"))
     imports.OnImport("matplotlib", _patch_figures)
     imports.OnImport("pandas", _widen_frames)
+    imports.OnImport("subprocess", _start_ordinary_children)
     # After a crash in native code stderr names the Python line.
     faulthandler.enable(file=2, all_threads=False)
 
@@ -149,6 +150,12 @@ def _patch_loops() -> None:
     from bridge.guest.worker import event_loops
 
     event_loops.install()
+
+
+def _start_ordinary_children() -> None:
+    """Start Pythons of pools without this one's `-I` and `-S`: they find packages and `site`."""
+    subprocess: Any = sys.modules["subprocess"]
+    subprocess._args_from_interpreter_flags = list
 
 
 def _widen_frames() -> None:
