@@ -121,8 +121,6 @@ def size_text(size: int) -> str:
 
 MAX_FILES = 25  # Listed in text: a line takes some 50 tokens.
 
-OUT = "out"
-
 
 def kept_sections(result: RunResult) -> list[str]:
     """Return the sections of the compact text about it."""
@@ -165,7 +163,8 @@ def files_section(result: RunResult) -> str:
 
 def _file_line(artifact: Artifact) -> str:
     size = counted(artifact.size, "byte")
-    return f"{OUT}/{visible(artifact.name, keep='')} ({artifact.mime_type}, {size}) {artifact.uri}"
+    path = visible(artifact.path or artifact.name, keep="")
+    return f"{path} ({artifact.mime_type}, {size}) {artifact.uri}"
 
 
 def missing_section(result: RunResult) -> str:

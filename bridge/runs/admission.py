@@ -111,7 +111,12 @@ class Admission:
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
-        return replace(request, code=program.code), program
+        packages, settings = request.packages, self._settings
+        if program.packages and settings.packages_allowed and settings.dependencies.allow:
+            packages += program.packages
+            words = f"{program.read_as}, with {', '.join(program.packages)} as `packages`"
+            program = replace(program, read_as=words)
+        return replace(request, code=program.code, packages=packages), program
 
     async def admit(
         self, request: RunRequest, limits: Limits, program: Reading, caller: RunCaller

@@ -30,6 +30,7 @@ from bridge.sandbox.flavour import remember
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acquire_nothing
+from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
 
@@ -91,12 +92,16 @@ def recipe_for(settings: Settings, limits: Limits, binds: tuple[Bind, ...] = ())
 logger = logging.getLogger(__name__)
 
 GUEST_ENVIRONMENT = {
+    # The width of tables: argparse, rich and others read it, and polars its own variables.
+    "COLUMNS": "200",
     "HOME": "/workspace",
     "LANG": "C.UTF-8",
     "MALLOC_ARENA_MAX": "2",
     "MPLBACKEND": "Agg",
     "MPLCONFIGDIR": "/tmp/matplotlib",
     "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "POLARS_FMT_MAX_COLS": "20",
+    "POLARS_TABLE_WIDTH": "200",
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": "/tmp",
 }
@@ -207,7 +212,7 @@ class Sandboxes:
         """Return what the guest of a sandbox tells of it, such as its Python, and its packages."""
         async with self.reserve(limits_for(self._settings)) as reservation:
             guest = await reservation.get()
-            state = await save_state(guest, 1, "distributions")
+            state = await save_state(guest, 1, MAX_STATE_BYTES, "distributions")
             data = state.data if state is not None else None
             return guest.facts, json.loads(data or b"[]")
 
@@ -220,7 +225,7 @@ class Sandboxes:
         bind = Bind(source=str(wheel), inside=inside, executable=True)
         recipe = recipe_for(self._settings, limits_for(self._settings), (bind,))
         async with self._open_guest(recipe) as guest:
-            state = await save_state(guest, 1, "bytecode", [inside])
+            state = await save_state(guest, 1, MAX_STATE_BYTES, "bytecode", [inside])
             return None if state is None else state.data
 
     def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:

@@ -56,9 +56,9 @@ class SessionGuest(GuestSession):
         """Return when it has gone, or has said something that no run asked for."""
         await wait_dead(self)
 
-    async def save(self, number: int) -> StateParts | None:
+    async def save(self, number: int, limit: int) -> StateParts | None:
         """Return the session's state; see `save_state`."""
-        return await save_state(self, number)
+        return await save_state(self, number, limit)
 
 
 def session_guest(guest: GuestSession) -> SessionGuest:
@@ -70,12 +70,13 @@ def session_guest(guest: GuestSession) -> SessionGuest:
 
 
 async def save_state(
-    guest: GuestSession, number: int, task: str = "", paths: Iterable[str] = ()
+    guest: GuestSession, number: int, limit: int, task: str = "", paths: Iterable[str] = ()
 ) -> StateParts | None:
     """Return a session's state in parts; None if its sandbox is of no use any more.
 
     Args:
         number: Of the session's last run.
+        limit: The most bytes of it.
         task: What to report instead of the state; see `bridge.guest.state.installed`.
     """
     limits = replace(SAVE_LIMITS, timeout=2 * SAVE_SECONDS) if task else SAVE_LIMITS
@@ -92,6 +93,7 @@ async def save_state(
             "output_bytes": SAVE_LIMITS.output_bytes,
             "result_bytes": SAVE_LIMITS.result_bytes,
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "state_bytes": limit,
         },
     )
     try:

@@ -372,7 +372,7 @@ def input_schema(
         ),
         "files": field(
             "array",
-            "Files for the working directory. What the program writes to out/ comes back.",
+            "Files for the working directory. Files that the program writes come back.",
             items=_FILE_SCHEMA,
         ),
     }

@@ -58,11 +58,12 @@ class Guest(Protocol):
     async def wait_dead(self) -> None:
         """Return when it has gone, or has said something that no run asked for."""
 
-    async def save(self, number: int) -> StateParts | None:
+    async def save(self, number: int, limit: int) -> StateParts | None:
         """Return the session's state in parts; None if the sandbox is of no use any more.
 
         Args:
             number: Of the session's last run.
+            limit: The most bytes of it.
         """
 
 
@@ -382,7 +383,7 @@ class Session:
                 await self._run(queued, guest, saved)
                 if record.begun and record.intact and not self.over:
                     saved = None
-                    await self._save(guest)
+                    await self._save(guest, queued)
                     if record.recoverable:
                         await self._table.release(self)
             finally:
@@ -477,16 +478,17 @@ class Session:
         if queued.ends:
             await self._forget()
         queued.outcome = outcome
-        if self._table.claims is None:
+        if self._table.claims is None and not record.is_large(self._table.state_bytes):
             # Of several bridges another may get the next run, and needs what is saved of this one.
+            # What is large may not be saved whole, which the result says.
             queued.finish(outcome)
 
     # --- what is kept, and the end --------------------------------------------------------------
 
-    async def _save(self, guest: Guest) -> None:
+    async def _save(self, guest: Guest, queued: QueuedRun) -> None:
         """Keep the state, so that losing the sandbox is not losing that."""
         record = self.record
-        state = await guest.save(record.runs)
+        state = await guest.save(record.runs, self._table.state_bytes)
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
@@ -497,6 +499,8 @@ class Session:
             record.unsaved(problem)
         else:
             record.kept(state.lost)
+            if isinstance(queued.outcome, RunResult):
+                queued.outcome = record.with_losses(queued.outcome, state.lost)
 
     async def _end(self, queued: QueuedRun) -> None:
         """End it without a run."""

@@ -20,12 +20,13 @@ from anyio.abc import TaskGroup
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, SessionLimitError, UnknownSessionError
-from bridge.model import Limits, RunRequest, RunResult
+from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.packages.packages import NOTHING, PackageSet
 from bridge.sessions.admission import Admission
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import SAVE_SECONDS, Guest, QueuedRun, Session, Work
+from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.store import Store
 
@@ -338,6 +339,11 @@ class Sessions:
     def idle_timeout(self) -> float:
         """Seconds until an idle sandbox is put away."""
         return self._settings.session_idle_timeout
+
+    @property
+    def state_bytes(self) -> int:
+        """How much of a session's state is kept; the host takes no more than `MAX_STATE_BYTES`."""
+        return min(self._settings.session_bytes, MAX_STATE_BYTES - 4 * MEBIBYTE)
 
     def reserve(self, limits: Limits, packages: PackageSet) -> Reserved:
         return (

@@ -440,7 +440,7 @@ DURING = (
     ),
     Wrong(
         "a shell command",
-        "!pip install requests\nimport requests",
+        "!ls -la\nimport requests",
         "",
         ("This is a shell command; write Python.",),
     ),

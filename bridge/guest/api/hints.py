@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 
 from bridge.guest.api.values import Result, listed
@@ -52,6 +53,14 @@ _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "
 _DATA = frozenset(("numpy", "pandas", "matplotlib", "PIL"))
 """What the `data` image has."""
 
+_NEEDED = re.compile(
+    r"pip3? install (?:-\S+ )*['\"`]?([\w.-]*\w)|issing optional dependency '([\w.-]+)'"
+    r"|newer of '([\w.-]+)'|\binstall (?:the )?['\"`]?(?!or\b|it\b|a\b)([\w.-]*\w)"
+    r"|suitable version of ([\w.-]+)|requires (?:the )?['\"`]?(?!version\b)([\w-]+)"
+    r"|([\w-]+)['\"`]? (?:is required|must be installed|is not installed|not found, please)"
+)
+"""Matches where libraries name the package that they miss."""
+
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
 _NO_LIBRARY = ": cannot open shared object file"
@@ -73,10 +82,18 @@ def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
 
 def _advice(error: BaseException, packages: Sequence[str]) -> str:
     message = str(error)
-    if isinstance(error, ModuleNotFoundError):
-        return _module_hint(error.name.partition(".")[0], packages) if error.name else ""
-    if isinstance(error, ImportError):
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _module_hint(error.name.partition(".")[0], packages)
+    command = getattr(error, "cmd", None)
+    if isinstance(error, (ImportError, OSError)) and _NO_LIBRARY in message:
         return _library_hint(message)
+    if isinstance(error, ImportError) or "accessor requires" in message or command:
+        # Of a process that failed, its command: `python -m pip install NAME`.
+        parts = command if isinstance(command, (list, tuple)) else [command]
+        text = " ".join(map(str, parts)) if command else message
+        needed = _NEEDED.search(text) if not command or "pip" in text else None
+        if needed:
+            return _module_hint(next(filter(None, needed.groups())), packages)
     if isinstance(error, KeyError) and any(f.f_globals is vars(os) for f in _frames(error)[-1:]):
         return "no credentials and settings of the user's are inside; the servers have their own."
     if isinstance(error, OSError) and _is_network(error):

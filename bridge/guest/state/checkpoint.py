@@ -202,7 +202,8 @@ def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
     if size > len(data) - start:
         refuse("the checkpoint ends in the middle")
     header: Dict[str, Any] = json.loads(data[start : start + size].decode("utf-8", "surrogatepass"))
-    expected = sum(n[1] for n in header["names"]) + sum(f[2] for f in header["files"])
+    names = header.get("packed") or sum(n[1] for n in header["names"])
+    expected = names + sum(f[2] for f in header["files"])
     if expected != len(data) - start - size:
         refuse("the checkpoint ends in the middle, or has too much")
     return header, start + size
@@ -212,11 +213,16 @@ def _restored(
     names: Dict[str, Any], workspace: str, header: Dict[str, Any], body: memoryview
 ) -> List[List[str]]:
     _put_sources(header["sources"])
-    size = sum(length for _, length in header["names"])
+    size = header.get("packed") or sum(length for _, length in header["names"])
+    values = body[:size]
+    if header.get("packed"):
+        import zlib  # few states are large
+
+        values = memoryview(zlib.decompress(values))
     # Files first: values may need modules among them.
     lost = _put_files(workspace, header, body[size:])
-    if not _read_all(names, header["names"], body[:size]):
-        lost += _read_each(names, header["names"], body[:size])
+    if not _read_all(names, header["names"], values):
+        lost += _read_each(names, header["names"], values)
     return lost
 
 

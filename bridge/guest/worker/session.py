@@ -17,7 +17,7 @@ from itertools import chain, islice
 from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
 from bridge.guest.protocol.wire import Done
-from bridge.guest.worker.environment import arrange, conclude
+from bridge.guest.worker.environment import arrange, conclude, note_files
 from bridge.guest.worker.leftovers import (
     cancel_tasks,
     cancel_timers,
@@ -116,6 +116,7 @@ class Session:
         self._provide(given)
         if run.state:
             self._lost = self._restore(run.state)
+        note_files(self._client)
         program = Program(run, given, self._module, self._run_loop)
         done = refused or program.run()
         finish_threads(self._names().values())
