@@ -59,9 +59,6 @@ MAX_LOOKED_AT = 1000
 _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "wx"))
 """What draws windows."""
 
-_DATA = frozenset(("numpy", "pandas", "matplotlib", "PIL"))
-"""What the `data` image has."""
-
 _DISTRIBUTIONS = {
     "PIL": "pillow",
     "bs4": "beautifulsoup4",
@@ -122,6 +119,8 @@ def _told(error: BaseException, packages: bool) -> str:
             "only the working directory and /tmp can be written to; what is to come back, "
             "write to 'out/'."
         )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG):
+        return _space_hint()
     if isinstance(error, RuntimeError) and message == "no running event loop":
         return (
             "an event loop runs in programs that use `await` at top level: end this one "
@@ -143,15 +142,14 @@ def _module_hint(name: str, packages: bool) -> str:
         return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
     if name == "IPython":
         return "this is no notebook: `display(x)` is there without an import."
+    package = _DISTRIBUTIONS.get(name, name)
     if packages:
-        asked = 'run_python(packages=["%s"])' % _DISTRIBUTIONS.get(name, name)
+        asked = 'run_python(packages=["%s"])' % package
         return "it is not installed; a run may ask for packages: %s." % asked
-    if name in _DATA:
-        return (
-            "nothing can be installed here; the bridge's `data` image has %s, which is for the "
-            "user to choose. Use the standard library, such as csv and statistics." % name
-        )
-    return "nothing can be installed here; use the standard library or a server's tool."
+    return (
+        "nothing can be installed here; use the standard library or a server's tool. The user can "
+        "add it to the image: `mcp-code-bridge image build --package %s`." % package
+    )
 
 
 def _library_hint(text: str) -> str:
@@ -164,6 +162,18 @@ def _library_hint(text: str) -> str:
         "the sandbox's image has no %s, which this package needs. Do without it, or let "
         "the user set MCP_BRIDGE_IMAGE to one that has it, such as python:3.13-slim, or make the "
         "bridge's anew (`mcp-code-bridge image build`)." % library[:60]
+    )
+
+
+def _space_hint() -> str:
+    """Return how much fits where programs write, and what sets that."""
+    told = []
+    for place in (".", "/tmp"):
+        seen = os.statvfs(place)
+        told.append("%s holds %d MiB" % (place, seen.f_blocks * seen.f_frsize >> 20))
+    return (
+        "%s. Remove files that are not needed, or work in parts. The user can set more with "
+        "`memory` (MCP_BRIDGE_MEMORY), which the files are part of." % " and ".join(told)
     )
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 
 from bridge.guest.processes import EXIT_NOTICE, RSS_UNIT
+from bridge.guest.protocol.installed import package_directories
 from bridge.guest.protocol.wire import Run, WireError, decode_host_frame
 
 TYPE_CHECKING = False
@@ -53,19 +54,9 @@ def search_path() -> Tuple[str, ...]:
     """
     if _search_path:
         return tuple(_search_path)
-    version = "python%d.%d" % sys.version_info[:2]
-    packages = []
-    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, "/usr/local", "/usr")):
-        packages += [
-            os.path.join(prefix, "lib", version, "site-packages"),
-            os.path.join(prefix, "lib", version, "dist-packages"),
-            os.path.join(prefix, "local", "lib", version, "dist-packages"),
-        ]
-    packages.append("/usr/lib/python3/dist-packages")
-    found = [entry for entry in dict.fromkeys(packages) if os.path.isdir(entry)]
     _search_path.extend(sys.path)
     _search_path.append(os.getcwd())
-    _search_path.extend(entry for entry in found if entry not in sys.path)
+    _search_path.extend(entry for entry in package_directories() if entry not in sys.path)
     return tuple(_search_path)
 
 

@@ -45,7 +45,7 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
 @pytest.mark.parametrize(
     ("name", "packages", "told"),
     [
-        ("pandas", False, "`data` image has pandas"),
+        ("skimage.io", False, "`mcp-code-bridge image build --package scikit-image`"),
         ("seaborn", False, "nothing can be installed here"),
         ("sklearn.linear_model", True, 'run_python(packages=["scikit-learn"])'),
         ("pandas", True, 'run_python(packages=["pandas"])'),
