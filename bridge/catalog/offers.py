@@ -23,14 +23,14 @@ class Offers:
 
     Attributes:
         packages: Entries of `allow`, or words for any; empty if packages are not allowed.
-        data: Whether programs run in the `data` image.
+        installed: Name and version of the packages that programs find, the best known first.
         roots: Names of the client's and the settings' roots.
         python: The version of Python; empty if it is not known yet.
         time_zone: That of programs.
     """
 
     packages: tuple[str, ...] = ()
-    data: bool = False
+    installed: tuple[tuple[str, str], ...] = ()
     directories: tuple[Directory, ...] = ()
     roots: tuple[str, ...] = ()
     python: str = ""
@@ -40,7 +40,12 @@ class Offers:
 def offers_line(offers: Offers) -> str:
     """Return the end of the sentence "Importable: the standard library" in a description."""
     parts = [f" of Python {offers.python}"] if offers.python else []
-    parts += [", numpy, pandas, matplotlib, openpyxl." if offers.data else "."]
+    # The versions matter of those whose functions changed; the guide has all.
+    names = [
+        f"{name} {version}" if name in ("numpy", "pandas") else name
+        for name, version in offers.installed
+    ]
+    parts += [f", {_listed(names, _LINE_CHARS, 20)}." if names else "."]
     if offers.packages:
         parts.append(f" With `packages`: {_listed(offers.packages, _LINE_CHARS)}.")
     if offers.directories:
@@ -51,6 +56,9 @@ def offers_line(offers: Offers) -> str:
 def offers_section(offers: Offers) -> str:
     """Return the guide's section on them, in Markdown; empty if there are none."""
     lines = []
+    if offers.installed:
+        names = _listed([" ".join(pair) for pair in offers.installed], 4 * _LINE_CHARS)
+        lines.append(f"Installed: {names}.")
     if offers.packages:
         names = _listed(offers.packages, 4 * _LINE_CHARS)
         lines.append(
@@ -77,9 +85,9 @@ def _directories(offers: Offers) -> list[str]:
     ]
 
 
-def _listed(texts: Sequence[str], chars: int) -> str:
+def _listed(texts: Sequence[str], chars: int, most: int = MAX_NAMED) -> str:
     kept: list[str] = []
-    for text in texts[:MAX_NAMED]:
+    for text in texts[:most]:
         chars -= len(text) + 2
         if chars < 0:
             break

@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
@@ -29,7 +28,7 @@ from bridge.runs.checks import Check, add_findings, refused
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.reading import Reading, by_size, read
-from bridge.sandbox.flavour import recall
+from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
 from bridge.servers.servers import Servers
@@ -241,7 +240,7 @@ class Admission:
             table or self._table(request),
             self._settings.guard,
             session=bool(request.session),
-            python=partial(recall, self._settings, "python"),
+            python=lambda: recall(self._settings).python,
         )
 
     def _table(self, request: RunRequest) -> NameTable:

@@ -26,7 +26,6 @@ from bridge.runs.guest_session import GuestSession, open_guest, wait_dead
 from bridge.runs.session_guest import SessionGuest, save_state, session_guest
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
-from bridge.sandbox.flavour import remember
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acquire_nothing
@@ -124,7 +123,6 @@ class Sandboxes:
             for one in settings.offered_directories
         )
         self._choosing = anyio.Lock()
-        self.python = ""
         self._backend: Backend | None = None
         self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
         self._session_pool = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
@@ -160,8 +158,6 @@ class Sandboxes:
         async with self._choosing:
             if self._backend is None:
                 self._backend = await self._choose(self._settings)
-                flavour = str(getattr(self._backend, "flavour", ""))
-                await anyio.to_thread.run_sync(remember, self._settings, "flavour", flavour)
                 await reap_leftovers(self._backend)
                 self._tasks.start_soon(self._backend.tend, self._pool.drain)
             return self._backend
@@ -260,10 +256,6 @@ class Sandboxes:
                     stack.enter_context(hold(Path(bind.source), wait=False))
             async with backend.in_use():
                 session = await stack.enter_async_context(open_guest(backend, self._launch(recipe)))
-            python = str(session.facts.get("python", "")).rpartition(".")[0]
-            if python != self.python:
-                self.python = python
-                await anyio.to_thread.run_sync(remember, self._settings, "python", python)
             yield session
 
     async def _see_unmoved(self) -> None:

@@ -22,7 +22,7 @@ from bridge.catalog.typed_stubs import server_stub
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest
 from bridge.model import Json, Limits, Tool
-from bridge.sandbox.flavour import recall
+from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.configuration import server_instructions
 from bridge.servers.project_servers import waiting_line
@@ -60,7 +60,7 @@ class GuestGuide:
         self._settings = settings
         self._described: tuple[int | None, str] = (None, "")
         self._described_servers: tuple[ServerEntry, ...] | None = None
-        self._guides: dict[tuple[int, tuple[str, ...], Limits, tuple[str, ...], str], str] = {}
+        self._guides: dict[tuple[int, tuple[str, ...], Limits, Offers, str], str] = {}
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
@@ -114,10 +114,11 @@ class GuestGuide:
             packages = [
                 "any package of " + ("the index" if settings.dependencies.index else "PyPI")
             ]
+        contents = recall(settings)
         return Offers(
             packages=tuple(packages) if settings.packages_allowed else (),
-            data=recall(settings, "flavour") == "data",
-            python=recall(settings, "python"),
+            installed=contents.packages,
+            python=contents.python,
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
             time_zone=time_zone(settings.environ),
@@ -137,7 +138,7 @@ class GuestGuide:
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
         left_out = waiting_line(self._servers.discovery.proposed)
-        key = (self._servers.inventory.revision, loaded, limits, offers.roots, left_out)
+        key = (self._servers.inventory.revision, loaded, limits, offers, left_out)
         text = self._guides.get(key)
         if text is None:
             entries = self._servers.entries(loaded=loaded)

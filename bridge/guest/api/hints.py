@@ -50,9 +50,6 @@ _KEPT = "bridge://"
 _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "wx"))
 """What draws windows."""
 
-_DATA = frozenset(("numpy", "pandas", "matplotlib", "PIL"))
-"""What the `data` image has."""
-
 _NEEDED = re.compile(
     r"pip3? install (?:-\S+ )*['\"`]?([\w.-]*\w)|issing optional dependency '([\w.-]+)'"
     r"|newer of '([\w.-]+)'|\binstall (?:the )?['\"`]?(?!or\b|it\b|a\b)([\w.-]*\w)"
@@ -105,6 +102,8 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
             "only the working directory and /tmp can be written to; what is to come back, "
             "write to 'out/'."
         )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG):
+        return _space_hint()
     if isinstance(error, RuntimeError) and message == "no running event loop":
         return "end the program with `await` of the task, or of asyncio.gather(...) for several."
     if isinstance(error, (TypeError, AttributeError)):
@@ -132,12 +131,10 @@ def _module_hint(name: str, packages: Sequence[str]) -> str:
     if distributions.is_allowed(package, packages):
         asked = 'run_python(packages=["%s"])' % package
         return "it is not installed; a run may ask for packages: %s." % asked
-    if name in _DATA:
-        return (
-            "nothing can be installed here; the bridge's `data` image has %s, which is for the "
-            "user to choose. Use the standard library, such as csv and statistics." % name
-        )
-    return "nothing can be installed here; use the standard library or a server's tool."
+    return (
+        "nothing can be installed here; use the standard library or a server's tool. The user can "
+        "add it to the image: `mcp-code-bridge image build --package %s`." % package
+    )
 
 
 def _library_hint(text: str) -> str:
@@ -150,6 +147,18 @@ def _library_hint(text: str) -> str:
         "the sandbox's image has no %s, which this package needs. Do without it, or let "
         "the user set MCP_BRIDGE_IMAGE to one that has it, such as python:3.13-slim, or make the "
         "bridge's anew (`mcp-code-bridge image build`)." % library[:60]
+    )
+
+
+def _space_hint() -> str:
+    """Return how much fits where programs write, and what sets that."""
+    told = []
+    for place in (".", "/tmp"):
+        seen = os.statvfs(place)
+        told.append("%s holds %d MiB" % (place, seen.f_blocks * seen.f_frsize >> 20))
+    return (
+        "%s. Remove files that are not needed, or work in parts. The user can set more with "
+        "`memory` (MCP_BRIDGE_MEMORY), which the files are part of." % " and ".join(told)
     )
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 
 from bridge.guest.processes import EXIT_NOTICE, RSS_UNIT
+from bridge.guest.protocol.installed import package_directories
 from bridge.guest.protocol.wire import Run, WireError, decode_host_frame
 
 TYPE_CHECKING = False
@@ -54,19 +55,9 @@ def search_path() -> Tuple[str, ...]:
     """
     if _search_path:
         return tuple(_search_path)
-    version = "python%d.%d" % sys.version_info[:2]
-    packages = []
-    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, "/usr/local", "/usr")):
-        packages += [
-            os.path.join(prefix, "lib", version, "site-packages"),
-            os.path.join(prefix, "lib", version, "dist-packages"),
-            os.path.join(prefix, "local", "lib", version, "dist-packages"),
-        ]
-    packages.append("/usr/lib/python3/dist-packages")
     own = [entry for entry in sys.path if _is_library(entry)]
-    others = [entry for entry in packages if os.path.isdir(entry)]
-    order = [*own, os.getcwd(), *(entry for entry in sys.path if entry not in own), *others]
-    _search_path.extend(dict.fromkeys(order))
+    order = [*own, os.getcwd(), *(entry for entry in sys.path if entry not in own)]
+    _search_path.extend(dict.fromkeys([*order, *package_directories()]))
     return tuple(_search_path)
 
 

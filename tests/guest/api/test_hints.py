@@ -46,7 +46,7 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
 @pytest.mark.parametrize(
     ("name", "packages", "told"),
     [
-        ("pandas", [], "`data` image has pandas"),
+        ("skimage.io", [], "`mcp-code-bridge image build --package scikit-image`"),
         ("seaborn", ["pandas"], "nothing can be installed here"),
         ("sklearn.linear_model", ["scikit-*"], 'run_python(packages=["scikit-learn"])'),
         ("pandas", ["pandas"], 'run_python(packages=["pandas"])'),
