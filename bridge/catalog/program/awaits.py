@@ -8,9 +8,9 @@ from functools import cached_property
 from types import CoroutineType
 from typing import Any
 
-from bridge.catalog.program.certainty import Certainty
+from bridge.catalog.program.advice import quoted
 from bridge.catalog.program.edits import AWAIT, Edit
-from bridge.catalog.program.report import Report, quoted
+from bridge.catalog.program.report import Report
 from bridge.catalog.program.survey import Context, Scope, Survey
 from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, SymbolResolver
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
@@ -48,12 +48,9 @@ _USES: tuple[tuple[tuple[type[ast.AST], ...], str, Callable[[Any], list[ast.expr
 class AwaitRules:
     """Checks calls that have to be awaited, and `await` itself."""
 
-    def __init__(
-        self, survey: Survey, symbols: SymbolResolver, certainty: Certainty, report: Report
-    ) -> None:
+    def __init__(self, survey: Survey, symbols: SymbolResolver, report: Report) -> None:
         self._survey = survey
         self._symbols = symbols
-        self._certainty = certainty
         self._report = report
         self._under_await = dict(self._chains())
         self._awaits = {id(node.value): node for node, _ in survey.each(ast.Await)}
@@ -98,7 +95,7 @@ class AwaitRules:
         if symbol is not None and symbol.kind == COROUTINE:
             # A forgotten `asyncio.sleep(1)` loses no result.
             lost = symbol.tool or symbol.function or symbol.helper
-            severity = self._certainty.happens(context) if lost else "note"
+            severity = self._survey.happens(context) if lost else "note"
             problem = "is called without `await`, so nothing happens"
             self._missing(value, severity, symbol, problem, context)
         elif symbol is not None and symbol.kind == TOOL:
@@ -112,11 +109,11 @@ class AwaitRules:
         if symbol is None or symbol.kind != COROUTINE or len(node.targets) != 1:
             return
         if isinstance(target, ast.Tuple | ast.List):
-            severity = self._certainty.raises(context, "TypeError")
+            severity = self._survey.raises(context, "TypeError")
             self._missing(node.value, severity, symbol, "is unpacked without `await`", context)
         elif isinstance(target, ast.Name):
             in_class = context.scope.kind == "class"
-            if not in_class and target.id not in self._survey.shared | self._certainty.read_names:
+            if not in_class and target.id not in self._survey.shared | self._survey.read_names:
                 self._dropped(node, node.value, context)
 
     def _used(self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit) -> None:
@@ -132,9 +129,9 @@ class AwaitRules:
             # The program shows it, and awaits it elsewhere: that may be intended.
             return
         if use.startswith((_SHOWN, _TAKEN)):
-            severity = "note" if named in self._handed_on else self._certainty.happens(context)
+            severity = "note" if named in self._handed_on else self._survey.happens(context)
         else:
-            severity = self._certainty.raises(context, "TypeError")
+            severity = self._survey.raises(context, "TypeError")
         self._missing(node, severity, symbol, f"{use} without `await`", context, *also)
 
     def _missing(
@@ -261,7 +258,7 @@ class AwaitRules:
             )
         else:
             return
-        self._report.add(node, rule, self._certainty.raises(context, "TypeError"), message)
+        self._report.add(node, rule, self._survey.raises(context, "TypeError"), message)
 
     def _outside(self, node: ast.AST, context: Context, what: str) -> None:
         """Report a construct that only compiles inside an `async def`."""
@@ -312,7 +309,7 @@ class AwaitRules:
             symbol = self._symbols.of(node.func, context)
             if symbol is not None and symbol.dotted == "asyncio.gather":
                 message = "`asyncio.gather` takes the calls one by one: put `*` before the list"
-                severity = self._certainty.raises(context, "TypeError")
+                severity = self._survey.raises(context, "TypeError")
                 self._report.add(first, "gather-list", severity, message)
 
 

@@ -12,18 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program.advice import quoted, undefined_name
 from bridge.catalog.program.awaits import AwaitRules
 from bridge.catalog.program.calls import CallRules
-from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.report import Report, Verdict, quoted
+from bridge.catalog.program.report import Report, Verdict
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.symbols import SymbolResolver
-from bridge.catalog.program.tables import BUILTINS, FOREIGN, OWN_GLOBALS
-from bridge.guest.schema.names import nearest
+from bridge.catalog.program.tables import BUILTINS, OWN_GLOBALS
 from bridge.model import Finding
-
-_BUILTIN_CUTOFF = 0.78
-"""Stricter than for other names: among so many builtins one is always a little similar."""
 
 
 def check_program(
@@ -42,20 +38,17 @@ def check_program(
     """
     report = Report()
     symbols = SymbolResolver(survey, {server.alias: server for server in servers if server.known})
-    certainty = Certainty(survey)
-    CallRules(survey, symbols, certainty, report).check()
-    AwaitRules(survey, symbols, certainty, report).check()
+    CallRules(survey, symbols, report).check()
+    AwaitRules(survey, symbols, report).check()
     known = frozenset(aliases.values())
     if not more_names:
         # In a session most such names come from earlier programs; Python reports the others.
-        _check_names(survey, certainty, report, known)
-        _check_uncalled(survey, certainty, report)
+        _check_names(survey, report, known)
+        _check_uncalled(survey, report)
     return report.verdict()
 
 
-def _check_names(
-    survey: Survey, certainty: Certainty, report: Report, servers: Collection[str]
-) -> None:
+def _check_names(survey: Survey, report: Report, servers: Collection[str]) -> None:
     """Report names that nothing binds; `program.servers` reports those that begin with `mcp_`."""
     known = survey.names | BUILTINS | OWN_GLOBALS | survey.given.keys()
     seen: set[str] = set()
@@ -65,24 +58,24 @@ def _check_names(
             continue
         if name.startswith(("__", "mcp_")):
             continue
-        severity = certainty.raises(context, "NameError")
+        severity = survey.raises(context, "NameError")
         if survey.stars:
             severity = "note"
         if severity == "deny":
             # Report each name once, but again if the first report was not certain.
             seen.add(name)
-        message = partial(_undefined, node, survey, servers)
+        message = partial(undefined_name, node, survey, servers)
         report.add(node, "undefined-name", severity, message)
 
 
-def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> None:
+def _check_uncalled(survey: Survey, report: Report) -> None:
     """Report a `main`, or the last function of a program of nothing else, that nothing calls."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     parts = (*functions, ast.ClassDef, ast.Import, ast.ImportFrom)
     idle = all(isinstance(node, parts) for node in survey.tree.body)
     own = [node for node in survey.tree.body if isinstance(node, functions)]
     for node in own:
-        if node.name not in certainty.read_names and (node.name == "main" or idle):
+        if node.name not in survey.read_names and (node.name == "main" or idle):
             call = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
             message = (
                 f"{quoted(node.name)} is defined and never called; end the program with "
@@ -103,22 +96,3 @@ def find_lost_value(survey: Survey) -> tuple[Finding, ...]:
         message = "what this line makes is not shown; print it, or end with its name"
         report.add(last, "lost-value", "note", message)
     return report.verdict().findings
-
-
-def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
-    name = node.id
-    problem = f"{quoted(name)} is not defined in the program."
-    if name in FOREIGN:
-        return f"{problem} {FOREIGN[name]}"
-    if name in servers:
-        return f"{problem} The server's object is `mcp_{name}`."
-    near = nearest(name, [*sorted(survey.names), *sorted(OWN_GLOBALS)])
-    near = near or nearest(name, sorted(BUILTINS - {"_"}), cutoff=_BUILTIN_CUTOFF)
-    if near:
-        return f"{problem} Did you mean {quoted(near)}?"
-    if any(key is node for one, _ in survey.each(ast.Dict) for key in one.keys):
-        return f"{problem} Quote a dict's keys: `{{{name[:64]!r}: ...}}`."
-    problem = f"{problem} Every run starts empty: define or import it here"
-    if any(call.func is node for call, _ in survey.each(ast.Call)):
-        return f"{problem}; tools are called as {quoted(f'await mcp_<server>.{name}(...)')}."
-    return f"{problem}."

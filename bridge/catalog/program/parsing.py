@@ -1,4 +1,4 @@
-"""Parses a program's text into a syntax tree, or into a finding with advice. Pure.
+"""Parses a program's text into a syntax tree, or into a finding. Pure.
 
 The grammar is this interpreter's, which may be older or newer than the sandbox's, so a syntax error
 is certain only once the sandbox has confirmed it. Errors that only compiling finds are left to the
@@ -9,14 +9,14 @@ exception.
 from __future__ import annotations
 
 import ast
-import dataclasses
+import contextlib
 import re
 import sys
 import textwrap
 import warnings
 from dataclasses import dataclass
 
-from bridge.catalog.program.report import NOTHING, Verdict, lines_of, plainly
+from bridge.catalog.program.report import plainly
 from bridge.model import Finding
 
 MAX_SCANNED_CHARS = 128 * 1024
@@ -26,9 +26,6 @@ the longest program that a run accepts, ten seconds and 900 MB were measured."""
 MAX_BRACES = 10_000
 """Opening braces allowed in a program with f-strings. Python 3.11 parses each field separately:
 20,000 take a third of a second."""
-
-MAX_LINE_CHARS = 640
-"""Part of a line that the patterns for advice are matched against."""
 
 _MAX_REASON_CHARS = 200
 _F_STRING = re.compile("[fF][rR]?['\"]")
@@ -87,13 +84,8 @@ def _parse(source: str) -> ast.Module:
         return _compile(source)
     except IndentationError:
         # The guest dedents a program that is indented as a whole.
-        dedented = textwrap.dedent(source)
-        if dedented == source:
-            raise
-        try:
-            return _compile(dedented)
-        except SyntaxError:
-            pass
+        with contextlib.suppress(SyntaxError):
+            return _compile(textwrap.dedent(source))
         # The first error has the original columns.
         raise
 
@@ -113,71 +105,3 @@ def _syntax(message: str | None, line: int | None, column: int | None) -> Unread
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     text = f"syntax error: {reason}, as Python {version} reads it"
     return _unread(SYNTAX, text, max(line or 0, 0), max(column or 0, 0))
-
-
-# --- advice --------------------------------------------------------------------------------------
-
-_COMMENT = "Comments begin with `#` in Python."
-_NEW_TYPES = (
-    "Type parameters and `type` statements need Python 3.12; leave them out, or write `Name = ...`."
-)
-
-_LINE_BEGINS = (
-    (
-        r"!\s?\w|(?:pip3?|npm|apt|cd|curl|git|python3?)\s+[\w-]+(?:\s|$)",
-        "This is a shell command; write Python. Packages are an argument of run_python.",
-    ),
-    (
-        r"%{1,2}[a-z]\w*",
-        "This is plain Python, not a notebook: leave out lines that begin with %.",
-    ),
-    (
-        r"(?:const|let|var)\s+[\w{\[$]",
-        "This is JavaScript; write the program in Python: `name = value`, without const or let.",
-    ),
-    (r"//|/\*", _COMMENT),
-    (r"print\s+[\"'\w]", "Write `print(...)`, with parentheses."),
-    (
-        r"(?:\}\s*)?(?:if|while|for|switch|catch|else|try)\b.{0,400}\{\s*(?:$|[a-z/])",
-        "This is JavaScript; in Python a colon ends the line and the block below is indented.",
-    ),
-    (r"(?:async\s+)?(?:def|class)\s+\w+\s*\[|type\s+\w+.{0,100}=", _NEW_TYPES),
-    (
-        r"except\*?\s+[\w.]+\s*,",
-        "Put several exceptions into parentheses: `except (A, B):`.",
-    ),
-)
-_LINE_HOLDS = (
-    (r"=>\s*[\w({]", "This is JavaScript; write `lambda x: ...` or a `def`."),
-    (r"[^/]//\s+[A-Za-z]", _COMMENT),
-    (r"&&|\|\|", "Write `and` and `or`."),
-    (r"===|!==", "Write `==` and `!=`."),
-    (
-        r"\w\?\.\w",
-        'This is JavaScript; write `x.get("key")`, which gives None where there is none.',
-    ),
-    (
-        r"\b(from|class|import|global|is|in|not|with|def|lambda|pass|as)\s*=\s*[^=]",
-        r'`\1` is a keyword of Python: write `\1_=...` for a tool, and `**{"\1": ...}` elsewhere.',
-    ),
-)
-_BY_LINE = tuple(
-    [(re.compile(r"\s{0,40}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_BEGINS]
-    + [(re.compile(".{0,400}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_HOLDS]
-)
-
-
-def explained(code: str, why: Unread) -> Verdict:
-    """Return the verdict on a program without a tree: a note, as the sandbox's Python decides."""
-    finding = why.finding
-    if finding.rule != SYNTAX:
-        return NOTHING
-    lines, problem = lines_of(code), finding.message
-    line = lines[finding.line - 1][:MAX_LINE_CHARS] if 0 < finding.line <= len(lines) else ""
-    found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
-    advice = next((match.expand(advice) for match, advice in found if match), "")
-    if not advice and "expected an indented block" in problem:
-        advice = "Indent the block's lines, or write `pass`."
-    message = f"{problem}. {advice}" if advice else problem
-    note = dataclasses.replace(finding, severity="note", message=message, source="preflight")
-    return Verdict(findings=(note,))

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.catalog.program.edits import Edit
-from bridge.catalog.prose import clip, one_line
-from bridge.guest.schema.names import NAME_CHARS
+from bridge.catalog.prose import clip
 from bridge.model import Finding, FindingSource, Severity
 from bridge.text import valid_text
 
@@ -19,14 +18,8 @@ MAX_FINDINGS = 25
 MAX_MESSAGE_CHARS = 1000
 """Length of one message: a problem and a signature."""
 
-SIGNATURE = " Signature: "
-"""Separates the problem with a call from the call's signature."""
-
 MAX_TRIED = 4 * MAX_FINDINGS
 """Mistakes for which a message is written: finding the nearest name takes a millisecond each."""
-
-MAX_LISTED = 12
-"""Names listed in one message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +113,6 @@ def plainly(text: str, size: int) -> str:
     )
 
 
-def quoted(name: str) -> str:
-    """Return a name from the program or from a server, cut, in backquotes."""
-    return f"`{one_line(name, NAME_CHARS)}`"
-
-
 def lines_of(code: str) -> list[str]:
     """Return a program's lines as Python counts them; `str.splitlines` would find more."""
     return [line.rstrip("\n") for line in io.StringIO(code, newline=None)]
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names, separated by commas, at most `MAX_LISTED` of them."""
-    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:MAX_LISTED])
-    more = len(names) - MAX_LISTED
-    return f"{shown} and {more} more" if more > 0 else shown or "none"

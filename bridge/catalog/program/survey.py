@@ -1,7 +1,10 @@
 """Walks a program's tree once and records its scopes, its bindings and the context of each node.
 
 All rules use this analysis. A node's context is its scope, the exceptions caught around it, whether
-every run reaches it, and the loops around it. Judges no mistakes.
+it is ever reached, and the loops around it. The survey tells which mistakes are certain: those that
+end the program, or lack their effect, in every possible run. An error that is caught or may not be
+reached is not certain; nor is any in a program that sets names dynamically. Any code may call a
+function, so an exception that is caught anywhere in the program counts as caught inside it.
 
 The walk is iterative, since the program decides how deeply it nests, and visits each node once.
 """
@@ -13,7 +16,10 @@ import builtins
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+from bridge.model import Severity
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Bound = ast.expr | Function | str | None
@@ -198,6 +204,58 @@ class Survey:
             first = first and scope.kind == "comprehension"
             scope = scope.outside.get(name, scope.parent)
         return None
+
+    # --- certainty -------------------------------------------------------------------------------
+
+    @cached_property
+    def read_names(self) -> frozenset[str]:
+        """Names that the program reads. Computed only for programs with mistakes."""
+        names = self.each(ast.Name)
+        return frozenset(node.id for node, _ in names if isinstance(node.ctx, ast.Load))
+
+    def raises(self, context: Context, kind: str, *, later: bool = False) -> Severity:
+        """Return the severity of a mistake that raises the exception `kind`.
+
+        Args:
+            later: Whether it is raised at an `await` elsewhere, which may be anywhere.
+        """
+        caught = context.caught
+        if later or context.scope.holder() is not self.root:
+            caught |= self.caught
+        return "note" if catches(caught, kind) else self.happens(context)
+
+    def happens(self, context: Context) -> Severity:
+        """Return the severity of a mistake that raises nothing but has not the intended effect."""
+        runs = id(context.scope.holder()) in self._called
+        return "deny" if runs and not self.tricky else "note"
+
+    @cached_property
+    def _called(self) -> set[int]:
+        """Ids of the function scopes that the program's statements reach, also indirectly."""
+        by_name: defaultdict[str, list[Scope]] = defaultdict(list)
+        reached = [self.root]
+        for scope in self.functions:
+            node, parent = scope.node, scope.parent
+            if isinstance(node, ast.Lambda) or node is None or parent is None:
+                continue
+            if parent.kind != "class":
+                by_name[node.name].append(scope)
+            if node.decorator_list:
+                # Its decorator may call it.
+                reached.append(scope)
+        uses: defaultdict[int, list[Scope]] = defaultdict(list)
+        for node, context in self.each(ast.Name):
+            if node.id in by_name and isinstance(node.ctx, ast.Load):
+                owner = self.owner(node.id, context)
+                named = [scope for scope in by_name[node.id] if scope.parent is owner]
+                uses[id(context.scope.holder())] += named
+        found: set[int] = set()
+        while reached:
+            scope = reached.pop()
+            if id(scope) not in found:
+                found.add(id(scope))
+                reached += uses[id(scope)]
+        return found
 
     # --- the walk --------------------------------------------------------------------------------
 

@@ -183,16 +183,3 @@ SHORT_NAMES: Mapping[str, str] = {
     "numpy": "numpy",
     "pandas": "pandas",
 }
-
-FOREIGN: Mapping[str, str] = {
-    "NaN": 'Write `float("nan")`.',
-    "console": "This is Python: write `print(...)`.",
-    "require": "This is Python: write `import ...`; the servers' objects are there already.",
-    "JSON": "This is Python: `import json`, then `json.loads(...)` or `json.dumps(...)`.",
-    "Math": "This is Python: `import math`.",
-    "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
-    "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
-    "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
-    "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
-}
-"""Names of other languages and libraries, and what to write here."""

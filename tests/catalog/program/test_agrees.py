@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog.entries import ServerEntry, tool_entries
+from bridge.catalog.program.advice import explained
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.parsing import Unread, explained, parse
+from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.tables import (
     BY_NAME,

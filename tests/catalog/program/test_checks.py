@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from bridge.catalog.entries import ServerEntry, tool_entries
+from bridge.catalog.program.advice import explained
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.parsing import Unread, explained, parse
+from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.report import Verdict
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool

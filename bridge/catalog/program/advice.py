@@ -1,0 +1,192 @@
+"""Words the advice on a program's mistakes: what is wrong, and what to write instead. Pure.
+
+The guest has advice of its own on what only the run shows (`bridge.guest.api.hints`).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program.parsing import SYNTAX, Unread
+from bridge.catalog.program.report import NOTHING, Verdict, lines_of
+from bridge.catalog.program.survey import Survey
+from bridge.catalog.program.tables import BUILTINS, BY_NAME, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
+from bridge.catalog.prose import clip, one_line
+from bridge.catalog.stubs import call_signature
+from bridge.guest.schema.binding import Wrong
+from bridge.guest.schema.names import NAME_CHARS, nearest
+
+SIGNATURE = " Signature: "
+"""Separates the problem with a call from the call's signature."""
+
+MAX_LISTED = 12
+"""Names listed in one message."""
+
+_BUILTIN_CUTOFF = 0.78
+"""Stricter than for other names: among so many builtins one is always a little similar."""
+
+MAX_LINE_CHARS = 640
+"""Part of a line that the patterns for advice are matched against."""
+
+_APART = {
+    "get_prompt": "get_prompt(..., %s)",
+    **{name: f"runtime.{name}(server, tool, %s)" for name in BY_NAME},
+}
+"""Helpers that take the arguments of a tool or a prompt as a dict."""
+
+FOREIGN: Mapping[str, str] = {
+    "NaN": 'Write `float("nan")`.',
+    "console": "This is Python: write `print(...)`.",
+    "require": "This is Python: write `import ...`; the servers' objects are there already.",
+    "JSON": "This is Python: `import json`, then `json.loads(...)` or `json.dumps(...)`.",
+    "Math": "This is Python: `import math`.",
+    "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
+    "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
+    "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
+    "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
+}
+"""Names of other languages and libraries, and what to write here."""
+
+_COMMENT = "Comments begin with `#` in Python."
+_NEW_TYPES = (
+    "Type parameters and `type` statements need Python 3.12; leave them out, or write `Name = ...`."
+)
+
+_LINE_BEGINS = (
+    (
+        r"!\s?\w|(?:pip3?|npm|apt|cd|curl|git|python3?)\s+[\w-]+(?:\s|$)",
+        "This is a shell command; write Python. Packages are an argument of run_python.",
+    ),
+    (
+        r"%{1,2}[a-z]\w*",
+        "This is plain Python, not a notebook: leave out lines that begin with %.",
+    ),
+    (
+        r"(?:const|let|var)\s+[\w{\[$]",
+        "This is JavaScript; write the program in Python: `name = value`, without const or let.",
+    ),
+    (r"//|/\*", _COMMENT),
+    (r"print\s+[\"'\w]", "Write `print(...)`, with parentheses."),
+    (
+        r"(?:\}\s*)?(?:if|while|for|switch|catch|else|try)\b.{0,400}\{\s*(?:$|[a-z/])",
+        "This is JavaScript; in Python a colon ends the line and the block below is indented.",
+    ),
+    (r"(?:async\s+)?(?:def|class)\s+\w+\s*\[|type\s+\w+.{0,100}=", _NEW_TYPES),
+    (
+        r"except\*?\s+[\w.]+\s*,",
+        "Put several exceptions into parentheses: `except (A, B):`.",
+    ),
+)
+_LINE_HOLDS = (
+    (r"=>\s*[\w({]", "This is JavaScript; write `lambda x: ...` or a `def`."),
+    (r"[^/]//\s+[A-Za-z]", _COMMENT),
+    (r"&&|\|\|", "Write `and` and `or`."),
+    (r"===|!==", "Write `==` and `!=`."),
+    (
+        r"\w\?\.\w",
+        'This is JavaScript; write `x.get("key")`, which gives None where there is none.',
+    ),
+    (
+        r"\b(from|class|import|global|is|in|not|with|def|lambda|pass|as)\s*=\s*[^=]",
+        r'`\1` is a keyword of Python: write `\1_=...` for a tool, and `**{"\1": ...}` elsewhere.',
+    ),
+)
+_BY_LINE = tuple(
+    [(re.compile(r"\s{0,40}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_BEGINS]
+    + [(re.compile(".{0,400}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_HOLDS]
+)
+
+
+def explained(code: str, why: Unread) -> Verdict:
+    """Return the verdict on a program without a tree: a note, as the sandbox's Python decides."""
+    finding = why.finding
+    if finding.rule != SYNTAX:
+        return NOTHING
+    lines, problem = lines_of(code), finding.message
+    line = lines[finding.line - 1][:MAX_LINE_CHARS] if 0 < finding.line <= len(lines) else ""
+    found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
+    advice = next((match.expand(advice) for match, advice in found if match), "")
+    if not advice and "expected an indented block" in problem:
+        advice = "Indent the block's lines, or write `pass`."
+    message = f"{problem}. {advice}" if advice else problem
+    note = dataclasses.replace(finding, severity="note", message=message, source="preflight")
+    return Verdict(findings=(note,))
+
+
+def undefined_name(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
+    """Return that a name is not defined, and what may be meant by it."""
+    name = node.id
+    problem = f"{quoted(name)} is not defined in the program."
+    if name in FOREIGN:
+        return f"{problem} {FOREIGN[name]}"
+    if name in servers:
+        return f"{problem} The server's object is `mcp_{name}`."
+    near = nearest(name, [*sorted(survey.names), *sorted(OWN_GLOBALS)])
+    near = near or nearest(name, sorted(BUILTINS - {"_"}), cutoff=_BUILTIN_CUTOFF)
+    if near:
+        return f"{problem} Did you mean {quoted(near)}?"
+    if any(key is node for one, _ in survey.each(ast.Dict) for key in one.keys):
+        return f"{problem} Quote a dict's keys: `{{{name[:64]!r}: ...}}`."
+    problem = f"{problem} Every run starts empty: define or import it here"
+    if any(call.func is node for call, _ in survey.each(ast.Call)):
+        return f"{problem}; tools are called as {quoted(f'await mcp_<server>.{name}(...)')}."
+    return f"{problem}."
+
+
+def tools_of(server: ServerEntry) -> str:
+    """Return the names of a server's tools."""
+    return listed([entry.alias for entry in server.tools])
+
+
+def no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
+    """Return that a server has no such tool, with the nearest one, or with all there are."""
+    names = {entry.tool.name if by_name else entry.alias: entry for entry in server.tools}
+    near = nearest(name, names)
+    hint = ""
+    if name in BY_NAME:
+        how = f"await runtime.{name}({clip(server.name, 60)!r}, tool, {{...}})"
+        hint = f" Call a tool by name: `{how}`."
+    elif near:
+        meant = near if by_name else call_signature(server.alias, names[near])
+        hint = f" Did you mean `{meant}`?"
+    if not near or name in BY_NAME or (len(names) <= 6 and not by_name):
+        hint += f" Tools: {listed([*names])}."
+    owner = f"the server {quoted(server.name)}" if by_name else f"`mcp_{server.alias}`"
+    return f"{owner} has no tool {quoted(name)}.{hint}"
+
+
+def no_helper(name: str) -> str:
+    """Return that `runtime` has no such name, with the nearest one, or with all there are."""
+    near = nearest(name, [*HELPERS, *RUNTIME_TYPES])
+    hint = f" It has {', '.join(sorted(HELPERS))}."
+    if near:
+        hint = f" Did you mean {quoted(HELPERS[near].signature if near in HELPERS else near)}?"
+    return f"`runtime` has no {quoted(name)}.{hint}"
+
+
+def wrong_argument(label: str, one: Wrong, signature: Callable[[], str]) -> str:
+    """Return what is wrong with an argument, and the signature of what is called."""
+    text = one.text
+    apart = _APART.get(label.rpartition(".")[2])
+    if apart and one.rule == "unknown-argument":
+        in_dict = apart % f"{{{one.name[:64]!r}: ...}}"
+        text = f"has no parameter {quoted(one.name)}: its own arguments go into a dict, "
+        text += f"`{in_dict}`"
+    end = "" if text.endswith("?") else "."
+    return f"{quoted(label)} {text}{end}{SIGNATURE}`{signature()}`"
+
+
+def quoted(name: str) -> str:
+    """Return a name from the program or from a server, cut, in backquotes."""
+    return f"`{one_line(name, NAME_CHARS)}`"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names, separated by commas, at most `MAX_LISTED` of them."""
+    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:MAX_LISTED])
+    more = len(names) - MAX_LISTED
+    return f"{shown} and {more} more" if more > 0 else shown or "none"
