@@ -49,7 +49,7 @@ def check_program(
 
 
 def _check_names(survey: Survey, report: Report, servers: Collection[str]) -> None:
-    """Report names that nothing binds; `program.servers` reports those that begin with `mcp_`."""
+    """Report names that nothing binds; `server_references` reports those with `mcp_`."""
     known = survey.names | BUILTINS | OWN_GLOBALS | survey.given.keys()
     seen: set[str] = set()
     for node, context in survey.each(ast.Name):
