@@ -32,7 +32,7 @@ modules = (pandas.core.frame, matplotlib.pyplot)
 [taken, all(os.path.exists(module.__cached__) for module in modules)]
 """
 
-ASKING = f"# /// script\\n# dependencies = {list(PACKAGES)}\\n# ///\\n".replace("'", '"')
+ASKING = f"# /// script\n# dependencies = {list(PACKAGES)}\n# ///\n".replace("'", '"')
 
 COMPILE_SECONDS = 600.0  # For a loaded machine to compile them in the background.
 
@@ -47,7 +47,7 @@ async def imports(bench: Bench, engine: Engine) -> list[Measurement]:
         settings = home / "config" / "mcp-code-bridge"
         settings.mkdir(parents=True)
         (settings / "config.toml").write_text(
-            f'[dependencies]\\nallow = ["@data"]\\ncache = "{place / "cache"}"\\n'
+            f'[dependencies]\nallow = ["@data"]\ncache = "{place / "cache"}"\n'
         )
         samples: list[float] = []
         floors: list[float] = []
