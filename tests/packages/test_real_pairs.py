@@ -27,9 +27,8 @@ async def test_none_of_sixty_packages_in_pairs_is_refused(tmp_path: Path, pairs:
     imported = {package: name for name, package in NAMES.items()}
     with open_directory() as place:
         dependencies = allowing("", "@data", *MORE, cache=str(place), cache_bytes="256m")
-        settings = load(
-            {"warm": "0", "runtime": "bubblewrap"}, {**os.environ, "HOME": str(tmp_path)}
-        )
+        environ = {**os.environ, "HOME": str(tmp_path)}
+        settings = load({"warm": "0", "runtime": "bubblewrap"}, environ)
         settings = replace(settings, dependencies=dependencies, state_dir=tmp_path / "s")
         async with open_engine(settings, finder=ListFinder()) as engine:
             for pair in list(itertools.pairwise([*names, names[0]]))[pairs::4]:
