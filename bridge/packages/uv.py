@@ -261,7 +261,8 @@ class Uv:
         words = _words(said, self._place)
         parts = [f"{', '.join(texts)[:200]} cannot be resolved. uv says: {words}"]
         if _UNREACHED.search(said):
-            return PackageUnavailableError(parts[0], remedy=_TRY_AGAIN)
+            trust = "certificate" in said
+            return PackageUnavailableError(parts[0], remedy=_TRUST if trust else _TRY_AGAIN)
         allowed = [text for text in limits if re.search(rf"\b{_name(text)}\b", words)]
         if allowed:
             parts.append(f"Versions are limited here to {', '.join(allowed)[:200]}.")
@@ -288,6 +289,10 @@ _UNREACHED = re.compile("Failed to fetch|error sending request|Request failed")
 _TRY_AGAIN = (
     "Try again; if it stays so, `mcp-code-bridge doctor` tells the person who runs the bridge "
     "whether the index answers."
+)
+_TRUST = (
+    "The person who runs the bridge puts SSL_CERT_FILE into its entry in the client; "
+    "`mcp-code-bridge install` copies it from a terminal that has it."
 )
 _DOWNLOADING = re.compile(r"Downloading (\S{1,200}) \(([\d.]{1,9}[kMG]?i?B)\)")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bridge.model import RunRequest
 from bridge.runs import open_engine
 from bridge.settings import load
 from tests.engine_rig import ListFinder
-from tests.packages.rig import PATH, allowing, open_directory
+from tests.packages.rig import allowing, open_directory
 
 MORE = ("attrs", "cryptography", "pymupdf", "xgboost-cpu", "markdown", "click", "tomli", "tiktoken")
 NAMES = {**MODULES, "attr": "attrs", "xgboost": "xgboost-cpu"}
@@ -26,7 +27,8 @@ async def test_none_of_sixty_packages_in_pairs_is_refused(tmp_path: Path, pairs:
     imported = {package: name for name, package in NAMES.items()}
     with open_directory() as place:
         dependencies = allowing("", "@data", *MORE, cache=str(place), cache_bytes="256m")
-        settings = load({"warm": "0", "runtime": "bubblewrap"}, {"HOME": str(tmp_path), **PATH})
+        environ = {**os.environ, "HOME": str(tmp_path)}
+        settings = load({"warm": "0", "runtime": "bubblewrap"}, environ)
         settings = replace(settings, dependencies=dependencies, state_dir=tmp_path / "s")
         async with open_engine(settings, finder=ListFinder()) as engine:
             for pair in list(itertools.pairwise([*names, names[0]]))[pairs::4]:
