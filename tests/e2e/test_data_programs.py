@@ -50,6 +50,6 @@ def test_a_model_gets_of_data_programs_what_it_got(engine: str) -> None:
     if os.environ.get("UPDATE_DATA_PROGRAMS"):
         document = tomlkit.parse(PROGRAMS.read_text())
         for name, text in found.items():
-            document[name]["text"] = tomlkit.string(text, multiline=True)  # type: ignore[index]
+            document[name]["text"] = tomlkit.string(text, multiline=True)
         PROGRAMS.write_text(tomlkit.dumps(document))
     assert found == {name: program["text"].strip() for name, program in programs.items()}
