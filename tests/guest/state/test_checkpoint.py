@@ -121,8 +121,7 @@ def test_of_too_much_the_largest_go_first_and_are_told_of() -> None:
 
 def test_what_fits_once_it_is_compressed_is_kept() -> None:
     """Twice the limit is tried; beside files, and with what cannot be written down left out."""
-    names: dict[str, Any] = {"a": "row " * 10_000, "b": bytes(50_000), "c": 1}
-    names["module"] = iter(())
+    names = {"a": "row " * 10_000, "b": bytes(50_000), "c": 1, "module": iter([])}
     data, lost = saved(names, limit=60_000)
     assert len(data) < 10_000
     assert list(lost) == ["module"]
