@@ -20,7 +20,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 98_720, "tests": 101_960, "limits": 714, "exceptions": 100}
+CEILINGS = {"bridge": 98_000, "tests": 101_860, "limits": 703, "exceptions": 100}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},

@@ -66,9 +66,8 @@ class GateContext:
         self, call: Callable[[], Awaitable[dict[str, Json]]], server: str, labels: frozenset[str]
     ) -> dict[str, Json]:
         """Make a call; called off, it is cancelled unless a flow rule would stop it now."""
-        flow = self.flow
-        if not flow.judges(server, labels):
+        if not self.flow.judges(server, labels):
             return await call()
         return await self.ongoing_calls.finish(
-            call, lambda: flow.decide(self.flow_state, server, labels) is None
+            call, lambda: self.flow.decide(self.flow_state, server, labels) is None
         )

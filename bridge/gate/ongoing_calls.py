@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 import anyio
@@ -26,12 +26,17 @@ class OngoingCalls:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Take calls while this is open; leaving cancels what is left."""
-        async with anyio.create_task_group() as self._tasks:
-            try:
-                yield
-            finally:
-                self._tasks.cancel_scope.cancel()
+        """Take calls while this is open; leaving cancels what is left.
+
+        An exception of the body is raised unchanged, not wrapped in a group.
+        """
+        stack = AsyncExitStack()
+        self._tasks = await stack.enter_async_context(anyio.create_task_group())
+        try:
+            yield
+        finally:
+            self._tasks.cancel_scope.cancel()
+            await stack.aclose()
 
     async def finish(
         self, call: Callable[[], Awaitable[Result]], may_cancel: Callable[[], bool]

@@ -557,7 +557,7 @@ class Gate:
     async def _record_failure(self, pending: PendingCall, sent: _Sent, outcome: Outcome) -> None:
         """Record a call that ended without an answer."""
         self._context.journal.settle(sent.entry, outcome, None)
-        if outcome == "unknown" and sent.entry.effect != "read":
+        if outcome == "unknown" and sent.entry.effect != "read" and not pending.call.says_it_reads:
             self.tally.lose(pending.call, "no answer came")
             self.tally.changing += 1
         ms = sent.milliseconds

@@ -121,8 +121,7 @@ def test_where_no_tool_does_it_none_is_a_good_match(query: str) -> None:
 )
 def test_most_queries_find_their_tool_among_the_first_three_of_810(name: str, least: int) -> None:
     """With the whole of what these servers list it is 17, 50, 44 and 36."""
-    index = ToolIndex()
-    index.update(listed_tools())
+    (index := ToolIndex()).update(listed_tools())
     assert len(index) == 810
     queries = tomllib.loads(Path(__file__).with_name("queries.toml").read_text())[name]
     missed = [
@@ -143,7 +142,6 @@ BYSTANDERS = (
     tool("calc", "calculate", "Calculates the given expression.", "expression"),
     tool("flow", "validate_workflow", "Checks an expression in a workflow.", "workflow"),
 )
-"""Tools that share the rarest words of queries with the tools that are meant."""
 
 
 @pytest.mark.parametrize(

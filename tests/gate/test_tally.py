@@ -17,7 +17,7 @@ from bridge.gate.journal import Journals, Replay
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Policy
 from bridge.gate.tally import MAX_KINDS, Tally
-from bridge.model import CallCount, Effect
+from bridge.model import CallCount, Effect, Tool
 from bridge.settings.policy import PolicySpec, ServerPolicy, ToolPolicy
 
 
@@ -127,3 +127,19 @@ async def test_a_read_without_an_answer_is_of_no_unknown_outcome(effect: Effect,
     with pytest.raises(ServerLostError):
         await gate.call("s", "look", {})
     assert (len(gate.tally.unknown), gate.tally.changing) == (lost, lost)
+
+
+@pytest.mark.parametrize("says", [False, True])
+async def test_what_says_that_it_only_reads_is_of_no_unknown_outcome(*, says: bool) -> None:
+    """Also where no policy believes it: it is a note for the model, and nothing is repeated."""
+
+    async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        raise ServerLostError("gone", server=server)
+
+    async def define(server: str, tool: str) -> Tool:
+        return Tool(server=server, name=tool, annotations={"readOnlyHint": says})
+
+    gate = Gate(Grant(servers=None, calls=1), call, GateContext(define=define))
+    with pytest.raises(ServerLostError):
+        await gate.call("s", "look", {})
+    assert len(gate.tally.unknown) == (not says)

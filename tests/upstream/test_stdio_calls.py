@@ -269,7 +269,6 @@ async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(rig: Rig) -
 
 
 async def test_a_call_that_ran_out_of_time_among_others_says_how_many_waited(rig: Rig) -> None:
-    """Asking for less would not help then."""
     remedies = list[str | None]()
 
     async def call(pool: Pool) -> None:

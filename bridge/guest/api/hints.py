@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from typing import Any, List, Sequence
 
 _IS_LIST = "this is the list itself: loop over it, or take an item, as in x[0]."
+_FUNCTION = "inside a function this needs `async def`; at top level `await` works."
+_SYNTAX = {
+    "'return' outside function": "make the value the last expression instead of returning it.",
+    "outside async function": _FUNCTION,
+    "outside of an asynchronous function": _FUNCTION,
+    "'yield' outside function": "a program is no generator; collect the values in a list.",
+}
+"""Errors that only compiling finds; the host explains the others."""
+
 _MISUSES = {
     "BlobResult is not JSON": "this has a picture or other bytes: end with it, or `display` it.",
     "coroutine": "a call of a tool has its value only after `await`, or await asyncio.gather(...).",
@@ -79,6 +88,8 @@ def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
 
 def _advice(error: BaseException, packages: Sequence[str]) -> str:
     message = str(error)
+    if isinstance(error, SyntaxError):
+        return next((hint for part, hint in _SYNTAX.items() if part in message), "")
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _module_hint(error.name.partition(".")[0], packages)
     command = getattr(error, "cmd", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 TYPE_CHECKING = False
@@ -27,6 +26,8 @@ def package_directories() -> List[str]:
 
 def distributions() -> Dict[str, str]:
     """Return the versions of packages, by the names of their directories; no file is read."""
+    import re
+
     names = []
     for directory in dict.fromkeys([*sys.path, *package_directories()]):
         if os.path.isdir(directory):

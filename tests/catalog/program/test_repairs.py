@@ -164,7 +164,6 @@ def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
         "f'{d[‘a’]}'",
         "f“{“, ”.join(d)}”",
         "f“{d[“a”]:>{w[“n”]}}”",
-        'f"""{d[“a”]}"""',
     ],
 )
 def test_typographic_quotes_nested_in_f_strings_mean_the_same_everywhere(

@@ -101,6 +101,11 @@ async def test_mistakes_raise_before_anything_is_sent(
 async def test_a_mistake_shows_the_signature() -> None:
     with pytest.raises(TypeError, match=r"Signature: mcp_github\.create_issue\(repo: str, title"):
         await server_of(CREATE).create_issue()
+    schema = {
+        "properties": {"cell": {"type": "object", "properties": {"bold": {"type": "boolean"}}}}
+    }
+    with pytest.raises(TypeError, match=r"`cell` is \{'bold'\?: bool\}\. Signature: .*f\(cell: \{"):
+        await server_of(tool("f", "f", schema)).f(cell={"bold": 1})
 
 
 def test_a_function_is_a_real_async_function_with_documentation() -> None:
