@@ -27,6 +27,7 @@ MODULES = {
     "fitz": "pymupdf",
     "jwt": "pyjwt",
     "magic": "python-magic",
+    "matplotlib": "matplotlib",
     "mpl_toolkits": "matplotlib",
     "pptx": "python-pptx",
     "skimage": "scikit-image",
@@ -56,7 +57,8 @@ def distribution(module: str) -> str:
 
 def module(name: str) -> str:
     """Return the module that a package of the table has; empty for an unknown or equal name."""
-    return next((key for key, value in MODULES.items() if value == normalised(name)), "")
+    found = next((key for key, value in MODULES.items() if value == normalised(name)), "")
+    return "" if found == name else found
 
 
 def meant(name: str) -> str:
