@@ -7,19 +7,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 
 @asynccontextmanager
-async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run `work` in a task while this is open; leaving cancels it.
+async def background_tasks() -> AsyncIterator[TaskGroup]:
+    """Yield a group for tasks that run while this is open; leaving cancels them.
 
     An exception of the body is raised unchanged, not wrapped in a group.
     """
     stack = AsyncExitStack()
     tasks = await stack.enter_async_context(anyio.create_task_group())
-    tasks.start_soon(work)
     try:
-        yield
+        yield tasks
     finally:
         tasks.cancel_scope.cancel()
         await stack.aclose()
+
+
+@asynccontextmanager
+async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Run `work` in a task while this is open; see `background_tasks`."""
+    async with background_tasks() as tasks:
+        tasks.start_soon(work)
+        yield

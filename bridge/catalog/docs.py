@@ -245,7 +245,7 @@ def _sample_call(servers: Sequence[ServerEntry]) -> str:
     every = ((server, entry) for server in servers for entry in server.tools)
     tools = list(islice(every, 50))
     # A read-only one first, in case a model runs the example.
-    tools.sort(key=lambda pair: pair[1].tool.annotations.get("readOnlyHint") is not True)
+    tools.sort(key=lambda pair: not pair[1].tool.says_it_reads)
     for server, entry in tools:
         call = example_call(server, entry)
         if len(call) <= 100:

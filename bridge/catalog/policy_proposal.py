@@ -219,7 +219,7 @@ _SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
 
 def _annotated(tool: Tool) -> Effect | None:
     """Return the effect that annotations claim; None if they claim none."""
-    if tool.annotations.get("readOnlyHint") is True:
+    if tool.says_it_reads:
         return "read"
     destructive = tool.annotations.get("destructiveHint")
     if destructive is True:
@@ -229,7 +229,7 @@ def _annotated(tool: Tool) -> Effect | None:
 
 def _hint(tool: Tool) -> str:
     """Return the annotation that `_annotated` used, as a server writes it."""
-    if tool.annotations.get("readOnlyHint") is True:
+    if tool.says_it_reads:
         return "readOnlyHint true"
     return f"destructiveHint {str(tool.annotations.get('destructiveHint')).lower()}"
 

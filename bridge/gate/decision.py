@@ -45,13 +45,6 @@ class CallFacts:
         """The schema of the tool's arguments; empty if it is not known."""
         return {} if self.definition is None else self.definition.input_schema
 
-    @property
-    def says_it_reads(self) -> bool:
-        """Whether the server says of the tool that it changes nothing."""
-        return (
-            self.definition is not None and self.definition.annotations.get("readOnlyHint") is True
-        )
-
     def unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names that are not among the schema's properties, if it has any."""
         known = self.schema.get("properties")

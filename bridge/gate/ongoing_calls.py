@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+
+from bridge.tasks import background_tasks
 
 Result = TypeVar("Result")
 
@@ -26,17 +28,9 @@ class OngoingCalls:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Take calls while this is open; leaving cancels what is left.
-
-        An exception of the body is raised unchanged, not wrapped in a group.
-        """
-        stack = AsyncExitStack()
-        self._tasks = await stack.enter_async_context(anyio.create_task_group())
-        try:
+        """Take calls while this is open; leaving cancels what is left."""
+        async with background_tasks() as self._tasks:
             yield
-        finally:
-            self._tasks.cancel_scope.cancel()
-            await stack.aclose()
 
     async def finish(
         self, call: Callable[[], Awaitable[Result]], may_cancel: Callable[[], bool]

@@ -557,12 +557,13 @@ class Gate:
     async def _record_failure(self, pending: PendingCall, sent: _Sent, outcome: Outcome) -> None:
         """Record a call that ended without an answer."""
         self._context.journal.settle(sent.entry, outcome, None)
-        if outcome == "unknown" and sent.entry.effect != "read" and not pending.call.says_it_reads:
+        tool = pending.call.definition
+        reads = sent.entry.effect == "read" or (tool is not None and tool.says_it_reads)
+        if outcome == "unknown" and not reads:
             self.tally.lose(pending.call, "no answer came")
             self.tally.changing += 1
-        ms = sent.milliseconds
         with anyio.CancelScope(shield=True):
-            await self._context.audit.called(pending.number, outcome, size=0, ms=ms)
+            await self._context.audit.called(pending.number, outcome, size=0, ms=sent.milliseconds)
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
         """Put tokens in place of personal data in a server's error."""

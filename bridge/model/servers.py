@@ -170,6 +170,11 @@ class Tool:
     has_view: bool = False
 
     @property
+    def says_it_reads(self) -> bool:
+        """Whether its server says that it changes nothing."""
+        return self.annotations.get("readOnlyHint") is True
+
+    @property
     def wraps_result(self) -> bool:
         """Whether the structure only wraps a value, as Python's SDKs do: `{"result": 3}`."""
         schema = self.output_schema

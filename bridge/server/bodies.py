@@ -47,15 +47,12 @@ class Bodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        sent = Headers(scope=scope)
+        sent = Headers(scope=scope) if scope["type"] == "http" else Headers()
         if repeated := [name for name in _SINGLE if len(sent.getlist(name)) > 1]:
             problem = f"The header {repeated[0]} was sent more than once."
             await refuse(400, problem)(scope, receive, send)
             return
-        if scope["method"] != "POST":
+        if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         refusal = await self._guard.validate_request(Request(scope))

@@ -161,7 +161,7 @@ async def test_a_call_under_way_at_the_deadline_is_called_off(
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
     code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
     await arena.with_server()
-    found = (await arena.attack(code)).result
+    found = (await arena.attack(code, timeout=2)).result
     assert (found.reason, started.exists()) == ("timeout", True), found
     await until_exists(cancelled)
     code = "[await mcp_work_shop.add(a=n, b=0) for n in (1, 2)]"
