@@ -27,7 +27,6 @@ GRANTS = {
     "protections fit real things": {"bridge": 300, "tests": 1_000},
     "results lose nothing that a server sent": {"bridge": 200, "tests": 900},
     "programs work at the first try": {"bridge": 0, "tests": 1_000},
-    "packages, charts, tables and files": {"bridge": 500, "tests": 900},
     "shared resources have owners": {"bridge": 900, "tests": 1_200},
 }
 """What a feature may add to each ceiling."""

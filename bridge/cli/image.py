@@ -86,11 +86,7 @@ async def show_status(arguments: SimpleNamespace, settings: Settings) -> int:
 async def _with_engines(
     settings: Settings, act: Callable[[ImageEngine], Awaitable[None]], *, only_first: bool
 ) -> None:
-    """Act on the engines that answer; say of the others why they do not.
-
-    Raises:
-        NoSandboxError: None answers.
-    """
+    """Act on the engines that answer; say of the others why they do not."""
     answered = False
     for name in engines(settings):
         async with container_backend(name, settings) as backend:

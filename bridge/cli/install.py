@@ -221,11 +221,7 @@ async def carry_out(
     arguments: SimpleNamespace,
     person: Person | None = None,
 ) -> bool:
-    """Show changes, ask, and make them; return whether all is as planned.
-
-    Raises:
-        UsageError: Nobody can be asked.
-    """
+    """Show changes, ask, and make them; return whether all is as planned."""
     changing = [each for each in planned if each[0].before != each[0].after]
     path = _common_path(changing)
     for each in planned:
@@ -343,11 +339,7 @@ def _show(change: Change, commands: Commands, *, path: str) -> None:
 
 
 def _confirm(change: Change, machine: Machine) -> None:
-    """Look for the entry where it should be now.
-
-    Raises:
-        BridgeError: The client's own command did something else.
-    """
+    """Look for the entry where it should be now."""
     there = [
         each
         for each in standings(machine)

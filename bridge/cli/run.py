@@ -250,7 +250,6 @@ def show(
 
 
 def request_of(arguments: SimpleNamespace) -> RunRequest:
-    """Return what a command line asks for."""
     argv = list(arguments.argv or ())
     file = arguments.file
     if arguments.code is not None:

@@ -190,11 +190,7 @@ async def _mended(probes: Sequence[Probe], arguments: SimpleNamespace, settings:
 async def _clients(
     given: str | None, here: Sequence[Target], person: Person | None
 ) -> tuple[str, ...]:
-    """Return the ids of the clients that get the bridge.
-
-    Raises:
-        UsageError: None is given and nobody can be asked, or one is not known.
-    """
+    """Return the ids of the clients that get the bridge."""
     if given is not None:
         return _named(given, here)
     if person is None:

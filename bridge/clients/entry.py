@@ -32,15 +32,9 @@ START_SECONDS = 60
 """Longest start: a hundred files of a slow home directory to read, on a machine that is busy."""
 
 HANDED_ON = (
-    "PATH",
-    "XDG_RUNTIME_DIR",
-    "XDG_CONFIG_HOME",
-    "XDG_STATE_HOME",
-    "DOCKER_HOST",
-    "CONTAINER_HOST",
-    "MCP_BRIDGE_CONFIG",
-    "MCP_BRIDGE_STATE_DIR",
-)
+    "PATH", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "DOCKER_HOST",
+    "CONTAINER_HOST", "MCP_BRIDGE_CONFIG", "MCP_BRIDGE_STATE_DIR",
+)  # fmt: skip
 """Variables that decide which engines, servers and settings the bridge finds. Clients started from
 a desktop have another PATH and none of the rest; some hand on none of their own."""
 

@@ -302,7 +302,6 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """The project's directory."""
         return self.project.root or self.project.cwd
 
     def program(self, name: str) -> str:
@@ -315,7 +314,6 @@ class Machine:
 
 
 def machine_of(context: DiscoveryContext) -> Machine:
-    """Return the machine that a discovery looks at."""
     project, places = project_and_places(context)
     return Machine(context=context, project=project, places=places)
 

@@ -123,7 +123,6 @@ class RunRequest:
 
     @property
     def ends_session_only(self) -> bool:
-        """Whether it ends a session without a run."""
         return bool(self.session) and self.end_session and not self.code
 
 

@@ -165,11 +165,7 @@ class Resolver:
         return lock
 
     async def _install(self, kept: PackageSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
-        """Unpack the wheels that are not there yet, and make a set of all.
-
-        Raises:
-            PackageRefusedError: They are too large, which is remembered.
-        """
+        """Unpack the wheels that are not there yet, and make a set of all."""
         most = self._dependencies.max_bytes
         sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}
         try:

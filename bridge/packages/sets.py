@@ -103,11 +103,7 @@ class PackageSet:
         return True
 
     def begin(self) -> Path:
-        """Return a new directory to work in, which the caller removes.
-
-        Raises:
-            PackageUnavailableError: It cannot be made.
-        """
+        """Return a new directory to work in, which the caller removes."""
         try:
             # Where a bridge is root, its programs are "nobody", who must be able to read packages.
             for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
@@ -129,11 +125,7 @@ class PackageSet:
             return None
 
     def remember(self, lock: Lock) -> None:
-        """Keep what the set came to.
-
-        Raises:
-            PackageUnavailableError: It cannot be written.
-        """
+        """Keep what the set came to."""
         try:
             with self._store.writing() as kept:
                 kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())

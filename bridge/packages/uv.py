@@ -195,11 +195,7 @@ class Uv:
 
     @asynccontextmanager
     async def _watched(self, place: Path) -> AsyncIterator[None]:
-        """End what is done inside when more is written to a directory than may be.
-
-        Raises:
-            PackageRefusedError: That happened.
-        """
+        """End what is done inside when more is written to a directory than may be."""
         # What is installed is in the cache as well.
         most = 2 * self._dependencies.max_bytes + 2 * READ_BYTES
         small = True
@@ -221,9 +217,6 @@ class Uv:
         """Run uv to its end; return its status and the end of what it wrote.
 
         Cancelled, it and all that it started are killed first.
-
-        Raises:
-            PackageUnavailableError: It cannot be started.
         """
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:

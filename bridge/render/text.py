@@ -110,7 +110,6 @@ def _listed(items: list[str], more: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return a size as people say it."""
     amount = float(size)
     for unit in ("bytes", "kB", "MB"):
         if amount < THOUSAND:
@@ -123,7 +122,6 @@ MAX_FILES = 25  # Listed in text: a line takes some 50 tokens.
 
 
 def kept_sections(result: RunResult) -> list[str]:
-    """Return the sections of the compact text about it."""
     sections = [shown_section(result), files_section(result), missing_section(result)]
     sections.append(session_section(result))
     return [section for section in sections if section]

@@ -62,7 +62,6 @@ class SessionGuest(GuestSession):
 
 
 def session_guest(guest: GuestSession) -> SessionGuest:
-    """Return a sandbox that waits as one of a session."""
     channel = SessionChannel(guest.sandbox)
     return SessionGuest(
         sandbox=guest.sandbox, channel=channel, facts=guest.facts, isolation=guest.isolation

@@ -249,7 +249,6 @@ def _reasons(failures: Sequence[Probe]) -> list[str]:
 
 
 def is_engine(name: str) -> bool:
-    """Return whether a backend's name is that of a container engine."""
     return name in ENGINES or "/" in name
 
 

@@ -43,11 +43,7 @@ MAX_SERVERS = 200
 
 
 def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyRequest:
-    """Return the request that the arguments make: to run a program, or to apply a plan.
-
-    Raises:
-        InvalidRequestError: They are unusable; the text says what to pass instead.
-    """
+    """Return the request that the arguments make: to run a program, or to apply a plan."""
     given = convert_arguments(arguments, input_schema(1, 1))
     refuse_unknown("run_python", given, _KNOWN)
     if given.get("apply") is not None:
@@ -173,11 +169,7 @@ def _listed(name: str, value: Json, of: type, example: str) -> list[Any]:
 
 
 def parse_timeout(value: Json) -> float | None:
-    """Return seconds; None for none.
-
-    Raises:
-        InvalidRequestError: They are none.
-    """
+    """Return seconds; None for none."""
     if value is None:
         return None
     # Before it is one for the machine: there are whole numbers that no float can hold.
@@ -201,11 +193,7 @@ _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
-    """Return the session's name or id, empty for none, and whether it is to end.
-
-    Raises:
-        InvalidRequestError: They are unusable; the text says what to pass instead.
-    """
+    """Return the session's name or id, empty for none, and whether it is to end."""
     session, ends = given.get("session"), _flag("end_session", given.get("end_session"))
     if session is None:
         if ends:
@@ -226,11 +214,7 @@ def _flag(name: str, value: Json) -> bool:
 
 
 def parse_files(value: Json) -> tuple[InputFile, ...]:
-    """Return the files. Whether they can be taken, is for the engine to see.
-
-    Raises:
-        InvalidRequestError: They are unusable; the text says what to pass instead.
-    """
+    """Return the files. Whether they can be taken, is for the engine to see."""
     files = _listed("files", value, dict, 'files such as [{"name": "data.csv", "text": "a,b"}]')
     if len(files) > MAX_FILES:
         message = f"There are {len(files):,} files; a run takes {MAX_FILES}."
@@ -290,11 +274,7 @@ def _encoded(name: str, text: str) -> bytes:
 
 
 def parse_packages(value: Json) -> tuple[str, ...]:
-    """Return the requirements.
-
-    Raises:
-        InvalidRequestError: They are unusable; the text says what to pass instead.
-    """
+    """Return the requirements."""
     texts = _listed("packages", value, str, 'requirements such as ["polars==1.*"]')
     if len(texts) > MAX_PACKAGES or any(len(text) > MAX_PACKAGE_CHARS for text in texts):
         message = f"`packages` takes {MAX_PACKAGES} requirements of {MAX_PACKAGE_CHARS} characters."
@@ -312,7 +292,6 @@ def kind_of(value: Json) -> str:
 
 
 def field(kind: str, description: str, **more: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an argument."""
     return {"type": kind, **more, "description": description}
 
 

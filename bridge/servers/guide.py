@@ -326,7 +326,6 @@ class GuestGuide:
 
 
 def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a search found a tool that matches well."""
     return bool(found) and not found[0].get("poor")
 
 

@@ -45,7 +45,6 @@ class Holdings:
         return tuple(v.name for v in self.holds if (v.name, v.kind) not in had)
 
     def document(self) -> dict[str, Json]:
-        """Return it as JSON."""
         return {"holds": [[v.name, v.kind, v.size] for v in self.holds], "more": self.more}
 
 
@@ -293,7 +292,6 @@ class Record:
     def report(
         self, state: SessionState, lost: tuple[Loss, ...] = (), note: str = ""
     ) -> SessionReport:
-        """Return what a result says of it."""
         return SessionReport(
             session_id=self.session_id,
             name=self.name,

@@ -96,11 +96,7 @@ class SessionRun:
         return {"number": self.number, "state": as_base64(self.state)}
 
     def check(self, request: RunRequest) -> None:
-        """Check that what a request brings fits beside what the session begins with.
-
-        Raises:
-            InvalidRequestError: It does not.
-        """
+        """Check that what a request brings fits beside what the session begins with."""
         brought = sum(len(file.data or b"") for file in request.files)
         if len(self.state) + brought > MAX_BYTES:
             message = (
@@ -199,7 +195,6 @@ class Session:
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody waits for it."""
         return self._busy is not None or bool(self._queue)
 
     # --- for callers -----------------------------------------------------------------------------
@@ -503,7 +498,6 @@ class Session:
                 queued.outcome = record.with_losses(queued.outcome, state.lost)
 
     async def _end(self, queued: QueuedRun) -> None:
-        """End it without a run."""
         await self._forget()
         message = f"Session {self.record.name!r} has ended."
         result = RunResult(run_id=uuid.uuid4().hex, status="success", summary=message)

@@ -179,11 +179,7 @@ class Sessions:
                 return result
 
     async def end(self, request: RunRequest) -> RunResult:
-        """End a session, after the runs in it that were asked for before.
-
-        Raises:
-            UnknownSessionError: There is none.
-        """
+        """End a session, after the runs in it that were asked for before."""
         while True:
             queued = QueuedRun(ends=True)
             result = await self._take(await self._find(request, make=False), queued)
@@ -218,11 +214,7 @@ class Sessions:
         return tuple(sorted(found.values(), key=lambda each: each.idle_seconds)[:MAX_LISTED])
 
     async def _take(self, session: Session, queued: QueuedRun) -> RunResult | None:
-        """Wait until a run is served; None if the session had ended before.
-
-        Raises:
-            ElsewhereError: Another of several bridges has it.
-        """
+        """Wait until a run is served; None if the session had ended before."""
         async with session.claiming:
             if self.claims is not None:
                 session = await self._claimed(session, self.claims)
@@ -287,11 +279,7 @@ class Sessions:
     # --- which session it is --------------------------------------------------------------------
 
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
-        """Return the session that a request is about.
-
-        Raises:
-            UnknownSessionError: There is none, and none may be made.
-        """
+        """Return the session that a request is about."""
         key, owner = request.session, request.owner
         is_id = _ID.fullmatch(key) is not None
         if not is_id and not request.named_sessions:
@@ -353,7 +341,6 @@ class Sessions:
     async def packages(
         self, request: RunRequest, run: RunCaller, pins: tuple[str, ...]
     ) -> PackageSet:
-        """Return what a sandbox needs for the packages that a request is for."""
         return (
             NOTHING
             if self._resolve_packages is None

@@ -95,7 +95,6 @@ def integer(least: int, most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers within bounds."""
 
     def parse(text: str) -> int:
-        """Return a whole number."""
         try:
             value = int(text)
         except ValueError:
@@ -110,7 +109,6 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
 
 def cpus(text: str) -> float:
-    """Return a number of CPUs' worth of time."""
     try:
         value = float(text)
     except ValueError:
@@ -149,7 +147,6 @@ def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], 
     """Return a parser of one word out of a few."""
 
     def parse(text: str) -> str:
-        """Return one of a few words."""
         value = text.strip().upper() if upper else text.strip().lower()
         if value not in options:
             raise ValueError(f"is not one of {', '.join(options)}")
@@ -195,7 +192,6 @@ def database(text: str) -> Path | ServerUrl:
 
 
 def lowered(text: str) -> str:
-    """Return a name in small letters."""
     return text.strip().lower()
 
 

@@ -45,12 +45,8 @@ PUBLIC = ("MCPError", *HELPERS)
 """The names of `mcp.runtime`."""
 
 OF_SERVERS = (
-    "get_prompt",
-    "list_prompts",
-    "list_resource_templates",
-    "list_resources",
-    "read_resource",
-)
+    "get_prompt", "list_prompts", "list_resource_templates", "list_resources", "read_resource",
+)  # fmt: skip
 """Those that server objects have too, unless a tool is called so. The host's own list is
 `bridge.catalog.program.tables.SERVER_METHODS`."""
 

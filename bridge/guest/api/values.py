@@ -314,19 +314,12 @@ def _real(value: float, path: str) -> float:
 _ADVICE = {
     "bytes": "base64.b64encode(x).decode() or x.decode()",
     "bytearray": "base64.b64encode(x).decode() or x.decode()",
-    "memoryview": "base64.b64encode(x).decode()",
-    "Blob": "base64.b64encode(x.data).decode()",
-    "timedelta": "x.total_seconds()",
-    "Decimal": "str(x) or float(x)",
-    "Fraction": "str(x) or float(x)",
-    "complex": "[x.real, x.imag]",
-    "DataFrame": 'x.to_dict("records")',
-    "Series": "x.tolist() or x.to_dict()",
-    "dict_items": "dict(x)",
-    "coroutine": "await x",
-    "Task": "await x",
-    "Future": "await x",
-}
+    "memoryview": "base64.b64encode(x).decode()", "Blob": "base64.b64encode(x.data).decode()",
+    "timedelta": "x.total_seconds()", "Decimal": "str(x) or float(x)",
+    "Fraction": "str(x) or float(x)", "complex": "[x.real, x.imag]",
+    "DataFrame": 'x.to_dict("records")', "Series": "x.tolist() or x.to_dict()",
+    "dict_items": "dict(x)", "coroutine": "await x", "Task": "await x", "Future": "await x",
+}  # fmt: skip
 
 
 def _advice(value: Any) -> str:

@@ -16,24 +16,12 @@ DATA = tuple(
 """The usual packages for data work; `@data` in an allow list."""
 
 MODULES = {
-    "Crypto": "pycryptodome",
-    "IPython": "ipython",
-    "PIL": "pillow",
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "docx": "python-docx",
-    "dotenv": "python-dotenv",
-    "fitz": "pymupdf",
-    "jwt": "pyjwt",
-    "magic": "python-magic",
-    "matplotlib": "matplotlib",
-    "mpl_toolkits": "matplotlib",
-    "pptx": "python-pptx",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
+    "Crypto": "pycryptodome", "IPython": "ipython", "PIL": "pillow", "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless", "dateutil": "python-dateutil", "docx": "python-docx",
+    "dotenv": "python-dotenv", "fitz": "pymupdf", "jwt": "pyjwt", "magic": "python-magic",
+    "matplotlib": "matplotlib", "mpl_toolkits": "matplotlib", "pptx": "python-pptx",
+    "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml",
+}  # fmt: skip
 """Modules that are not called as the package that has them."""
 
 LIGHTER = {
@@ -51,7 +39,6 @@ def normalised(name: str) -> str:
 
 
 def distribution(module: str) -> str:
-    """Return the package that has a module."""
     return MODULES.get(module, module)
 
 

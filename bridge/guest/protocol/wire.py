@@ -488,11 +488,7 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
 
 
 def decode_host_frame(line: bytes) -> HostFrame:
-    """Return the frame that a host's line holds.
-
-    Raises:
-        WireError: It is not one of the host's frames.
-    """
+    """Return the frame that a host's line holds."""
     name, document = _parse(line, _HOST_TYPES, _decoded)
     try:
         frame: HostFrame = _TYPES[name](**document)
@@ -502,16 +498,9 @@ def decode_host_frame(line: bytes) -> HostFrame:
 
 
 _JSON_TYPES: Dict[str, Optional[Tuple[type, ...]]] = {
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "bytes": (),
-    "bool": (bool,),
-    "Any": None,
-    "Mapping": (dict,),
-    "List": (list,),
-    "Optional": (int, type(None)),
-}
+    "int": (int,), "float": (int, float), "str": (str,), "bytes": (), "bool": (bool,), "Any": None,
+    "Mapping": (dict,), "List": (list,), "Optional": (int, type(None)),
+}  # fmt: skip
 """What JSON may hold for a field of a guest's frame, by how its annotation begins."""
 
 

@@ -131,7 +131,6 @@ def namespace(module: str) -> Any:
 
 
 def server(name: str) -> Any:
-    """Return the object of a loaded server."""
     servers = _session["names"].get("mcp_servers")
     if servers is None or name not in servers:
         raise NotKept("the server %r is not loaded" % name)
@@ -139,7 +138,6 @@ def server(name: str) -> Any:
 
 
 def tool(server_name: str, name: str) -> Any:
-    """Return the function of a loaded server's tool."""
     return server(server_name)[name]
 
 
@@ -260,12 +258,7 @@ def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List
 
 
 def _put_back(workspace: str, path: str, mode: int, data: bytes) -> None:
-    """Write a file unless it exists: an existing one is newer.
-
-    Raises:
-        OSError: It cannot be written.
-        ValueError: It would not be below the workspace.
-    """
+    """Write a file unless it exists: an existing one is newer."""
     root = os.path.realpath(workspace)
     place = os.path.join(root, path)
     # No way up, no links, nothing that reads as another path.

@@ -269,7 +269,6 @@ class _Saver:
 
 
 def _is_given(name: str, value: Any) -> bool:
-    """Return whether a name is set by the interpreter or the guest."""
     if name.startswith("__"):
         return True
     if name not in _GIVEN and not name.startswith("mcp_"):
@@ -354,18 +353,13 @@ def _plain_files(workspace: str, lost: List[List[str]]) -> Iterator[Tuple[int, s
 PROTOCOL = 5
 
 _BY_TYPE: Tuple[Tuple[Any, str], ...] = (
-    (types.GeneratorType, "a generator"),
-    (types.CoroutineType, "a coroutine"),
+    (types.GeneratorType, "a generator"), (types.CoroutineType, "a coroutine"),
     (types.AsyncGeneratorType, "an asynchronous generator"),
-    (types.FrameType, "a frame of the interpreter"),
-    (types.TracebackType, "a traceback"),
-    (io.IOBase, "an open file"),
-    (memoryview, "a memoryview"),
-    (Unknown, "a placeholder of a plan"),
-    (type({}.keys()), "a view of a dict"),
-    (type({}.values()), "a view of a dict"),
-    (type({}.items()), "a view of a dict"),
-)
+    (types.FrameType, "a frame of the interpreter"), (types.TracebackType, "a traceback"),
+    (io.IOBase, "an open file"), (memoryview, "a memoryview"),
+    (Unknown, "a placeholder of a plan"), (type({}.keys()), "a view of a dict"),
+    (type({}.values()), "a view of a dict"), (type({}.items()), "a view of a dict"),
+)  # fmt: skip
 
 
 def what_it_is(value: Any) -> Optional[str]:

@@ -33,13 +33,9 @@ GATHER_SECONDS = 0.02
 """Output is collected for this long, so that a program printing in a loop costs few frames."""
 
 WORKER_FRAMES = (
-    b'{"type":"call",',
-    b'{"type":"cancel",',
-    b'{"type":"done",',
-    b'{"type":"shown",',
-    b'{"type":"progress",',
-    b'{"type":"state",',
-)
+    b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",', b'{"type":"shown",',
+    b'{"type":"progress",', b'{"type":"state",',
+)  # fmt: skip
 """How the lines that a worker may send begin; other lines are dropped. Code that forges frames can
 still add a second "type": the host trusts none of it."""
 
@@ -362,7 +358,6 @@ class Relay:
             children.reap()
 
     def _stop(self, late: bool) -> None:
-        """End the run now."""
         self.stopped = not late
         self._deadline = time.monotonic()
 

@@ -397,7 +397,6 @@ class PreforkedWorker:
             os.close(fd)
 
     def dismiss(self) -> None:
-        """Close its descriptors and kill it."""
         self.close()
         kill(self.pid)
 

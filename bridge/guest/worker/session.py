@@ -146,7 +146,6 @@ class Session:
             return [], len(self._names())
 
     def _names(self) -> Dict[str, Any]:
-        """Return the globals that programs set."""
         return {
             name: value
             for name, value in list(self._module.__dict__.items())

@@ -312,7 +312,6 @@ class NoInput(io.TextIOBase):
         return True
 
     def read(self, *size: Any) -> NoReturn:
-        """Raise EOFError."""
         raise EOFError(NO_INPUT)
 
     readline = readlines = __next__ = read

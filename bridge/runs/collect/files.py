@@ -126,7 +126,6 @@ class FilesOut:
             await self._go_on(self._open, frame)
 
     async def _go_on(self, file: _Open, frame: File) -> None:
-        """Take a part of the file that is open."""
         problem = _problem(frame)
         data = b"" if problem else frame.data
         self._bytes -= len(data)

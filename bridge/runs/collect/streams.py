@@ -207,7 +207,6 @@ class Streams:
         self._stderr = _Stream("stderr", limits, artifacts, clear)
 
     async def take(self, frame: Output) -> None:
-        """Add what was written."""
         stream = self._stdout if frame.stream == "stdout" else self._stderr
         data, skipped = frame.data, frame.skipped
         while len(data) > AT_ONCE_BYTES:

@@ -140,7 +140,6 @@ class ContainerBackend(Backend):
         return ImageEngine(connection.api.client, connection.facts.kind)
 
     def use_image(self, image: str) -> None:
-        """Set the image of further launches."""
         self._image = image
 
     @asynccontextmanager

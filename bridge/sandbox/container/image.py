@@ -45,7 +45,6 @@ def local_name(flavour: Flavour) -> str:
 
 
 def partial_name(flavour: Flavour, *, now: float) -> str:
-    """Return a unique name for an unfinished image."""
     return f"{REPOSITORY}:{flavour}-new-{int(now)}-{secrets.token_hex(4)}"
 
 

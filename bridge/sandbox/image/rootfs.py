@@ -58,16 +58,11 @@ class RootfsContext:
 
     @property
     def cache(self) -> Path:
-        """Where tarballs are kept."""
         return self.state_dir / "rootfs"
 
 
 def recipe_dir() -> Path:
-    """Return the directory of the image's recipe: in the repository, or in the installed package.
-
-    Raises:
-        ImageBuildError: Neither is there.
-    """
+    """Return the directory of the image's recipe, in the repository or in the installed package."""
     package = Path(str(resources.files("bridge")))
     for candidate in (package.parent / "runtime_image", package / "_runtime_image"):
         if (candidate / SCRIPT).is_file():
@@ -145,11 +140,7 @@ _ONLINE = "build online, from PyPI: leave out `--offline`"
 
 
 def debian_names(name: str) -> str:
-    """Return the Debian packages that may be a package of PyPI, as words, the likeliest first.
-
-    Raises:
-        ImageBuildError: A version is asked for.
-    """
+    """Return the Debian packages that may be a package of PyPI, as words, the likeliest first."""
     if not re.fullmatch("[a-z0-9-]+", name):
         message = f"{name} asks for more than a name, and Debian has one version of each package."
         raise ImageBuildError(message, remedy=f"Name the package alone, or {_ONLINE}.")
@@ -159,11 +150,7 @@ def debian_names(name: str) -> str:
 
 
 async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
-    """Return the image's settings as Dockerfile instructions, from the recipe.
-
-    Raises:
-        ImageBuildError: The recipe's script fails.
-    """
+    """Return the image's settings as Dockerfile instructions, from the recipe."""
     argv = ["sh", str(context.recipe / SCRIPT), "--changes", flavour]
     result = await context.run(argv, timeout=30.0)
     if not result.ok:
@@ -222,15 +209,9 @@ def failure(result: CommandResult) -> ImageBuildError:
 
 _NAMESPACES = ("newuidmap", "newgidmap", "unshare", "/etc/subuid", "user namespace")
 _MIRROR = (
-    "could not resolve",
-    "temporary failure",
-    "failed to fetch",
-    "unable to fetch",
-    "could not connect",
-    "connection timed out",
-    "unable to locate package",
-    "apt-get update",
-)
+    "could not resolve", "temporary failure", "failed to fetch", "unable to fetch",
+    "could not connect", "connection timed out", "unable to locate package", "apt-get update",
+)  # fmt: skip
 
 
 def _remedy(told: str, result: CommandResult) -> str:
@@ -257,11 +238,7 @@ def _remedy(told: str, result: CommandResult) -> str:
 
 
 def _check_space(flavour: Flavour, cache: Path) -> None:
-    """Reject a build for which the disk space is insufficient.
-
-    Raises:
-        ImageBuildError: There is too little, or no directory to write to.
-    """
+    """Reject a build for which the disk space is insufficient."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         if not os.access(cache, os.W_OK | os.X_OK):

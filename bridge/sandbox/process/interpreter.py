@@ -78,11 +78,7 @@ def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> P
 
 
 def check_environment(place: Path, setting: str = VARIABLE) -> None:
-    """Check that a setting names a virtual environment, before any backend is tried.
-
-    Raises:
-        SettingsError: It does not.
-    """
+    """Check that a setting names a virtual environment, before any backend is tried."""
     if not place.is_dir():
         message = f"{setting}: there is no directory {place}."
         raise SettingsError(message, remedy=f"Make an environment with `{_MAKER} {place}`.")
