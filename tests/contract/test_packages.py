@@ -198,7 +198,7 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
             # Another run has none of it.
             alone = await run(engine, "import os; print(os.path.exists('/packages'))")
             assert alone.stdout == "False\n"
-            with pytest.raises(InvalidRequestError, match="^Line 2: the script metadata"):
+            with pytest.raises(InvalidRequestError, match="^Line 1: the script metadata"):
                 await run(engine, "# /// script\n# dependencies = 1\n# ///\n")
 
 
