@@ -7,6 +7,7 @@ something for the sources of that wheel. Nothing of a package is executed or com
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -52,6 +53,21 @@ async def _compile(wheel: Path, tag: str, most: int, compiled: Compile) -> None:
         add = partial(add_bytecode, wheel, data, tag, most)
         if not await anyio.to_thread.run_sync(add):
             return
+
+
+async def add_fonts(tree: Path, listed: Compile) -> None:
+    """Add matplotlib's list of fonts to a set that has matplotlib, as a sandbox makes it.
+
+    That runs code of the set, and only programs with the set read the list.
+    """
+    place = tree / ".matplotlib"
+    if not (tree / "matplotlib").is_dir() or place.exists():
+        return
+    name, _, content = (await listed(tree) or b"").partition(b"\n")
+    if re.fullmatch(rb"fontlist-v[\w.-]{1,20}\.json", name):
+        place.mkdir(mode=0o755)
+        (place / name.decode()).write_bytes(content)
+        (place / name.decode()).chmod(0o644)
 
 
 def _marker(wheel: Path, tag: str) -> str:

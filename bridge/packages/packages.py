@@ -91,8 +91,8 @@ class Sandboxes(Protocol):
     async def facts(self) -> tuple[Mapping[str, Any], Json]:
         """Return what a guest tells of its sandbox, and the packages in it."""
 
-    async def bytecode(self, wheel: Path, inside: str) -> bytes | None:
-        """Return what the sources of a wheel compile to."""
+    async def look(self, source: Path, inside: str, task: str) -> bytes | None:
+        """Return what the sources of packages compile to, or their list of fonts."""
 
     def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
         """Start a job in the background."""
@@ -161,13 +161,18 @@ class Packages:
         target, tree = packages.target, "".join(bind.source for bind in packages.binds)
         if target is None or not tree or tree in self._compiled or not target.abi:
             return
-        from bridge.packages.bytecode import compile_set
+        from bridge.packages.bytecode import add_fonts, compile_set
 
         self._compiled.add(tree)
         tag = "cpython-{}{}".format(*target.version.split("."))
         most = self._settings.dependencies.max_bytes
-        compiled = partial(self._sandboxes.bytecode, inside=INSIDE)
-        job = partial(compile_set, Path(tree), packages.wheels, tag, most, compiled)
+        look = partial(self._sandboxes.look, inside=INSIDE)
+        compiled, listed = partial(look, task="bytecode"), partial(look, task="fonts")
+
+        async def job() -> None:
+            await compile_set(Path(tree), packages.wheels, tag, most, compiled)
+            await add_fonts(Path(tree), listed)
+
         self._sandboxes.start_soon(job)
 
     def _resolver_for(self, wanted: tuple[Wanted, ...]) -> Resolver | None:

@@ -212,16 +212,17 @@ class Sandboxes:
             data = state.data if state is not None else None
             return guest.facts, json.loads(data or b"[]")
 
-    async def bytecode(self, wheel: Path, inside: str) -> bytes | None:
-        """Return what the sources of a wheel compile to; None if a sandbox cannot tell.
+    async def look(self, source: Path, inside: str, task: str) -> bytes | None:
+        """Return what a guest reports of packages; None if a sandbox cannot tell.
 
         Args:
-            inside: Where programs see it, which becomes part of tracebacks.
+            inside: Where programs see them, which becomes part of tracebacks.
+            task: See `bridge.guest.state.installed`.
         """
-        bind = Bind(source=str(wheel), inside=inside, executable=True)
+        bind = Bind(source=str(source), inside=inside, executable=True)
         recipe = recipe_for(self._settings, limits_for(self._settings), (bind,))
         async with self._open_guest(recipe) as guest:
-            state = await save_state(guest, 1, MAX_STATE_BYTES, "bytecode", [inside])
+            state = await save_state(guest, 1, MAX_STATE_BYTES, task, [inside])
             return None if state is None else state.data
 
     def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:

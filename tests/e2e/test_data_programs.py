@@ -13,7 +13,7 @@ import pytest
 import tomlkit
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from mcp.types import TextContent
+from mcp.types import ImageContent, TextContent
 
 from tests.e2e.rig import BRIDGE
 from tests.packages.rig import open_directory
@@ -30,10 +30,12 @@ async def texts(home: Path, engine: str, programs: dict[str, Any]) -> dict[str, 
     found = {}
     async with Client(stdio_client(server)) as client:
         for name, program in programs.items():
-            asked = {"code": program["code"], "packages": program["packages"], "timeout": 120}
-            result = await client.call_tool("run_python", asked)
-            text = "\n".join(x.text for x in result.content if isinstance(x, TextContent))
-            found[name] = re.sub(r"bridge://\S+", "bridge://...", text).strip()
+            asked = {key: value for key, value in program.items() if key != "text"}
+            result = await client.call_tool("run_python", {"timeout": 120, **asked})
+            texts = [x.text for x in result.content if isinstance(x, TextContent)]
+            texts += [f"<{x.mime_type}>" for x in result.content if isinstance(x, ImageContent)]
+            text = re.sub(r"bridge://\S+", "bridge://...", "\n".join(texts))
+            found[name] = re.sub(r"(\((?!text)\w+/\S+), [\d.,]+ \w+\)", r"\1)", text).strip()
     return found
 
 

@@ -339,8 +339,8 @@ MAX_DEPTH = 3  # Of lists in such lists.
 MAX_OVERHANG = 2.0
 """How many times its own size a figure's picture may get for what hangs over its edge."""
 
-FONT_LISTS = "/usr/local/share/mcp-code-bridge/matplotlib"
-"""Where the image keeps the list of its fonts, as matplotlib made it."""
+FONT_LISTS = ("/usr/local/share/mcp-code-bridge/matplotlib", "/packages/.matplotlib")
+"""Where the image or the packages keep the list of fonts, as matplotlib made it."""
 
 
 def is_figure(kind: type) -> bool:
@@ -547,8 +547,10 @@ def prepare_matplotlib() -> None:
         return
     try:
         os.makedirs(directory, exist_ok=True)
-        for name in os.listdir(FONT_LISTS):
-            os.symlink(os.path.join(FONT_LISTS, name), os.path.join(directory, name))
+        for place in filter(os.path.isdir, FONT_LISTS):
+            for name in os.listdir(place):
+                if not os.path.lexists(os.path.join(directory, name)):
+                    os.symlink(os.path.join(place, name), os.path.join(directory, name))
     except OSError:
-        # Not our image, or it is there: without, it takes a while longer.
+        # Without it takes a while longer.
         return

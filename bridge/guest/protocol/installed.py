@@ -30,8 +30,10 @@ def distributions() -> Dict[str, str]:
 
     names = []
     for directory in dict.fromkeys([*sys.path, *package_directories()]):
-        if os.path.isdir(directory):
+        try:
             names += sorted(os.listdir(directory))[:9999]
+        except OSError:
+            continue  # an archive, or closed to programs
     found = map(re.compile(r"([^-]{1,60})-(\d[^-]{0,29})(-py3.*)?\.(dist|egg)-info$").match, names)
     # The first is the one that imports find.
     return {match[1].replace("_", "-"): match[2] for match in reversed([*found]) if match}

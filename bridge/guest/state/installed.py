@@ -1,6 +1,6 @@
-"""Reports what is installed in a sandbox: its distributions, or bytecode of its packages.
+"""Reports what is installed in a sandbox: its distributions, bytecode or fonts of its packages.
 
-Runs no code of a package: metadata is read, and sources are compiled.
+Only the list of fonts takes code of a package; metadata is read, and sources are compiled.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 
 from bridge.guest.protocol.distributions import normalised
@@ -26,12 +27,14 @@ def report(run: Run, path: Sequence[str]) -> Iterator[State]:
     """Yield what a run asks for with its `argv`, in parts.
 
     Args:
-        path: Where imports look, for "distributions"; "bytecode" looks in the run's `paths`.
+        path: Where imports look, for "distributions"; others look in the run's `paths`.
     """
     if run.argv == ["distributions"]:
         data = json.dumps(distributions(path)).encode()
+    elif run.argv == ["fonts"]:
+        data = fonts(run.paths[0])
     else:
-        data = bytecode(run.paths[0], float(run.limits["timeout"]) / 2)
+        data = bytecode(run.paths[0], float(run.limits["timeout"]) / 5)
     for start in range(0, len(data) or 1, PART_BYTES):
         yield State(data=data[start : start + PART_BYTES])
 
@@ -54,6 +57,16 @@ def distributions(path: Sequence[str]) -> List[List[object]]:
             # It has no usable metadata.
             continue
     return list(found.values())
+
+
+def fonts(root: str) -> bytes:
+    """Return the name and the content of the file in which matplotlib keeps its list of fonts."""
+    sys.path.insert(1, root)
+    __import__("matplotlib.font_manager")
+    directory = os.environ["MPLCONFIGDIR"]
+    name = next(name for name in os.listdir(directory) if name.startswith("fontlist-"))
+    with open(os.path.join(directory, name), "rb") as file:
+        return name.encode() + b"\n" + file.read()
 
 
 def bytecode(root: str, seconds: float) -> bytes:

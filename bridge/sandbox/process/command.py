@@ -241,7 +241,7 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
     command = spec.command
     own = [(bind.source, bind.inside) for bind in interpreter.binds]
     if command is None:
-        return own
+        return own + [(bind.source, bind.inside) for bind in interpreter.tools]
     wanted = [
         (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
     ]
@@ -398,7 +398,7 @@ def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landloc
         for bind in spec.binds
     ]
     if spec.command is None:
-        own = interpreter.binds
+        own = (*interpreter.binds, *interpreter.tools)
         runs = [
             landlock.Rule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
             for bind in own

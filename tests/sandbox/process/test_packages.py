@@ -173,6 +173,15 @@ async def test_a_name_in_several_places_is_what_was_asked_for_and_what_depends_o
         assert (await engine.run(replace(asked, files=(file,)))).result == ["workspace", "2.0"]
 
 
+async def test_a_program_finds_a_shell_and_its_commands(tmp_path: Path) -> None:
+    """As in the runtime image; no other program of the host is there."""
+    settings = load({"warm": "0", "runtime": "bubblewrap"}, {"HOME": str(tmp_path)})
+    command = "echo b a | sort | head -1; ls; command -v perl bash bwrap"
+    code = f"import os; open('x', 'w'); print(os.popen({command!r}).read())"
+    async with open_engine(settings, finder=ListFinder()) as engine:
+        assert (await engine.run(RunRequest(code=code))).stdout.split() == ["b", "a", "out", "x"]
+
+
 def _make(place: Path) -> None:
     python = SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
     subprocess.run([python, "-m", "venv", "--without-pip", str(place)], check=True)
