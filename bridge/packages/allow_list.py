@@ -93,7 +93,7 @@ def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> Pa
     near = [
         match for name in names for match in difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     ]
-    message = f"{_some(names)} {_is(names)} not allowed here."
+    message = f"{_some(names)} {'is' if len(names) == 1 else 'are'} not allowed here."
     if near:
         message += f" Near: {_some(tuple(dict.fromkeys(near)))}."
     message += f" Allowed: {_some([entry.text for entry in allow])}."
@@ -104,10 +104,6 @@ def _line(names: Sequence[str], allow: Sequence[Allowed], place: str) -> str:
     listed = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
     what = "it" if len(names) == 1 else "them"
     return f"To allow {what}, add {listed} to `allow` of [dependencies] in {place}."
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _some(names: Sequence[str]) -> str:

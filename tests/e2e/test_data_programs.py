@@ -34,7 +34,8 @@ async def texts(home: Path, engine: str, programs: dict[str, Any]) -> dict[str, 
             result = await client.call_tool("run_python", {"timeout": 120, **asked})
             texts = [x.text for x in result.content if isinstance(x, TextContent)]
             texts += [f"<{x.mime_type}>" for x in result.content if isinstance(x, ImageContent)]
-            text = re.sub(r"bridge://\S+", "bridge://...", "\n".join(texts))
+            text = re.sub(r"(bridge://|read_output\(\")[\w/]+", r"\1...", "\n".join(texts))
+            text = text if len(text) < 3000 else f"{text[:500]}... ({len(text)} characters)"
             found[name] = re.sub(r"(\((?!text)\w+/\S+), [\d.,]+ \w+\)", r"\1)", text).strip()
     return found
 

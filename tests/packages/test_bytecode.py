@@ -12,7 +12,7 @@ import pytest
 
 from bridge.guest.state.installed import bytecode, distributions
 from bridge.model import RunRequest
-from bridge.packages.bytecode import add_bytecode, compile_set
+from bridge.packages.bytecode import add_bytecode, add_fonts, compile_set
 from bridge.runs import open_engine
 from bridge.settings import load
 from tests.engine_rig import ListFinder
@@ -118,3 +118,21 @@ async def test_a_hostile_wheel_is_compiled_in_a_sandbox_and_its_code_runs_nowher
         assert {"alpha", "evil", "codecs"} <= made
         assert not {"deep", "coded"} & made
     assert not trace.exists()
+
+
+async def test_a_set_with_matplotlib_gets_its_list_of_fonts_and_no_other_file(
+    tmp_path: Path,
+) -> None:
+    """A sandbox with the set returns the name and the content, which may be anything."""
+    (tmp_path / "matplotlib").mkdir()
+    answers = [None, b"../x.py\nX", b"fontlist-v1/../x.json\nX", b"sitecustomize.py\nX"]
+
+    async def listed(tree: Path) -> bytes | None:
+        return answers.pop(0)
+
+    while answers:
+        await add_fonts(tmp_path, listed)
+    assert not tree(tmp_path)
+    answers.append(b"fontlist-v3.11.0.json\n{}")
+    await add_fonts(tmp_path, listed)
+    assert (tmp_path / ".matplotlib/fontlist-v3.11.0.json").read_bytes() == b"{}"

@@ -94,7 +94,7 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
         return _module_hint(error.name.partition(".")[0], packages)
     command = getattr(error, "cmd", None)
     if isinstance(error, (ImportError, OSError)) and _NO_LIBRARY in message:
-        return _library_hint(message)
+        return _library_hint(message, error)
     if isinstance(error, ImportError) or "accessor requires" in message or command:
         # Of a process that failed, its command: `python -m pip install NAME`.
         parts = command if isinstance(command, (list, tuple)) else [command]
@@ -148,8 +148,11 @@ def _module_hint(name: str, packages: Sequence[str]) -> str:
     )
 
 
-def _library_hint(text: str) -> str:
+def _library_hint(text: str, error: BaseException) -> str:
     """Return what to do about a compiled package that wants a library of the system's."""
+    names = [str(f.f_globals.get("__name__")).partition(".")[0] for f in _frames(error)]
+    for lighter in {*map(distributions.distribution, names)} & {*distributions.LIGHTER.values()}:
+        return 'ask for packages=["%s"] instead: it needs no libraries of a screen.' % lighter
     before, missing, _ = text[-4000:].partition(_NO_LIBRARY)
     library = before.split()[-1] if missing and before.split() else ""
     if not library.startswith("lib"):
@@ -163,13 +166,11 @@ def _library_hint(text: str) -> str:
 
 def _space_hint() -> str:
     """Return how much fits where programs write, and what sets that."""
-    told = []
-    for place in (".", "/tmp"):
-        seen = os.statvfs(place)
-        told.append("%s holds %d MiB" % (place, seen.f_blocks * seen.f_frsize >> 20))
+    sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
     return (
-        "%s. Remove files that are not needed, or work in parts. The user can set more with "
-        "`memory` (MCP_BRIDGE_MEMORY), which the files are part of." % " and ".join(told)
+        "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or "
+        "work in parts. The user can set more with `memory` (MCP_BRIDGE_MEMORY), which the files "
+        "are part of." % (*sizes,)
     )
 
 
