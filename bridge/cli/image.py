@@ -23,7 +23,7 @@ from bridge.settings import Settings
 
 async def build_image(arguments: SimpleNamespace, settings: Settings) -> int:
     """Build the image on the first engine that answers."""
-    packages = tuple(one.text for one in parse_requirements(arguments.packages))
+    packages = tuple(one.text for one in parse_requirements(arguments.packages or ()))
     request = BuildRequest(
         flavour=arguments.flavour, offline=arguments.offline, fresh=arguments.fresh
     )
