@@ -319,11 +319,7 @@ def machine_of(context: DiscoveryContext) -> Machine:
 
 
 def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...]:
-    """Return the files that get the bridge: one, or one for each build or profile there is.
-
-    Raises:
-        UsageError: The client has no file for this scope.
-    """
+    """Return the files that get the bridge: one, or one for each build or profile there is."""
     if not writer.user:
         message = f"{writer.name} has been given up by its makers: nothing is put into it."
         raise UsageError(message, remedy="`uninstall` takes the bridge out of it.")

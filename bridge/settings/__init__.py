@@ -150,6 +150,7 @@ PREFIX = "MCP_BRIDGE_"
 
 
 def variable(name: str) -> str:
+    """Return the name of a setting's environment variable."""
     return SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
 
 

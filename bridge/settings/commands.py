@@ -149,6 +149,7 @@ def _executables(value: Json, place: str) -> tuple[str, ...]:
 
 
 def _variables(value: Json, place: str) -> tuple[str, ...]:
+    """Return a list of names of variables."""
     found = _texts(value, place)
     for name in found:
         if not _VARIABLE.fullmatch(name):
@@ -157,6 +158,7 @@ def _variables(value: Json, place: str) -> tuple[str, ...]:
 
 
 def _fixed(value: Json, place: str) -> Mapping[str, str]:
+    """Return a table of names to texts."""
     table = fields.table(value, place)
     _variables(list(table), place)
     for name, text in table.items():
@@ -166,6 +168,7 @@ def _fixed(value: Json, place: str) -> Mapping[str, str]:
 
 
 def _paths(value: Json, place: str) -> tuple[str, ...]:
+    """Return a list of paths."""
     try:
         return tuple(str(parsers.path(item)) for item in _texts(value, place))
     except ValueError as error:

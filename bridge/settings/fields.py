@@ -133,6 +133,7 @@ def tables(value: Json, place: str, most: int) -> list[tuple[Json, str]]:
 
 
 def kind(value: Json) -> str:
+    """Return what TOML calls a value."""
     names: Mapping[type, str] = {
         bool: "a boolean",
         str: "a text",
@@ -146,10 +147,12 @@ def kind(value: Json) -> str:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     # Comparing takes time with the square of what is compared.
+    """Return what to say of a word that is none of those known."""
     return parsers.suggestion(word[:MAX_KEY_CHARS], known)
 
 
 def flag(value: Json, place: str) -> bool:
+    """Return true or false."""
     if not isinstance(value, bool):
         fail(place, f"must be true or false, not {kind(value)}")
     return value
@@ -185,6 +188,7 @@ def entries(most: int, example: str) -> Callable[[Json, str], tuple[str, ...]]:
     """Return a parser of lists of texts, each once and none empty."""
 
     def parse(value: Json, place: str) -> tuple[str, ...]:
+        """Return a list of texts."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             fail(place, f"must be a list of {example}")
         if len(value) > most:
@@ -225,6 +229,7 @@ def texts(value: Json, place: str, most: int) -> tuple[str, ...]:
 
 
 def glob(text: str, place: str) -> str:
+    """Return a glob unchanged."""
     try:
         globs.parse(text)
     except ValueError as error:
@@ -243,6 +248,7 @@ def globs_or_none(value: Json, place: str) -> tuple[str, ...]:
 
 
 def word(value: Json, place: str, known: Sequence[str]) -> str:
+    """Return one of a few words."""
     if not isinstance(value, str):
         fail(place, f"must be one of {', '.join(known)}, not {kind(value)}")
     if value not in known:
@@ -279,7 +285,10 @@ def label_set(value: Json, place: str) -> frozenset[str]:
 
 
 def choice(known: Sequence[str]) -> Parse:
+    """Return a parser of one of a few words."""
+
     def parse(value: Json, place: str) -> str:
+        """Return one of a few words."""
         return word(value, place, known)
 
     return parse
@@ -289,6 +298,7 @@ def whole(most: int, least: int = 1) -> Parse:
     """Return a parser of whole numbers within bounds."""
 
     def parse(value: Json, place: str) -> int:
+        """Return a whole number."""
         if isinstance(value, bool) or not isinstance(value, int):
             fail(place, f"must be a whole number, not {kind(value)}")
         if not least <= value <= most:

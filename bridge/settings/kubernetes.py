@@ -22,6 +22,7 @@ _TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
 def _name(value: Json, place: str) -> str:
+    """Return a name as Kubernetes has them."""
     found = fields.text(value, place)
     if not _NAME.fullmatch(found):
         fields.fail(place, f"is {found[:100]!r}, which is no name that Kubernetes allows")
@@ -34,6 +35,7 @@ def _names(value: Json, place: str) -> tuple[str, ...]:
 
 
 def _text_table(value: Json, place: str) -> Mapping[str, str]:
+    """Return a table of texts."""
     parse = fields.line(MAX_TEXT_CHARS)
     given = fields.table(value, place, MAX_ENTRIES)
     return {key: parse(item, fields.below(place, key)) for key, item in given.items()}

@@ -95,6 +95,7 @@ def integer(least: int, most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers within bounds."""
 
     def parse(text: str) -> int:
+        """Return a whole number."""
         try:
             value = int(text)
         except ValueError:
@@ -109,6 +110,7 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
 
 def cpus(text: str) -> float:
+    """Return a number of CPUs' worth of time."""
     try:
         value = float(text)
     except ValueError:
@@ -147,6 +149,7 @@ def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], 
     """Return a parser of one word out of a few."""
 
     def parse(text: str) -> str:
+        """Return one of a few words."""
         value = text.strip().upper() if upper else text.strip().lower()
         if value not in options:
             raise ValueError(f"is not one of {', '.join(options)}")
@@ -192,6 +195,7 @@ def database(text: str) -> Path | ServerUrl:
 
 
 def lowered(text: str) -> str:
+    """Return a name in small letters."""
     return text.strip().lower()
 
 

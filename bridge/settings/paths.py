@@ -77,5 +77,6 @@ def store_of(settings: Settings) -> Store:
 
 
 def packages_dir(settings: Settings) -> Path:
+    """Return the directory of packages for programs."""
     own = ROOT_PACKAGES_DIR if os.geteuid() == 0 else settings.state_dir / "packages"
     return settings.dependencies.cache or own

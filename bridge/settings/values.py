@@ -185,5 +185,6 @@ class Settings:
 
     @property
     def offered_directories(self) -> tuple[Directory, ...]:
+        """The directories that runs get."""
         allowed = not self.strict if self.allow_directories is None else self.allow_directories
         return self.directories if allowed else ()
