@@ -14,7 +14,19 @@ from benchmarks import machine
 from benchmarks.bench import Bench, Group
 from benchmarks.engines import Engine
 from benchmarks.results import Measurement, Results
-from benchmarks.rows import bulk, calls, flat, gate, idle, kept, latency, rates, remote, starts
+from benchmarks.rows import (
+    bulk,
+    calls,
+    data,
+    flat,
+    gate,
+    idle,
+    kept,
+    latency,
+    rates,
+    remote,
+    starts,
+)
 from benchmarks.targets import BY_KEY, ENGINES, LOCAL, REMOTE
 
 GROUP_SECONDS = 300
@@ -44,6 +56,7 @@ GROUPS = (
     Group(keys=("session-run",), measure=kept.session_run),
     Group(keys=("checkpoint",), measure=kept.checkpoint),
     Group(keys=("output-kept", "file-out", "picture"), measure=kept.left),
+    Group(keys=("packages",), measure=data.imports, engines=("bubblewrap",)),
     Group(keys=("idle-cpu", "idle-memory", "idle-own"), measure=idle.idle),
     Group(keys=("first-answer",), measure=starts.first_answer),
     Group(keys=("flat-servers",), measure=flat.servers),

@@ -359,6 +359,13 @@ ROWS = (
         host_only=True,
     ),
     Row(
+        key="packages",
+        what="pandas, matplotlib and a first plot, as packages of a run, p50",
+        unit="ms",
+        floor="from a virtual environment with bytecode",
+        targets={"bubblewrap": Target(ratio_at_most=1.15)},
+    ),
+    Row(
         key="pod-waits",
         what="run_python(1+1) that finds a pod waiting, and no sandbox, p50",
         unit="ms",

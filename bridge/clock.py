@@ -30,7 +30,6 @@ class Clock:
 
     @property
     def running(self) -> bool:
-        """Whether time passes."""
         return self._stopped_at is None
 
     @property

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Build the runtime image's root filesystem from Debian packages, with no image registry involved.
 #
-#   build-rootfs.sh [--base BASE.tar] [--guest-bundle DIR] slim|data OUTPUT.tar
+#   build-rootfs.sh [--base BASE.tar] [--guest-bundle DIR] [--package 'NAME ...']... slim|data OUTPUT.tar
 #
 # DIR is copied to /usr/local/lib/mcp-code-bridge/guest as it is and compiled; its layout is
-# <digest>/bridge/guest/**/*.py. BASE.tar, an earlier output without a guest, saves the slow part.
+# <digest>/bridge/guest/**/*.py. BASE.tar, an earlier output without a guest, saves the slow part. Each
+# --package adds the first of its names that Debian has.
 #
 # Writes a tarball for `podman import` or `docker import`; the settings that go with it (environment,
 # labels, user) are printed by `build-rootfs.sh --changes FLAVOUR`, one Dockerfile instruction a line.
@@ -21,7 +22,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 image_version=$(cat "$here/VERSION")
 
 usage() {
-    echo "usage: build-rootfs.sh [--base BASE.tar] [--guest-bundle DIR] slim|data OUTPUT.tar" >&2
+    echo "usage: build-rootfs.sh [--base BASE.tar] [--guest-bundle DIR] [--package 'NAME ...']..." \
+        "slim|data OUTPUT.tar" >&2
     echo "       build-rootfs.sh --changes slim|data" >&2
     exit 2
 }
@@ -52,6 +54,7 @@ CHANGES
 
 guest_bundle=
 base=
+wanted=
 while [ $# -gt 0 ]; do
     case $1 in
     --guest-bundle)
@@ -62,6 +65,12 @@ while [ $# -gt 0 ]; do
     --base)
         [ $# -ge 2 ] || usage
         base=$2
+        shift 2
+        ;;
+    --package)
+        [ $# -ge 2 ] || usage
+        wanted="$wanted$2
+"
         shift 2
         ;;
     --changes)
@@ -104,13 +113,26 @@ write_sources() {
     if [ ! -s "$scratch/sources.list" ]; then
         # A machine whose package lists were cleaned away: fetch them, but not into its directories.
         mkdir -p "$scratch/lists/partial" "$scratch/cache/archives/partial"
-        set -- -o Dir::State::Lists="$scratch/lists" -o Dir::Cache="$scratch/cache" \
-            -o Debug::NoLocking=1
-        apt-get "$@" --quiet update >&2 || fail "apt-get update failed"
-        list_sources "$@" >"$scratch/sources.list"
+        apt_options="-o Dir::State::Lists=$scratch/lists -o Dir::Cache=$scratch/cache"
+        apt_options="$apt_options -o Debug::NoLocking=1"
+        apt-get $apt_options --quiet update >&2 || fail "apt-get update failed"
+        list_sources $apt_options >"$scratch/sources.list"
     fi
     [ -s "$scratch/sources.list" ] ||
         fail "apt has no Debian $codename source; add one to /etc/apt/sources.list.d"
+}
+
+# The packages to add, one for each line of names.
+choose_packages() {
+    printf %s "$wanted" | while read -r names; do
+        for name in $names; do
+            if apt-cache $apt_options show --no-all-versions "$name" >/dev/null 2>&1; then
+                echo "$name"
+                continue 2
+            fi
+        done
+        fail "no package of Debian $codename is called $(echo "$names" | sed 's/ / or /g')"
+    done
 }
 
 # --- settings for apt (how to reach the mirror) and dpkg (what to leave out) ------------------------
@@ -136,13 +158,16 @@ build_base() {
     . /etc/os-release
     codename=${VERSION_CODENAME:-}
     [ -n "$codename" ] || fail "/etc/os-release names no release (VERSION_CODENAME)"
+    apt_options=
     write_sources
     write_settings
-    cp "$here/prepare-rootfs.sh" "$here/compile-python.sh" "$scratch/"
+    MORE_PACKAGES=$(choose_packages)
+    export MORE_PACKAGES
+    cp "$here/prepare-rootfs.sh" "$here/compile-python.sh" "$here/try-data.py" "$scratch/"
     # Its own clean-up would look for files that prepare-rootfs.sh has removed; with TMPDIR in the
     # scratch directory nothing of it can stay. Device nodes come from the engine.
     TMPDIR=$scratch mmdebstrap --quiet --variant=extract --skip=cleanup,output/dev --format=tar \
-        --include="$(list_of "packages-$flavour.txt" | paste -sd, -)" \
+        --include="$({ list_of "packages-$flavour.txt"; echo "$MORE_PACKAGES"; } | sed "/^$/d" | paste -sd, -)" \
         --aptopt="$scratch/apt.conf" --dpkgopt="$scratch/dpkg.cfg" \
         --extract-hook="sh '$scratch/prepare-rootfs.sh' \"\$1\"" \
         "$codename" "$1" "$scratch/sources.list" >&2 ||

@@ -37,7 +37,11 @@ chmod 1777 "$root/tmp" "$root/var/tmp"
 [ -e "$root/usr/bin/python" ] || ln -s python3 "$root/usr/bin/python"
 
 # update-alternatives: libblas.so.3 and liblapack.so.3 live one directory below the search path.
-for library in "$root"/usr/lib/*/blas/*.so.3 "$root"/usr/lib/*/lapack/*.so.3; do
+for libraries in "$root"/usr/lib/*/openblas-serial; do
+    [ -d "$libraries" ] && rm -rf "${libraries%/*}/blas" "${libraries%/*}/lapack"
+done
+for library in "$root"/usr/lib/*/openblas-serial/*.so.[03] "$root"/usr/lib/*/blas/*.so.3 \
+    "$root"/usr/lib/*/lapack/*.so.3; do
     [ -e "$library" ] || continue
     directory=$(basename "$(dirname "$library")")
     ln -sf "$directory/$(basename "$library")" "$(dirname "$(dirname "$library")")/"
@@ -55,6 +59,8 @@ mkdir -p "$root/var/cache" "$root/var/lib" "$root/var/log"
 rm -f "$root"/usr/bin/dpkg* "$root/usr/bin/py3compile" "$root/usr/bin/py3clean" "$root"/usr/bin/debconf* \
     "$root"/usr/lib/python3/dist-packages/debconf.py
 chmod 644 "$root/etc/resolv.conf" "$root/etc/hosts"
+# Links to the programs of a compiler, which were left out.
+find "$root/usr/bin" -xtype l -delete
 # Test suites and headers that come inside packages.
 find "$root/usr/lib/python3" -type d \( -name tests -o -name test \) -prune -exec rm -rf {} + \
     2>/dev/null || true
@@ -74,9 +80,17 @@ if [ -d "$root/usr/lib/python3/dist-packages/pandas" ]; then
     # Leaves matplotlib's list of fonts where the guest finds it: to make one takes 0.15 s of every run
     # that draws, and more where there are more fonts.
     fonts=/usr/local/share/mcp-code-bridge/matplotlib
-    chroot "$root" /usr/bin/env -i MPLCONFIGDIR="$fonts" HOME=/tmp python3 -I -B -c \
-        'import matplotlib, numpy, openpyxl, pandas, PIL.Image; matplotlib.use("Agg"); import matplotlib.pyplot'
+    chroot "$root" /usr/bin/env -i MPLCONFIGDIR="$fonts" MPLBACKEND=Agg HOME=/tmp python3 -I -B \
+        -c "$(cat "$(dirname "$0")/try-data.py")"
     [ -n "$(ls "$root$fonts"/fontlist-*.json)" ]
     chmod -R u=rwX,go=rX "$root$fonts"
 fi
+# What was asked for besides. Debian calls a package as its module, but for capital letters.
+for package in ${MORE_PACKAGES:-}; do
+    chroot "$root" /usr/bin/env -i HOME=/tmp MPLBACKEND=Agg python3 -I -B -c \
+        'import pkgutil, sys
+names = {one.name.lower(): one.name for one in pkgutil.iter_modules()}
+name = names.get(sys.argv[1].lower().replace("-", "_"))
+name and __import__(name)' "${package#python3-}"
+done
 rm -rf "$root"/tmp/* "$root"/tmp/.[!.]*

@@ -20,13 +20,14 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 98_000, "tests": 101_860, "limits": 703, "exceptions": 100}
+CEILINGS = {"bridge": 98_500, "tests": 102_760, "limits": 703, "exceptions": 100}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
     "protections fit real things": {"bridge": 300, "tests": 1_000},
     "results lose nothing that a server sent": {"bridge": 200, "tests": 900},
     "programs work at the first try": {"bridge": 0, "tests": 1_000},
+    "packages, charts, tables and files": {"bridge": 500, "tests": 900},
     "shared resources have owners": {"bridge": 900, "tests": 1_200},
 }
 """What a feature may add to each ceiling."""

@@ -38,19 +38,10 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
 _SIGNED = frozenset(kind for _, kind in _SIGNATURES) | {"image/webp"}
 """Types that nothing without their signature is."""
 
-_ACTIVE = frozenset(
-    {
-        "application/java-archive",
-        "application/javascript",
-        "application/x-bat",
-        "application/x-csh",
-        "application/x-sh",
-        "application/xhtml+xml",
-        "image/svg+xml",
-        "text/html",
-        "text/javascript",
-    }
-)
+_ACTIVE = frozenset({
+    "application/java-archive", "application/javascript", "application/x-bat", "application/x-csh",
+    "application/x-sh", "application/xhtml+xml", "image/svg+xml", "text/html", "text/javascript",
+})  # fmt: skip
 """Types whose content is run or obeyed by what opens it: for the name to tell, not for a claim."""
 
 _TEXTS = re.compile(
@@ -59,23 +50,15 @@ _TEXTS = re.compile(
 )
 
 _MORE = {
-    ".csv": "text/csv",
-    ".geojson": "application/geo+json",
-    ".ipynb": "application/x-ipynb+json",
-    ".jsonl": "application/x-ndjson",
-    ".log": TEXT,
-    ".md": "text/markdown",
-    ".ndjson": "application/x-ndjson",
-    ".parquet": "application/vnd.apache.parquet",
-    ".sql": "application/sql",
-    ".toml": "application/toml",
-    ".webp": "image/webp",
+    ".csv": "text/csv", ".geojson": "application/geo+json", ".ipynb": "application/x-ipynb+json",
+    ".jsonl": "application/x-ndjson", ".log": TEXT, ".md": "text/markdown",
+    ".ndjson": "application/x-ndjson", ".parquet": "application/vnd.apache.parquet",
+    ".sql": "application/sql", ".toml": "application/toml", ".webp": "image/webp",
     ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
     ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
     ".pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
-    ".yaml": "application/yaml",
-    ".yml": "application/yaml",
-}
+    ".yaml": "application/yaml", ".yml": "application/yaml",
+}  # fmt: skip
 
 _ZIPPED = re.compile(
     r"application/(vnd\.openxmlformats-officedocument\..+|vnd\.oasis\.opendocument\..+"

@@ -256,11 +256,7 @@ class Content:
         self._blob.close()
 
     def read(self, start: int, size: int) -> bytes:
-        """Return a range of bytes, shorter at the end of the content.
-
-        Raises:
-            ArtifactStoreError: It cannot be read.
-        """
+        """Return a range of bytes, shorter at the end of the content."""
         pieces, left = [], max(min(size, self.artifact.size - start), 0)
         with translated("read", self._root):
             while left > 0 and (piece := self._blob.read(min(left, _PIECE), start)):
@@ -291,11 +287,7 @@ class Content:
         return b"".join(self.pieces())
 
     def lines(self, first: int, last: int | None) -> Span:
-        """Return the position of lines; see `line_span`.
-
-        Raises:
-            ArtifactStoreError: It cannot be read.
-        """
+        """Return the position of lines; see `line_span`."""
         return line_span(self._unchecked, first, last)
 
     def _unchecked(self) -> Iterator[bytes]:

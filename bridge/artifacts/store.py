@@ -112,11 +112,7 @@ class ArtifactStore:
     # --- reading ----------------------------------------------------------------------------------
 
     def listed(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
-        """Return an owner's artifacts, newest first; for None, those of all owners.
-
-        Raises:
-            ArtifactStoreError: It cannot be read.
-        """
+        """Return an owner's artifacts, newest first; for None, those of all owners."""
         with translated("listed", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, run_id)
             return tuple(self._artifact(row) for row in found)
@@ -261,11 +257,7 @@ class ArtifactStore:
         return self._artifact(found)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
-        """Remove all artifacts of an owner, or those of one run; return how many.
-
-        Raises:
-            ArtifactStoreError: It cannot be written.
-        """
+        """Remove all artifacts of an owner, or those of one run; return how many."""
         with translated("removed", self.root):
             with self._store.reading() as kept:
                 if not self._select(kept, owner, run_id, most=1, expired=True):
@@ -277,11 +269,7 @@ class ArtifactStore:
         return len(found)
 
     def tidy(self) -> int:
-        """Remove expired, surplus and unfinished artifacts; return how many.
-
-        Raises:
-            ArtifactStoreError: It cannot be written.
-        """
+        """Remove expired, surplus and unfinished artifacts; return how many."""
         with translated("tidied", self.root), self._changing:
             if not self.blobs.exist():
                 return 0
@@ -363,11 +351,7 @@ class ArtifactStore:
         return replace(label, uri=uri, created=created, expires=created + self._seconds)
 
     def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
-        """Return the artifacts to remove so that an incoming one fits.
-
-        Raises:
-            ArtifactQuotaError: It exceeds its owner's share.
-        """
+        """Return the artifacts to remove so that an incoming one fits."""
         size, count, alike = _totals(kept, coming.digest)
         totals, new = (size, count), not alike
         idle = self._now() - self._swept
@@ -387,11 +371,7 @@ class ArtifactStore:
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
-        """Check all artifacts; return those to remove.
-
-        Raises:
-            ArtifactQuotaError: The incoming one exceeds its owner's share.
-        """
+        """Check all artifacts; return those to remove."""
         self._swept, self._kept = self._now(), 0
         bounds = RetentionLimits(
             total_bytes=self._total_bytes,

@@ -156,11 +156,7 @@ class ArtifactWriter:
             self._head += data[: HEAD - len(self._head)]
 
     def finish(self) -> Artifact:
-        """Store the artifact and return it; from now on it is listed. Blocks.
-
-        Raises:
-            ArtifactStoreError: It cannot be stored.
-        """
+        """Store the artifact and return it; from now on it is listed. Blocks."""
         unfinished, run = self._open(), self._run
         label = Artifact(
             uri="",

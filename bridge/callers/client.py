@@ -197,7 +197,6 @@ class RunCaller:
 
     @property
     def wants_progress(self) -> bool:
-        """Whether its client wants progress reports."""
         return self._client is not None and self._client.wants_progress
 
     @property
@@ -244,11 +243,7 @@ class RunCaller:
         self.restarted.add(server)
 
     async def refused(self, server: str, method: Method, why: str) -> None:
-        """Record a question that the client does not get.
-
-        Raises:
-            CannotAskError: It cannot be recorded.
-        """
+        """Record a question that the client does not get."""
         if method in _KINDS:
             await self.server_questions.record(server, _KINDS[method], {}, "refused", why)
 
@@ -270,11 +265,7 @@ class RunCaller:
             self._asking.remove(server)
 
     async def _check_allowed(self, server: str, params: Mapping[str, Json]) -> None:
-        """Check that a person allows a server to ask the model.
-
-        Raises:
-            CannotAskError: They do not, or cannot be asked.
-        """
+        """Check that a person allows a server to ask the model."""
         if server in self._sampled:
             return
         decision = read_answer(
@@ -462,7 +453,6 @@ def is_wanted(level: str, least: str) -> bool:
 
 
 def progress_text(server: str, tool: str, done: float, total: float | None, message: str) -> str:
-    """Return a call's progress in a sentence."""
     count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
     text = message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}..."
     return f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"

@@ -86,7 +86,6 @@ class RunProgress:
         self.changes += 1
 
     def wrote(self, data: bytes) -> None:
-        """Take in what it wrote to stdout."""
         # Bars are drawn again and again in one line, so that what counts is what came last.
         recent = self._unended + data[-_LOOK_BACK:].decode("utf-8", "replace")
         lines = recent.replace("\r", "\n").split("\n")
@@ -170,7 +169,6 @@ class LoggedOutput:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, data: bytes) -> None:
-        """Take in what was written."""
         if self._said_so:
             return
         # The rest of a flood is not even decoded.
@@ -217,7 +215,6 @@ class ProgressReporter:
         self._news = anyio.Event()
 
     def wrote(self, stream: str, data: bytes) -> None:
-        """Take in what the program wrote."""
         if stream == "stdout":
             self._run_progress.wrote(data)
         if self._log is not None:
@@ -245,7 +242,6 @@ class ProgressReporter:
                 await self.send()
 
     async def send(self, *, idle: bool = False) -> None:
-        """Tell what there is to tell now."""
         if idle or self._run_progress.changes != self._told:
             self._told = self._run_progress.changes
             await self._report()

@@ -172,7 +172,7 @@ await runtime.read_resource("server", "uri")  # list_resources, list_prompts, ge
 
 {_KEPT}{offers_section(offers or Offers())}## Limits
 {_limits_text(limits or Limits())} No network but through tools. Files of the run are in \
-`/workspace`; of what is written there only `out/` comes back. `session="name"` keeps variables too.
+`/workspace`; files written there and in `out/` come back. `session="name"` keeps variables too.
 """
 
 
@@ -212,7 +212,7 @@ type is shown, print a shortened sample first: `print(repr(value)[:500])`.
 print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: the standard library{beside} No network. Of files only those in `out/` come back. \
+- Importable: the standard library{beside} No network. Files that the program writes come back. \
 Time zone: {offers.time_zone}. {_limits_text(limits)}
 
 """

@@ -22,15 +22,15 @@ class Offers:
     """The packages and directories that programs may use.
 
     Attributes:
-        packages: Entries of `allow`; empty if packages are not allowed.
-        data: Whether programs run in the `data` image.
+        packages: Entries of `allow`, or words for any; empty if packages are not allowed.
+        installed: Name and version of the packages that programs find, the best known first.
         roots: Names of the client's and the settings' roots.
         python: The version of Python; empty if it is not known yet.
         time_zone: That of programs.
     """
 
     packages: tuple[str, ...] = ()
-    data: bool = False
+    installed: tuple[tuple[str, str], ...] = ()
     directories: tuple[Directory, ...] = ()
     roots: tuple[str, ...] = ()
     python: str = ""
@@ -40,7 +40,12 @@ class Offers:
 def offers_line(offers: Offers) -> str:
     """Return the end of the sentence "Importable: the standard library" in a description."""
     parts = [f" of Python {offers.python}"] if offers.python else []
-    parts += [", numpy, pandas, matplotlib, openpyxl." if offers.data else "."]
+    # The versions matter of those whose functions changed; the guide has all.
+    names = [
+        f"{name} {version}" if name in ("numpy", "pandas") else name
+        for name, version in offers.installed
+    ]
+    parts += [f", {joined(names, _LINE_CHARS)}." if names else "."]
     if offers.packages:
         parts.append(f" With `packages`: {joined(offers.packages, _LINE_CHARS)}.")
     if offers.directories:
@@ -51,6 +56,9 @@ def offers_line(offers: Offers) -> str:
 def offers_section(offers: Offers) -> str:
     """Return the guide's section on them, in Markdown; empty if there are none."""
     lines = []
+    if offers.installed:
+        names = joined([" ".join(pair) for pair in offers.installed], 4 * _LINE_CHARS)
+        lines.append(f"Installed: {names}.")
     if offers.packages:
         names = joined(offers.packages, 4 * _LINE_CHARS)
         lines.append(

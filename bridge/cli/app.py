@@ -286,13 +286,14 @@ COMMANDS = {
         "Build the image on the first engine that answers.",
         {
             "flavour: --flavour <slim|data>=slim": (
-                "data adds numpy, pandas, matplotlib and openpyxl"
+                "data adds numpy, pandas, matplotlib, scikit-learn and a dozen more"
             ),
+            "packages: --package NAME...": "a package to add; may be repeated",
             "offline: --offline": "from Debian packages, no registry",
             "fresh: --fresh": "build though it is up to date",
             **_JSON,
         },
-        ("image build --flavour data",),
+        ("image build --flavour data", "image build --flavour data --package seaborn"),
     ),
     "image status": _Command(
         "image:show_status", "Show the image on every engine that answers.", _JSON

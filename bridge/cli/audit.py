@@ -43,16 +43,9 @@ _ELSEWHERE = {"time", "run", "kind", "call", "server", "tool", "decision", "rule
 _ELSEWHERE |= {"seq", "prev", "hash", "previous"}
 
 _COUNTS = {
-    "made": "CALLS",
-    "ok": "OK",
-    "failed": "FAILED",
-    "unknown": "UNKNOWN",
-    "refused": "REFUSED",
-    "held": "HELD",
-    "replayed": "REPLAYED",
-    "size": "BYTES",
-    "ms": "MS",
-}
+    "made": "CALLS", "ok": "OK", "failed": "FAILED", "unknown": "UNKNOWN", "refused": "REFUSED",
+    "held": "HELD", "replayed": "REPLAYED", "size": "BYTES", "ms": "MS",
+}  # fmt: skip
 """What is counted, and its heading."""
 
 

@@ -124,7 +124,6 @@ async def doctor_mistake(
 
 
 def _profile(settings: Settings) -> dict[str, object]:
-    """Return what the profile in force allows a run."""
     limits = limits_for(settings)
     return {
         "name": settings.profile,
@@ -213,7 +212,6 @@ def _describe_command(check: CommandCheck) -> str:
 
 
 def _is_other(probe: Probe) -> bool:
-    """Whether a backend is for another system."""
     return probe.error_code == WrongSystemError.code
 
 

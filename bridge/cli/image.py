@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
+from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.command_runner import SystemRunner
@@ -21,9 +23,11 @@ from bridge.settings import Settings
 
 async def build_image(arguments: SimpleNamespace, settings: Settings) -> int:
     """Build the image on the first engine that answers."""
+    packages = tuple(one.text for one in parse_requirements(arguments.packages or ()))
     request = BuildRequest(
         flavour=arguments.flavour, offline=arguments.offline, fresh=arguments.fresh
     )
+    request = replace(request, packages=packages)
     context = RootfsContext(
         run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
     )
@@ -38,7 +42,12 @@ async def build_image(arguments: SimpleNamespace, settings: Settings) -> int:
             guest_digest=guest_digest(),
             version=version,
         )
-        if built.present and not built.stale and not arguments.fresh:
+        lost = [text for text in built.packages if text not in packages]
+        if lost:
+            again = " ".join(f"--package {shlex.quote(text)}" for text in lost)
+            write_err(f"{built.name} had packages that it will lack; {again} keeps them\n")
+        same = built.present and not built.stale and built.packages == packages
+        if same and not arguments.fresh:
             write_err(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway\n")
         else:
             built = await build(
@@ -77,11 +86,7 @@ async def show_status(arguments: SimpleNamespace, settings: Settings) -> int:
 async def _with_engines(
     settings: Settings, act: Callable[[ImageEngine], Awaitable[None]], *, only_first: bool
 ) -> None:
-    """Act on the engines that answer; say of the others why they do not.
-
-    Raises:
-        NoSandboxError: None answers.
-    """
+    """Act on the engines that answer; say of the others why they do not."""
     answered = False
     for name in engines(settings):
         async with container_backend(name, settings) as backend:
@@ -108,5 +113,6 @@ def _describe(one: ImageStatus) -> str:
     guest = {True: ", carries this bridge's guest", False: ", guest differs", None: ""}
     short = one.id.removeprefix("sha256:")[:12]
     size = f"{one.size // 1024**2} MB"
-    line = f"{one.engine}: {one.name}: {short}, {size}{guest[one.guest_matches]}\n"
+    more = f", with {', '.join(one.packages)}" if one.packages else ""
+    line = f"{one.engine}: {one.name}: {short}, {size}{more}{guest[one.guest_matches]}\n"
     return line + (f"    {one.stale}\n" if one.stale else "")

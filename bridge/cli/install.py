@@ -24,7 +24,15 @@ from bridge.cli.moving import (
 )
 from bridge.cli.output import visible, write_err_line, write_json, write_out
 from bridge.cli.person import Person
-from bridge.clients.entry import NAME, Entry, address, command_line, own_entry, shown_address
+from bridge.clients.entry import (
+    NAME,
+    Entry,
+    address,
+    command_line,
+    network_variables,
+    own_entry,
+    shown_address,
+)
 from bridge.clients.install import (
     Change,
     Standing,
@@ -104,7 +112,9 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
         message = f"{visible(shown_address(arguments.http))!r:.100} is no address."
         remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
         raise UsageError(message, remedy=remedy)
-    entry = own_entry(settings.environ, name=arguments.name or "", url=arguments.http or "")
+    network = await ask_network(settings, arguments)
+    url = arguments.http or ""
+    entry = own_entry(settings.environ, name=arguments.name or "", url=url, network=network)
     clients = arguments.clients
     if list(clients) == [ALL]:
         clients = clients_of(detected(machine))
@@ -122,6 +132,24 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     if any(change.before != change.after for change, _ in planned):
         write_err_line(RESTART)
     return status
+
+
+async def ask_network(
+    settings: Settings, arguments: SimpleNamespace, person: Person | None = None
+) -> dict[str, str]:
+    """Return the variables of the network for the entry: clients pass on none of them.
+
+    Without a person to ask it gets those without logins with --yes, and none otherwise.
+    """
+    found = network_variables(settings.environ, secrets=True)
+    person = person or Person(sys.stdin, sys.stderr)
+    if arguments.yes or arguments.dry_run:
+        return network_variables(settings.environ, secrets=False)
+    if not found or not person.attended:
+        return {}
+    names = visible(", ".join(found), keep="")
+    prompt = f"Clients pass {names} on to no server, and packages need them. Copy them?"
+    return found if await person.confirm(prompt) else {}
 
 
 async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
@@ -193,11 +221,7 @@ async def carry_out(
     arguments: SimpleNamespace,
     person: Person | None = None,
 ) -> bool:
-    """Show changes, ask, and make them; return whether all is as planned.
-
-    Raises:
-        UsageError: Nobody can be asked.
-    """
+    """Show changes, ask, and make them; return whether all is as planned."""
     changing = [each for each in planned if each[0].before != each[0].after]
     path = _common_path(changing)
     for each in planned:
@@ -315,11 +339,7 @@ def _show(change: Change, commands: Commands, *, path: str) -> None:
 
 
 def _confirm(change: Change, machine: Machine) -> None:
-    """Look for the entry where it should be now.
-
-    Raises:
-        BridgeError: The client's own command did something else.
-    """
+    """Look for the entry where it should be now."""
     there = [
         each
         for each in standings(machine)

@@ -53,7 +53,6 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
 
 
 async def logout(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Forget the tokens for a server."""
     spec = await _spec(arguments.server, settings)
     removed, revoked = await log_out(spec, TokenStore(settings.state_dir / "logins"))
     name = visible(repr(spec.name))

@@ -67,11 +67,7 @@ def _read(words: Sequence[str]) -> Invocation | int:
 
 
 def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
-    """Return a command ready to be run, with its settings.
-
-    Raises:
-        SettingsError: The settings have a mistake with which it can do nothing.
-    """
+    """Return a command ready to be run, with its settings."""
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)

@@ -53,7 +53,7 @@ async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
     if not engine or settings.image or any(probe.ok for probe in probes):
         return done
     if await person.confirm(f"Build the runtime image on {engine}, in one to three minutes?"):
-        asked = SimpleNamespace(flavour="slim", offline=False, fresh=False, json=False)
+        asked = SimpleNamespace(flavour="slim", packages=(), offline=False, fresh=False, json=False)
         try:
             await build_image(asked, replace(settings, runtime=engine))
             done = True

@@ -60,7 +60,6 @@ class Person:
         self._writer.flush()
 
     def write(self, text: str) -> None:
-        """Write a text with its control characters escaped."""
         self._writer.write(visible(text))
         self._writer.flush()
 

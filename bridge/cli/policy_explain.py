@@ -82,11 +82,7 @@ async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
 
 
 def _given(words: Sequence[str]) -> dict[str, Json]:
-    """Return the arguments that were written as a JSON object, or as KEY=VALUE words.
-
-    Raises:
-        UsageError: They are neither.
-    """
+    """Return the arguments that were written as a JSON object, or as KEY=VALUE words."""
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
             found = json.loads(words[0])
@@ -108,11 +104,7 @@ def _given(words: Sequence[str]) -> dict[str, Json]:
 
 
 async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
-    """Return a tool by its name or alias; None if its server cannot be asked.
-
-    Raises:
-        UsageError: The server has no such tool; the text names the nearest.
-    """
+    """Return a tool by its name or alias; None if its server cannot be asked."""
     errors = await engine.servers.load_unknown([server], patient=True)
     for error in errors.values():
         write_err(visible(f"warning: {server}: {error} It is taken to have such a tool.\n"))

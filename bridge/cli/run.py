@@ -250,7 +250,6 @@ def show(
 
 
 def request_of(arguments: SimpleNamespace) -> RunRequest:
-    """Return what a command line asks for."""
     argv = list(arguments.argv or ())
     file = arguments.file
     if arguments.code is not None:
@@ -292,11 +291,7 @@ def request_of(arguments: SimpleNamespace) -> RunRequest:
 
 
 def read_program(file: str) -> str:
-    """Return the text of a program.
-
-    Raises:
-        UsageError: It cannot be read, or is no text.
-    """
+    """Return the text of a program."""
     try:
         if file == "-":
             data = sys.stdin.buffer.read(MAX_CODE_BYTES + 1)

@@ -60,11 +60,7 @@ def _content(path: Path, left: int) -> bytes:
 
 
 def check_out(directory: str) -> Path:
-    """Return the directory for files; it is made if need be.
-
-    Raises:
-        UsageError: There can be none.
-    """
+    """Return the directory for files; it is made if need be."""
     path = Path(directory).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -115,7 +111,6 @@ def write_files(
 
 @contextmanager
 def open_directory(path: Path) -> Iterator[int]:
-    """Open a directory that the user named."""
     fd = os.open(path, _NAMED)
     try:
         yield fd

@@ -19,6 +19,7 @@ from bridge.cli.doctor import NEXT
 from bridge.cli.install import (
     NO_CLIENT,
     RESTART,
+    ask_network,
     carry_out,
     check,
     clients_of,
@@ -93,7 +94,9 @@ async def _asked(
     if not clients:
         write_err_line("Nothing was changed." if here else NO_CLIENT)
         return [], probes
-    planned = plan(clients, arguments.scope, own_entry(settings.environ), machine)
+    network = await ask_network(settings, arguments, person)
+    entry = own_entry(settings.environ, network=network)
+    planned = plan(clients, arguments.scope, entry, machine)
     asked = arguments.move or NONE
     if arguments.move is None and asks:
         offered = await with_moves(planned, ALL, settings, machine)
@@ -187,11 +190,7 @@ async def _mended(probes: Sequence[Probe], arguments: SimpleNamespace, settings:
 async def _clients(
     given: str | None, here: Sequence[Target], person: Person | None
 ) -> tuple[str, ...]:
-    """Return the ids of the clients that get the bridge.
-
-    Raises:
-        UsageError: None is given and nobody can be asked, or one is not known.
-    """
+    """Return the ids of the clients that get the bridge."""
     if given is not None:
         return _named(given, here)
     if person is None:

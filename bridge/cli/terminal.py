@@ -69,7 +69,6 @@ class Terminal:
         return False
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Write it to the log."""
         logger.info("%s", visible(message, keep=""))
 
     async def log(self, level: str, source: str, data: Json) -> None:

@@ -90,11 +90,7 @@ def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
 
 
 async def _show_tool(engine: Engine, server: str, tool: str, *, as_json: bool) -> int:
-    """Print all there is on one tool.
-
-    Raises:
-        UsageError: The server has no such tool; the text names the nearest.
-    """
+    """Print all there is on one tool."""
     docs = await engine.guide.tool_docs(server, tool, "full")
     if as_json:
         write_json(docs, indent=2)
@@ -118,7 +114,6 @@ def _stub(engine: Engine, server: str, tool: str) -> str:
 
 
 def _write_servers(engine: Engine, names: Iterable[str], found: Sequence[dict[str, Any]]) -> None:
-    """Write the tools below their servers."""
     first = True
     for name in names:
         entry = engine.servers.inventory.entry(name)

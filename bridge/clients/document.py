@@ -177,7 +177,6 @@ class Document(ABC):
         ]
 
     def _parsed(self, text: str) -> Self:
-        """Return another text of the same file."""
         try:
             made = open_document(text.encode(), self.format, listed=self.listed, path=self.path)
         except (UneditableError, UnicodeEncodeError) as error:
@@ -209,7 +208,6 @@ class Document(ABC):
         return UneditableError(reason, line=line, column=column, path=self.path)
 
     def _line_end(self, at: int) -> str:
-        """Return how lines end around a place."""
         found = self.text.rfind("\n", 0, at)
         found = self.text.find("\n", at) if found < 0 else found
         return "\r\n" if found > 0 and self.text[found - 1] == "\r" else "\n"

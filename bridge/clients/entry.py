@@ -32,17 +32,24 @@ START_SECONDS = 60
 """Longest start: a hundred files of a slow home directory to read, on a machine that is busy."""
 
 HANDED_ON = (
-    "PATH",
-    "XDG_RUNTIME_DIR",
-    "XDG_CONFIG_HOME",
-    "XDG_STATE_HOME",
-    "DOCKER_HOST",
-    "CONTAINER_HOST",
-    "MCP_BRIDGE_CONFIG",
-    "MCP_BRIDGE_STATE_DIR",
-)
+    "PATH", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "DOCKER_HOST",
+    "CONTAINER_HOST", "MCP_BRIDGE_CONFIG", "MCP_BRIDGE_STATE_DIR",
+)  # fmt: skip
 """Variables that decide which engines, servers and settings the bridge finds. Clients started from
 a desktop have another PATH and none of the rest; some hand on none of their own."""
+
+
+_NETWORK = re.compile(r"SSL_CERT_(FILE|DIR)|(ALL|HTTPS?|NO)_PROXY|UV_(?!RUN_)\w+", re.IGNORECASE)
+_SECRET = re.compile(r"://[^/]*@|PASSWORD|USERNAME|TOKEN", re.IGNORECASE)
+
+
+def network_variables(environ: Mapping[str, str], *, secrets: bool) -> dict[str, str]:
+    """Return how uv and the bridge reach the network, by variable, with or without logins."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if value and _NETWORK.fullmatch(name) and (secrets or not _SECRET.search(f"{name}={value}"))
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +67,22 @@ class Entry:
     url: str = ""
 
 
-def own_entry(environ: Mapping[str, str], *, name: str = "", url: str = "") -> Entry:
-    """Return the entry that starts this very bridge, or that connects to an address."""
+def own_entry(
+    environ: Mapping[str, str],
+    *,
+    name: str = "",
+    url: str = "",
+    network: Mapping[str, str] | None = None,
+) -> Entry:
+    """Return the entry that starts this very bridge, or that connects to an address.
+
+    Args:
+        network: Further variables for it; see `network_variables`.
+    """
     if url:
         return Entry(name=name, url=url)
     command, *args = own_command(sys.argv[0], environ)
-    env = {key: environ[key] for key in HANDED_ON if environ.get(key)}
+    env = {key: environ[key] for key in HANDED_ON if environ.get(key)} | {**(network or {})}
     return Entry(name=name, command=command, args=(*args, "serve"), env=env)
 
 

@@ -278,11 +278,7 @@ def _opened(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
 
 
 def _read_back(target: Target, name: str, after: bytes | None) -> Iterator[str]:
-    """Yield why discovery would not use what was written, if it would not.
-
-    Raises:
-        BridgeError: Discovery does not find the entry: a mistake of ours, so nothing is written.
-    """
+    """Yield why discovery would not use what was written, if it would not."""
     context = EntryContext(
         client=target.location.client,
         scope=target.scope,

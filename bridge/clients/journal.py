@@ -41,7 +41,6 @@ class Record:
     made_directories: tuple[str, ...] = ()
 
     def describes(self, present: bytes | None) -> bool:
-        """Return whether a content is what the change left."""
         return digest(present) == self.after_sha256
 
 
@@ -93,7 +92,6 @@ class Journal:
         return tuple(record for record in map(self._load, ids) if record)
 
     def drop(self, id: str) -> None:
-        """Forget a record."""
         for path in (self._head(id), self._content(id)):
             with suppress(FileNotFoundError):
                 path.unlink()

@@ -131,7 +131,6 @@ class JsonText(Document):
         return start if line < 0 else line - (text[line - 1] == "\r")
 
     def _find(self, table: Table) -> int:
-        """Return where a table that exists opens."""
         at = _skip(self._plain, 0)
         for key in table:
             first, *others = (member for member in self._members(at)[1] if member.name == key)
@@ -253,7 +252,6 @@ def _skip(text: str, at: int) -> int:
 
 
 def _blank(text: str) -> str:
-    """Return the white space that a text starts with."""
     return text[: _skip(text, 0)]
 
 

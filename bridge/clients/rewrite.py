@@ -111,11 +111,7 @@ def _read(real: Path) -> bytes | None:
 def _replace(
     real: Path, before: bytes | None, after: bytes | None, before_replace: BeforeReplace
 ) -> None:
-    """Replace a file if it is still what was read.
-
-    Raises:
-        _Changed: It is not.
-    """
+    """Replace a file if it is still what was read."""
     _remove_unfinished(real.parent)
     found = real.lstat() if before is not None else None
     if found is not None:

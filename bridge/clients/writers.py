@@ -302,7 +302,6 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """The project's directory."""
         return self.project.root or self.project.cwd
 
     def program(self, name: str) -> str:
@@ -315,17 +314,12 @@ class Machine:
 
 
 def machine_of(context: DiscoveryContext) -> Machine:
-    """Return the machine that a discovery looks at."""
     project, places = project_and_places(context)
     return Machine(context=context, project=project, places=places)
 
 
 def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...]:
-    """Return the files that get the bridge: one, or one for each build or profile there is.
-
-    Raises:
-        UsageError: The client has no file for this scope.
-    """
+    """Return the files that get the bridge: one, or one for each build or profile there is."""
     if not writer.user:
         message = f"{writer.name} has been given up by its makers: nothing is put into it."
         raise UsageError(message, remedy="`uninstall` takes the bridge out of it.")

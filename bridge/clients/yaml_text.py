@@ -139,12 +139,10 @@ class YamlText(LineText):
 
 
 def _items(node: Any) -> bool:
-    """Return whether a node is a mapping or list with something in it."""
     return node is not None and node.id != "scalar" and bool(node.value)
 
 
 def _block(value: Mapping[str, object]) -> Iterator[str]:
-    """Yield the lines of a mapping."""
     for key, item in value.items():
         if isinstance(item, Mapping) and item:
             yield f"{_scalar(key)}:"

@@ -28,13 +28,9 @@ AWS_SECRETS = (
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
 )
 AWS_PLAIN = (
-    "AWS_DEFAULT_PROFILE",
-    "AWS_DEFAULT_REGION",
-    "AWS_PROFILE",
-    "AWS_REGION",
-    "AWS_ROLE_ARN",
+    "AWS_DEFAULT_PROFILE", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_REGION", "AWS_ROLE_ARN",
     "AWS_ROLE_SESSION_NAME",
-)
+)  # fmt: skip
 
 _SECRET_LINE = re.compile(
     r"^[ \t]*\w*(?:secret|token|access_key_id)\w*[ \t]*[=:][ \t]*(?:\n[ \t]+)?(\S.*?)[ \t]*$",

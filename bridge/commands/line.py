@@ -90,7 +90,6 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
 
 
 def _meaning(token: re.Match[str], *, begins: bool) -> str:
-    """Return what a part of a word stands for."""
     kind = str(token.lastgroup)
     text = token[kind]
     if kind == "double":

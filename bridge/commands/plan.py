@@ -133,11 +133,7 @@ class Planner:
         return Plan(profile=profile, specs=specs, timeout=timeout, redactor=redactor, hints=hints)
 
     def check(self, profile: CommandProfile) -> tuple[str, ...]:
-        """Check that commands of a profile could be planned; return the variables that are not set.
-
-        Raises:
-            UsageError: They could not.
-        """
+        """Check that a profile's commands could be planned; return the unset variables."""
         self._resolve(profile)
         self._environment(profile)
         return tuple(

@@ -61,7 +61,6 @@ class Capture:
         return self._lost + max(0, len(self._tail) - self._half)
 
     def feed(self, data: bytes) -> None:
-        """Add the next bytes."""
         self._keep(self._cleared.feed(data))
 
     def finish(self) -> None:

@@ -112,7 +112,6 @@ class Grants:
                 del self._until[owner, subject]
 
     def add(self, owner: str, subjects: Sequence[Subject]) -> None:
-        """Keep an answer for the session."""
         for subject in subjects:
             self._until[owner, subject] = self._now() + GRANT_SECONDS
             self._until.move_to_end((owner, subject))
@@ -120,7 +119,6 @@ class Grants:
             self._until.popitem(last=False)
 
     def holds(self, owner: str, subject: Subject) -> bool:
-        """Return whether an answer is kept and valid."""
         until = self._until.get((owner, subject))
         if until is None:
             return False
@@ -210,11 +208,7 @@ class Approver:
         raise ApprovalRefusedError(message, remedy=remedy)
 
     def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
-        """Return the decisions that no earlier answer covers.
-
-        Raises:
-            ApprovalRefusedError: It was refused in this run.
-        """
+        """Return the decisions that no earlier answer covers."""
         missing = [
             (ask, subject)
             for ask in asks
@@ -305,11 +299,7 @@ class Approver:
 
 
 def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
-    """Return the rule that asked; None if a default did.
-
-    Raises:
-        SettingsError: The policy has no such rule.
-    """
+    """Return the rule that asked; None if a default did."""
     if not rule_text.startswith("rule "):
         return None
     found = _by_title(policy).get(rule_text)
@@ -319,7 +309,6 @@ def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
 
 
 def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
-    """Return the rules of a policy by their names in decisions."""
     rules: dict[str, Rule | FlowRule] = {f"rule '{rule.name}'": rule for rule in policy.rules}
     return rules | {f"{FLOW}'{rule.name}'": rule for rule in policy.flows}
 

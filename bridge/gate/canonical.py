@@ -49,7 +49,6 @@ def _finite(value: Json, depth: int = 0) -> Json:
 
 
 def digest(data: bytes) -> str:
-    """Return the digest that bytes are recorded by."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 

@@ -65,7 +65,6 @@ class Work:
 
 
 def is_short_text(value: Json) -> bool:
-    """Return whether a value is a short text that cannot hold JSON."""
     return type(value) is str and len(value) < CHARS_PER_WORK and value[:1] not in "[{ \t\r\n"
 
 
@@ -97,7 +96,6 @@ class Check:
         self._judge = judge_of(condition)
 
     def holds(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> bool:
-        """Return whether the condition holds for its rule."""
         # Nearly all conditions are about a short value at the top.
         key = self._key
         if key != "*" and self._presence is None:
@@ -321,7 +319,6 @@ def _on_numbers(compare: Callable[[Json, Json], bool], wanted: Json) -> Judge:
 
 
 def kind_of(value: Json) -> str:
-    """Return what JSON calls a value."""
     kinds: Mapping[type, str] = {
         bool: "a boolean",
         str: "a text",

@@ -364,11 +364,7 @@ class Replay:
         )
 
     def go_on(self, call: str) -> None:
-        """Become the one that goes on from the earlier run.
-
-        Raises:
-            OutcomeUnknownError: Another one did.
-        """
+        """Become the one that goes on from the earlier run."""
         line = self.line
         if line.head == self._run_id:
             return
@@ -478,7 +474,6 @@ class Journals:
         return journal
 
     def knows(self, run_id: str, owner: str) -> bool:
-        """Return whether this is the id of one of the owner's runs."""
         return run_id in self._runs and self._runs[run_id][0] == owner
 
     def find(self, run_id: str, owner: str) -> RunJournal:

@@ -26,7 +26,6 @@ first."""
 
 
 def outcome_of(result: Mapping[str, Json]) -> Outcome:
-    """Return the outcome of a call that was answered."""
     return "tool-error" if result.get("isError") is True else "ok"
 
 

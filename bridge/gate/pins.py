@@ -445,11 +445,7 @@ def _read(store: Store) -> tuple[_Stored, str]:
 
 
 def _parsed(data: bytes | None) -> _Stored:
-    """Return what a document remembers; nothing if there is none.
-
-    Raises:
-        ValueError: It is not what a bridge wrote.
-    """
+    """Return what a document remembers; nothing if there is none."""
     if data is None:
         return _Stored()
     document = json.loads(data)

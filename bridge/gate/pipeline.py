@@ -277,11 +277,7 @@ class Gate:
         return self._asked
 
     async def _resolve(self, server: str, tool: str, arguments: Mapping[str, Json]) -> CallFacts:
-        """Return a call with the definitions of its tool and its server.
-
-        Raises:
-            UpstreamError: The server cannot be reached.
-        """
+        """Return a call with the definitions of its tool and its server."""
         # Read first: a redefinition during the next step has to count as a change.
         server_definition = self._context.identify(server)
         return CallFacts(
@@ -312,11 +308,7 @@ class Gate:
         return PendingCall(number, call, replace(call, arguments=real), secret)
 
     async def _decide(self, pending: PendingCall, effect: Effect | None) -> _Decided:
-        """Return the decisions of policy, flow rules and pins.
-
-        Raises:
-            CallDeniedError: One of them denies the call.
-        """
+        """Return the decisions of policy, flow rules and pins."""
         context, call, real = self._context, pending.call, pending.real
         own = await offload(real.arguments, partial(context.policy.decide, real, effect))
         if pending.sends_secret:
@@ -437,11 +429,7 @@ class Gate:
     async def _audit_call(
         self, pending: PendingCall, decided: _Decided, approval: Approval | None, note: str
     ) -> None:
-        """Record a call that is sent next, with what is noted about its tool.
-
-        Raises:
-            AuditError: It cannot be recorded, and must not be sent.
-        """
+        """Record a call that is sent next, with what is noted about its tool."""
         call = pending.call
         try:
             audit, decision = self._context.audit, decided.strictest
@@ -491,11 +479,7 @@ class Gate:
         return await offload(result, lambda: vault.hide(server, with_plain_text(result)))
 
     async def _define(self, server: str, tool: str) -> Tool | None:
-        """Return a tool as its server describes it; an error of the server counts as read.
-
-        Raises:
-            UpstreamError: The server cannot be reached.
-        """
+        """Return a tool as its server describes it; an error of the server counts as read."""
         try:
             return await self._context.define(server, tool)
         except UpstreamError as error:

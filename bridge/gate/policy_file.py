@@ -67,11 +67,7 @@ class PolicyFile:
         return self._policy, self._flow
 
     def _check_file(self, state: tuple[int, ...] | None) -> None:
-        """Refuse a file that is gone or empty: some editors leave one like that while they save.
-
-        Raises:
-            SettingsError: It held a policy before.
-        """
+        """Refuse a file that is gone or empty: some editors leave one like that while they save."""
         if not self._policy.spec.present or (state and state[1] > 0):
             return
         message = f"{self._settings.policy.path} held a policy, and now is empty or gone."

@@ -105,7 +105,6 @@ class Kept:
         return len(self._by_same)
 
     def token(self, found: Found, text: str, server: str) -> str:
-        """Return the token for a value of a server."""
         with self._lock:
             value = self._by_same.get((found.kind, found.same))
             if value is None:

@@ -91,7 +91,6 @@ class Redactor:
         return f"<Redactor secrets={len(self._known)}>"
 
     def learn(self, known: Mapping[str, str], words: Collection[str] = ()) -> None:
-        """Replace the secrets to look for."""
         wanted = {
             secret: _mark(name)
             for secret, name in list(known.items())[:MAX_SECRETS]
@@ -139,7 +138,6 @@ class Redactor:
 
     @property
     def has_secrets(self) -> bool:
-        """Whether any secret is known."""
         return bool(self._known)
 
     def so_far(self, data: bytes, skip: int, *, ends: bool = False) -> tuple[bytes, int]:

@@ -47,7 +47,6 @@ def _forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
 
 
 def json_forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
-    """Yield the forms that they have in a line of JSON."""
     for data, mark, whole in _forms(known, words):
         text = data.decode("utf-8", "surrogatepass")
         for form in _escaped(text):
@@ -97,7 +96,6 @@ def _lower_escapes(text: str) -> str:
 
 
 def _filled(data: bytes, mark: bytes) -> bytes:
-    """Return a mark that is as long as a secret."""
     return mark[: len(data)].ljust(min(len(data), 4096), b"*").ljust(len(data), b"*")
 
 

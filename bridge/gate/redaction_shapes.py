@@ -37,7 +37,6 @@ MAX_PASSWORD = 512
 
 
 def words_in(text: str) -> frozenset[str]:
-    """Return the words of a list that is written as one text."""
     return frozenset(text.split())
 
 
@@ -173,7 +172,6 @@ _TOKEN = re.compile(r"[A-Za-z0-9_.~+=@%!-]+")
 
 
 def masked(text: str) -> str:
-    """Return a text with a mask in place of what has the format of a secret."""
     if len(text) < 14:  # No pattern matches a shorter text.
         return text
     spans = sorted(_spans(text))

@@ -68,11 +68,7 @@ class ServerQuestions:
         self.refused = 0
 
     def decide(self, server: str, asking: Asking) -> Action:
-        """Return what the policy says of a server's questions of one kind.
-
-        Raises:
-            CannotAskError: It denies them.
-        """
+        """Return what the policy says of a server's questions of one kind."""
         policy = self._policy
         own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
         said = None if own is None else getattr(own, asking)

@@ -75,11 +75,7 @@ class Starts:
         self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
 
     def decide(self, spec: ServerSpec) -> Decision:
-        """Return the decision on a start, apart from approvals of a single start.
-
-        Raises:
-            SettingsError: The policy does not parse.
-        """
+        """Return the decision on a start, apart from approvals of a single start."""
         policy = self._policy()
         decision = policy.start(spec.name)
         approved = self._pins.approved(spec.name, spec.definition)
@@ -138,11 +134,7 @@ class Starts:
         await self._audit.append(start_record(spec, decision, self._run, approval=approval))
 
     async def _undenied(self, spec: ServerSpec) -> Decision:
-        """Return the decision on a start.
-
-        Raises:
-            CallDeniedError: It is denied.
-        """
+        """Return the decision on a start."""
         await self._pins.refresh()
         decision = self.decide(spec)
         if decision.action != "deny":

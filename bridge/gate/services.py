@@ -190,11 +190,7 @@ class GateServices:
         return RunAudit(self.audit, run_id, mask=self._mask)
 
     def policy(self) -> Policy:
-        """Return the policy in force.
-
-        Raises:
-            SettingsError: Its file does not parse.
-        """
+        """Return the policy in force."""
         return self._policy.now()[0]
 
     def begin(
@@ -305,7 +301,6 @@ def _plans(request: RunRequest | ApplyRequest) -> bool:
 
 
 def _ending(result: RunResult) -> dict[str, Json]:
-    """Return what is recorded of a run's end."""
     ending: dict[str, Json] = {
         "status": result.status,
         "reason": result.reason,
@@ -319,5 +314,4 @@ def _ending(result: RunResult) -> dict[str, Json]:
 
 
 def code_digest(code: str) -> str:
-    """Return what a program is recorded by."""
     return digest(code.encode("utf-8", "surrogatepass"))

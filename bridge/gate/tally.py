@@ -48,7 +48,6 @@ class Tally:
         return self._busy + (self._now() - self._since if self._under_way else 0.0)
 
     def send(self, call: CallFacts) -> None:
-        """Count a call that is sent."""
         _count(self._sent, call, "")
 
     def replay(self, call: CallFacts) -> None:
@@ -60,7 +59,6 @@ class Tally:
         _count(self._refused, call, why)
 
     def lose(self, call: CallFacts, why: str) -> None:
-        """Count a call of unknown outcome."""
         _count(self._unknown, call, why)
 
     @property

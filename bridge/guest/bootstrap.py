@@ -71,7 +71,6 @@ class SourceFinder:
         """Return None: the import system creates the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run a module's code in it."""
         spec = module.__spec__
         assert spec is not None
         compiled = self._compiled.get(spec.name)

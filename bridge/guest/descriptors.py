@@ -12,7 +12,7 @@ from itertools import islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Deque, Iterable, List, Optional
+    from typing import Deque, Iterable, List, Optional, Tuple
 
 CHUNK_BYTES = 256 * 1024  # Bytes read per system call at most.
 
@@ -119,3 +119,8 @@ class Outbox:
                 if written < len(chunk):
                     self._chunks.appendleft(chunk[written:])
                 written -= min(written, len(chunk))
+
+
+def file_version(found: os.stat_result) -> Tuple[int, int, int, int]:
+    """Return inode, size and the times of a file's last changes, of content and of anything."""
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -17,45 +17,17 @@ if TYPE_CHECKING:
     from typing import Any, Iterator, Sequence, Tuple
 
 OWN = (
-    "bridge.guest.worker.program",
-    "bridge.guest.api.runtime",
-    "bridge.guest.api.values",
-    "bridge.guest.worker.environment",
-    "bridge.guest.api.client",
-    "bridge.guest.api.results",
-)
+    "bridge.guest.worker.program", "bridge.guest.api.runtime", "bridge.guest.api.values",
+    "bridge.guest.worker.environment", "bridge.guest.api.client", "bridge.guest.api.results",
+)  # fmt: skip
 """Guest modules that every program needs."""
 
 STANDARD = (
-    "traceback",
-    "typing",
-    "inspect",
-    "dataclasses",
-    "threading",
-    "logging",
-    "socket",
-    "subprocess",
-    "concurrent.futures",
-    "ssl",
-    "asyncio",
-    "base64",
-    "copy",
-    "csv",
-    "ctypes",
-    "datetime",
-    "decimal",
-    "hashlib",
-    "json",
-    "pathlib",
-    "queue",
-    "random",
-    "shutil",
-    "statistics",
-    "string",
-    "tempfile",
-    "urllib.parse",
-    "uuid",
-)
+    "traceback", "typing", "inspect", "dataclasses", "threading", "logging", "socket",
+    "subprocess", "concurrent.futures", "ssl", "asyncio", "base64", "copy", "csv", "ctypes",
+    "datetime", "decimal", "hashlib", "json", "pathlib", "queue", "random", "shutil", "statistics",
+    "string", "tempfile", "urllib.parse", "uuid",
+)  # fmt: skip
 """Together about 100 ms. Modules that others import come first, so that each step is short; modules
 that the guest or one of these imports are left out."""
 

@@ -27,6 +27,10 @@ EXIT_NOTICE = b'{"type":"leaving",'
 saves the milliseconds that the kernel takes to end a process. A program that forges it only ends
 its own run."""
 
+PLACED_NOTICE = b'{"type":"placed",'
+"""How a worker's line begins that says what is in the working directory before the program runs:
+"files" has the version of each. A program that forges it only hides files of its own."""
+
 KILL_SECONDS = 2.0
 """Time for killed processes to end; one that hangs in the kernel ends with the sandbox."""
 

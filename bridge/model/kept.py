@@ -39,6 +39,7 @@ class Artifact:
     Attributes:
         uri: What it is read by: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
         name: As the program called it.
+        path: Of a file, in the working directory of the run that returns it.
         mime_type, size: Of the content.
         kind: A file from `out/`, the whole of a stream, or the original of what was shown.
         digest: SHA-256 of the content, hexadecimal.
@@ -56,6 +57,7 @@ class Artifact:
     created: float = 0.0
     expires: float = 0.0
     provenance: Provenance | None = None
+    path: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

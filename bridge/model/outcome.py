@@ -27,7 +27,6 @@ def failed(error: BridgeError, kind: type[Result], *, timeout: float = 0.0) -> R
 
 
 def failed_run(error: BridgeError, *, timeout: float = 0.0) -> RunResult:
-    """Return the result of a run that an error kept from running."""
     return failed(error, RunResult, timeout=timeout)
 
 

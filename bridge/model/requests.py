@@ -82,6 +82,7 @@ class RunRequest:
             is known; otherwise only by the id that its first result had.
         files: Put into the workspace before it begins.
         packages: Requirements beside those that the program itself states.
+        loses_state: Whether more packages may cost what its session cannot restore.
         ends_bridge: Whether the bridge ends with it, so that no answer of a person holds for more.
         run_id: The id of the run; empty for a new one.
     """
@@ -102,6 +103,7 @@ class RunRequest:
     named_sessions: bool = True
     files: tuple[InputFile, ...] = ()
     packages: tuple[str, ...] = ()
+    loses_state: bool = False
     ends_bridge: bool = False
     run_id: str = ""
 
@@ -121,7 +123,6 @@ class RunRequest:
 
     @property
     def ends_session_only(self) -> bool:
-        """Whether it ends a session without a run."""
         return bool(self.session) and self.end_session and not self.code
 
 

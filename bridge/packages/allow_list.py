@@ -1,7 +1,7 @@
 """Whether a package may be used here. Pure.
 
-What is asked for and what that needs in turn are judged alike: each needs an entry of `allow` that
-has its name and, where the entry says so, its version.
+What is asked for needs an entry of `allow` with its name. What that needs in turn is allowed with
+it. The versions that an entry names hold for both.
 """
 
 from __future__ import annotations
@@ -39,33 +39,20 @@ def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed], place: str)
         raise _refused(tuple(dict.fromkeys(missing)), allow, place)
 
 
-def check_resolved(
-    found: Mapping[str, str], needed_by: Mapping[str, str], allow: Sequence[Allowed], place: str
-) -> None:
-    """Check that all resolved packages are allowed.
+def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
+    """Check the versions of resolved packages. What an allowed package needs is allowed.
 
     Args:
         found: Name to version.
-        needed_by: Name of an indirect dependency to that of a package that needs it.
 
     Raises:
-        PackageRefusedError: Something may not; the first is named, and what needs it.
+        PackageRefusedError: One has entries in `allow`, and none with that version.
     """
-    missing = [name for name in found if not entries_for(name, allow)]
-    if missing:
-        name = missing[0]
-        parent = needed_by.get(name, "")
-        about = f"{parent} needs {name}, which" if parent else f"{name}"
-        others = f" Nor {_is(missing[1:])} {_some(missing[1:])}." if missing[1:] else ""
-        message = f"{about} is not allowed here.{others}"
-        raise PackageRefusedError(message, remedy=_line(missing, allow, place))
     for name, version in found.items():
         entries = entries_for(name, allow)
-        if not any(_has(entry, version) for entry in entries):
+        if entries and not any(_has(entry, version) for entry in entries):
             texts = ", ".join(entry.text for entry in entries[:MAX_NAMED])
-            parent = needed_by.get(name, "")
-            about = f" (needed by {parent})" if parent else ""
-            message = f"{name} {version}{about} is not allowed here; of it there is {texts}."
+            message = f"{name} {version} is not allowed here; of it there is {texts}."
             raise PackageRefusedError(message, remedy=f"Ask for a version within {texts}.")
 
 
@@ -106,7 +93,7 @@ def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> Pa
     near = [
         match for name in names for match in difflib.get_close_matches(name, known, n=2, cutoff=0.6)
     ]
-    message = f"{_some(names)} {_is(names)} not allowed here."
+    message = f"{_some(names)} {'is' if len(names) == 1 else 'are'} not allowed here."
     if near:
         message += f" Near: {_some(tuple(dict.fromkeys(near)))}."
     message += f" Allowed: {_some([entry.text for entry in allow])}."
@@ -117,10 +104,6 @@ def _line(names: Sequence[str], allow: Sequence[Allowed], place: str) -> str:
     listed = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
     what = "it" if len(names) == 1 else "them"
     return f"To allow {what}, add {listed} to `allow` of [dependencies] in {place}."
-
-
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _some(names: Sequence[str]) -> str:

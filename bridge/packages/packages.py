@@ -7,15 +7,17 @@ and the directory that both come to. How packages are found and kept is `bridge.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
-import anyio.to_thread
 
 from bridge.callers.client import RunCaller
 from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.model import Json
 from bridge.model.requests import SCRIPT_OPENING, RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.settings import Settings, packages_dir, store_of
@@ -23,7 +25,7 @@ from bridge.settings import Settings, packages_dir, store_of
 if TYPE_CHECKING:
     from bridge.packages.requirements import Wanted
     from bridge.packages.resolver import Resolver
-    from bridge.packages.target import Target
+    from bridge.packages.target import Installed, Target
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +41,23 @@ class PackageSet:
         binds: The directory; nothing where no packages are needed.
         paths: What is joined to where imports look.
         target: The Python that it is for, as it was known then.
+        versions: Of all packages in the sandbox, the image's too.
+        pins: What fixes those that were resolved.
+        wheels: The directories that it is made of.
     """
 
     binds: tuple[Bind, ...] = ()
     paths: tuple[str, ...] = ()
     target: Target | None = None
+    versions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    pins: tuple[str, ...] = ()
+    wheels: tuple[Path, ...] = ()
+
+    def lacks(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """Return the requirements, normalised, that the sandbox does not meet."""
+        from bridge.packages.requirements import is_met
+
+        return tuple(text for text in texts if not is_met(text, self.versions))
 
 
 NOTHING = PackageSet()
@@ -71,26 +85,38 @@ def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
     return parse_requirements((*request.packages, *script.dependencies)), script.requires_python
 
 
+class Sandboxes(Protocol):
+    """Where packages are looked at and compiled; see `bridge.runs.sandboxes`."""
+
+    async def facts(self) -> tuple[Mapping[str, Any], Json]:
+        """Return what a guest tells of its sandbox, and the packages in it."""
+
+    async def look(self, source: Path, inside: str, task: str) -> bytes | None:
+        """Return what the sources of packages compile to, or their list of fonts."""
+
+    def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Start a job in the background."""
+
+
 class Packages:
     """Resolves the packages that runs ask for. Does no I/O before one does."""
 
-    def __init__(
-        self, settings: Settings, facts: Callable[[], Awaitable[Mapping[str, Any]]]
-    ) -> None:
-        """Make it.
-
-        Args:
-            facts: Returns what the guest of a sandbox tells, which names its Python.
-        """
+    def __init__(self, settings: Settings, sandboxes: Sandboxes) -> None:
         self._settings = settings
-        self._facts = facts
+        self._sandboxes = sandboxes
+        self._compiled: set[str] = set()
         self._directory = packages_dir(settings)
         self._resolver: Resolver | None = None
-        self._target: Target | None = None
+        self._target: tuple[Target, tuple[Installed, ...]] | None = None
         self._looking = anyio.Lock()
 
-    async def resolve(self, request: RunRequest, run: RunCaller) -> PackageSet:
+    async def resolve(
+        self, request: RunRequest, run: RunCaller, pins: tuple[str, ...] = ()
+    ) -> PackageSet:
         """Return the packages of a run, resolved and installed.
+
+        Args:
+            pins: Requirements that ask for nothing and fix the versions of a session.
 
         Raises:
             InvalidRequestError: A requirement or the program's metadata is malformed.
@@ -104,28 +130,50 @@ class Packages:
         if not wanted and not python:
             return NOTHING
         resolver = self._resolver_for(wanted)
-        return await self._resolved(wanted, python, await self._known_target(), resolver, run)
-
-    async def _resolved(
-        self,
-        wanted: tuple[Wanted, ...],
-        python: str,
-        target: Target,
-        resolver: Resolver | None,
-        run: RunCaller,
-    ) -> PackageSet:
         from bridge.packages.requirements import refused_python
 
+        target, installed = await self._known_target()
         refusal = refused_python(python, target.version)
         if refusal is not None:
             raise refusal
         if resolver is None:
             return PackageSet(target=target)
-        tree = await resolver.provide(wanted, target, run.report_preparation)
+        tree, lock = await resolver.provide(
+            wanted, target, run.report_preparation, installed=installed, pins=pins
+        )
+        versions = {one.name: one.version for one in installed}
+        versions |= {one.name: one.version for one in lock.packages}
+        fixed = tuple(f"{one.name}=={one.version}" for one in lock.packages)
         if tree is None:
-            return PackageSet(target=target)
+            return PackageSet(target=target, versions=versions, pins=fixed)
         bind = Bind(source=str(tree), inside=INSIDE, executable=True)
-        return PackageSet(binds=(bind,), paths=(INSIDE,), target=target)
+        return PackageSet(
+            binds=(bind,),
+            paths=(INSIDE,),
+            target=target,
+            versions=versions,
+            pins=fixed,
+            wheels=tuple(self._directory / "wheels" / one.sha256 for one in lock.packages),
+        )
+
+    def compile_later(self, packages: PackageSet) -> None:
+        """Have a set compiled in the background, for the runs that follow."""
+        target, tree = packages.target, "".join(bind.source for bind in packages.binds)
+        if target is None or not tree or tree in self._compiled or not target.abi:
+            return
+        from bridge.packages.bytecode import add_fonts, compile_set
+
+        self._compiled.add(tree)
+        tag = "cpython-{}{}".format(*target.version.split("."))
+        most = self._settings.dependencies.max_bytes
+        look = partial(self._sandboxes.look, inside=INSIDE)
+        compiled, listed = partial(look, task="bytecode"), partial(look, task="fonts")
+
+        async def job() -> None:
+            await compile_set(Path(tree), packages.wheels, tag, most, compiled)
+            await add_fonts(Path(tree), listed)
+
+        self._sandboxes.start_soon(job)
 
     def _resolver_for(self, wanted: tuple[Wanted, ...]) -> Resolver | None:
         if not wanted:
@@ -154,13 +202,14 @@ class Packages:
             )
         return self._resolver
 
-    async def _known_target(self) -> Target:
-        """Return the sandbox's Python, as the first sandbox that is asked for it tells."""
-        from bridge.packages.target import target_of
+    async def _known_target(self) -> tuple[Target, tuple[Installed, ...]]:
+        """Return the sandbox's Python and packages, as the first sandbox that is asked tells."""
+        from bridge.packages.target import installed_in, target_of
 
         async with self._looking:
             if self._target is None:
-                self._target = target_of(await self._facts())
+                facts, listed = await self._sandboxes.facts()
+                self._target = target_of(facts), installed_in(listed)
             return self._target
 
     def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:
@@ -179,7 +228,7 @@ class Packages:
 
         target = target_of(facts)
         if target != packages.target:
-            self._target = target
+            self._target = None
             message = "The sandbox has another Python than the one that packages were found for."
             raise PackageUnavailableError(message, remedy="Run it again: the new one is known now.")
         binds = facts.get("binds")
@@ -190,5 +239,4 @@ class Packages:
                 "The engine's machine does not see this one's files: share the directory with it "
                 "(`podman machine init --volume`), or set `cache` of [dependencies] to one that is."
             )
-            where = f"They are in {self._directory}."
-            raise PackageUnavailableError(message, host_detail=where, remedy=remedy)
+            raise PackageUnavailableError(message, remedy=remedy)

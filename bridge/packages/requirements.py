@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -20,6 +20,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from bridge.errors import InvalidRequestError, PackageRefusedError
+from bridge.model.requests import SCRIPT_OPENING
 
 MAX_REQUIREMENTS = 100  # Of one run; each is looked up on the index.
 
@@ -30,7 +31,7 @@ _KEYS = frozenset(("dependencies", "requires-python", "tool"))  # What the metad
 _MAX_KEYS, _MAX_KEY_CHARS = 20, 40
 """Others that are looked at: to compare each of thousands takes seconds."""
 
-_OPENING = "# /// script"
+_BLOCK = re.compile(r"(?m)^# /// script[ \t\r]*\n((?:^#(?: .*)?\r?\n)+)^# ///[ \t\r]*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +51,10 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """What a program's text says of what it needs.
-
-    Attributes:
-        requires_python: Specifiers; empty for any version.
-        line: Where the block begins.
-    """
+    """What a program's text says of what it needs; `requires_python` is empty for any version."""
 
     dependencies: tuple[str, ...] = ()
     requires_python: str = ""
-    line: int = 0
 
 
 def parse_requirements(texts: Iterable[str]) -> tuple[Wanted, ...]:
@@ -94,94 +89,56 @@ def _wanted(text: str) -> Wanted:
     return Wanted(text=str(requirement), name=requirement.name, requirement=requirement)
 
 
+def is_met(text: str, versions: Mapping[str, str]) -> bool:
+    """Return whether packages of some versions meet a normalised requirement."""
+    requirement = Requirement(text)
+    if requirement.marker is not None or requirement.extras:
+        # They depend on the sandbox's Python, or on more packages.
+        return False
+    version = versions.get(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
+
+
 def script_metadata(code: str) -> Script:
     """Return what a program's text says of what it needs.
 
     Raises:
         InvalidRequestError: Its metadata is malformed; the text says in which line.
     """
-    lines = code.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.rstrip() == _OPENING]
+    lines = enumerate(code.splitlines(), 1)
+    starts = [number for number, line in lines if line.rstrip() == SCRIPT_OPENING]
     if not starts:
         return Script()
-    if len(starts) > 1:
-        raise _malformed(starts[1] + 1, "there is a second `# /// script` block")
     first = starts[0]
-    end = _end(lines, first)
-    text = "\n".join(line[2:] for line in lines[first + 1 : end])
+    if len(starts) > 1:
+        raise _malformed(starts[1], "there is a second `# /// script` block")
+    block = _BLOCK.search(code)
+    if block is None:
+        raise _malformed(first, "its lines begin with `# `, and a line `# ///` ends it")
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(re.sub("(?m)^# ?", "", block[1]))
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        number = first + 1 + int(at[1]) if at else end
         why = re.sub(r"\s*\(at .*\)$", "", str(error))
-        raise _malformed(number, f"it is not TOML: {why}") from None
+        number = int(at[1]) if at else block[1].count("\n")
+        raise _malformed(first + number, f"it is not TOML: {why}") from None
     except (ValueError, RecursionError):
-        raise _malformed(first + 1, "a number in it is too long, or a value too deep") from None
+        raise _malformed(first, "a number in it is too long, or a value too deep") from None
     others = [key for key in document if key not in _KEYS and len(key) <= _MAX_KEY_CHARS]
     for key in others[:_MAX_KEYS]:
-        meant = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.8)
-        if meant:
-            place = _line_of(key, lines, first, end)
-            raise _malformed(place, f"{key!r:.80} means nothing; write `{meant[0]}`")
-    return Script(
-        dependencies=_dependencies(document.get("dependencies", []), lines, first, end),
-        requires_python=_python(document.get("requires-python", ""), lines, first, end),
-        line=first + 1,
-    )
-
-
-def _end(lines: Sequence[str], first: int) -> int:
-    """Return the index of the line that ends a block: the last that may, of the comment."""
-    closing = 0
-    for number in range(first + 1, len(lines)):
-        line = lines[number]
-        if line.rstrip() == "# ///":
-            closing = number
-        if line != "#" and not line.startswith("# "):
-            if not closing and line.startswith("#"):
-                raise _malformed(number + 1, "a line of it does not begin with `# `")
-            break
-    if not closing:
-        raise _malformed(first + 1, "there is no `# ///` to end it")
-    return closing
-
-
-def _dependencies(value: object, lines: Sequence[str], first: int, end: int) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _malformed(
-            _line_of("dependencies", lines, first, end), "`dependencies` must be a list of texts"
-        )
-    for item in value:
-        try:
-            if len(item) > MAX_REQUIREMENT_CHARS:
-                raise InvalidRequirement("it is too long")
-            Requirement(item)
-        except InvalidRequirement:
-            # Its own line, where it has one.
-            place = _line_of(item, lines, first, end)
-            raise _malformed(place, f"{item!r:.100} is no requirement") from None
-    return tuple(value)
-
-
-def _python(value: object, lines: Sequence[str], first: int, end: int) -> str:
-    place = _line_of("requires-python", lines, first, end)
-    if not isinstance(value, str):
-        raise _malformed(place, "`requires-python` must be a text")
+        if near := difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.8):
+            raise _malformed(first, f"{key!r:.80} means nothing; write `{near[0]}`")
+    wanted, python = document.get("dependencies", []), document.get("requires-python", "")
+    if not isinstance(wanted, list) or not all(isinstance(item, str) for item in wanted):
+        raise _malformed(first, "`dependencies` must be a list of texts")
     try:
-        if len(value) > MAX_REQUIREMENT_CHARS:
-            raise InvalidSpecifier("it is too long")
-        SpecifierSet(value)
+        if not isinstance(python, str) or len(python) > MAX_REQUIREMENT_CHARS:
+            raise InvalidSpecifier
+        SpecifierSet(python)
     except InvalidSpecifier:
-        raise _malformed(place, f"{value!r:.100} says nothing of versions") from None
-    return value
-
-
-def _line_of(text: str, lines: Sequence[str], first: int, end: int) -> int:
-    for number in range(first + 1, end):
-        if text in lines[number]:
-            return number + 1
-    return first + 1
+        why = f"`requires-python` is {python!r:.100}, which says nothing of versions"
+        raise _malformed(first, why) from None
+    return Script(dependencies=tuple(wanted), requires_python=python)
 
 
 def _malformed(line: int, why: str) -> InvalidRequestError:

@@ -10,6 +10,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -17,11 +18,12 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from bridge.errors import BridgeError, PackageUnavailableError
+from bridge.errors import BridgeError, PackageRefusedError, PackageUnavailableError
+from bridge.guest.protocol.distributions import LIGHTER
 from bridge.packages.allow_list import check_resolved, check_wanted, constraints
 from bridge.packages.requirements import Wanted
-from bridge.packages.sets import Lock, PackageSet, make_room, tidy
-from bridge.packages.target import Target
+from bridge.packages.sets import Lock, Locked, PackageSet, hold, make_room, too_large
+from bridge.packages.target import Installed, Target
 from bridge.packages.uv import Say, Uv
 from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
@@ -55,7 +57,7 @@ class Resolver:
         executable: str = "",
     ) -> None:
         self._dependencies = dependencies
-        self._sets = directory / "sets"
+        self._directory = directory
         self._store = store
         self._environ = environ
         self._place = place
@@ -64,8 +66,23 @@ class Resolver:
         # By set: of several runs one finds it.
         self._finding: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
-    async def provide(self, wanted: Sequence[Wanted], target: Target, say: Say) -> Path | None:
-        """Return a directory with what is asked for; None where a target needs none of it.
+    async def provide(
+        self,
+        wanted: Sequence[Wanted],
+        target: Target,
+        say: Say,
+        *,
+        installed: Sequence[Installed] = (),
+        pins: Sequence[str] = (),
+    ) -> tuple[Path | None, Lock]:
+        """Return a directory with what is asked for, and what that is.
+
+        Args:
+            installed: What the sandbox has without it.
+            pins: Requirements that ask for nothing and fix the versions of a session.
+
+        Returns:
+            The directory is None where a target needs none of it.
 
         Raises:
             PackageRefusedError: Something may not be used.
@@ -74,14 +91,16 @@ class Resolver:
         check_wanted(wanted, self._dependencies.allow, self._place)
         texts = [one.text for one in wanted]
         index = self._dependencies.index.rpartition("@")[2]
-        kept = PackageSet(self._sets, self._store, [*texts, target.digest, index])
+        around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
+        kept = PackageSet(self._directory, self._store, [*texts, target.digest, index, *around])
         lock = self._known.get(kept.name)
         if lock is None or self._stale(lock) or (lock.packages and not kept.touch(lock)):
             turn = self._finding.setdefault(kept.name, anyio.Lock())
+            finder = _Finder(wanted, installed, pins)
             try:
                 with anyio.fail_after(self._dependencies.timeout):
                     async with turn:
-                        lock = await self._provided(kept, wanted, target, say)
+                        lock = await self._provided(kept, finder, target, say)
             except TimeoutError:
                 seconds = self._dependencies.timeout
                 message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
@@ -90,19 +109,15 @@ class Resolver:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[kept.name] = lock
-        return kept.tree(lock) if lock.packages else None
+        return kept.tree(lock) if lock.packages else None, lock
 
     def _stale(self, lock: Lock) -> bool:
         days = self._dependencies.lock_days
         return bool(days) and time.time() - lock.made > days * _DAY
 
     def _judge(self, lock: Lock) -> None:
-        check_resolved(
-            {package.name: package.version for package in lock.packages},
-            {package.name: package.parent for package in lock.packages},
-            self._dependencies.allow,
-            self._place,
-        )
+        found = {package.name: package.version for package in lock.packages}
+        check_resolved(found, self._dependencies.allow)
 
     def _permitted(self, lock: Lock) -> bool:
         """Return whether all of a recorded set is still allowed: `allow` may have changed since."""
@@ -112,22 +127,30 @@ class Resolver:
             return False
         return True
 
-    async def _provided(
-        self, kept: PackageSet, wanted: Sequence[Wanted], target: Target, say: Say
-    ) -> Lock:
+    async def _provided(self, kept: PackageSet, finder: _Finder, target: Target, say: Say) -> Lock:
         """Return what a set came to, once it is installed."""
         old = await anyio.to_thread.run_sync(kept.read)
         if old is not None and not self._permitted(old):
             old = None
         there = old is not None and (not old.packages or kept.touch(old))
-        if old is not None and there and not self._stale(old):
-            return old
+        if old is not None and not self._stale(old):
+            if there:
+                return old
+            if old.refused and old.most == self._dependencies.max_bytes:
+                raise self._too_large(old, old.refused)
         place = await anyio.to_thread.run_sync(kept.begin)
         try:
-            uv = Uv(self._dependencies, self._environ, place, target, say, self._executable)
-            if old is not None and not self._stale(old):
-                return await self._installed(kept, old, uv, say, place)
-            return await self._found(kept, wanted, uv, say, place)
+            cache = self._directory / "uv"
+            uv = Uv(self._dependencies, self._environ, place, target, say, self._executable, cache)
+            if old is None or self._stale(old):
+                await say(f"resolving {', '.join(finder.texts)}"[:200])
+                limits = constraints(finder.names, self._dependencies.allow)
+                packages = await finder.find(uv, limits)
+                lock = Lock(packages=packages, made=time.time())
+                self._judge(lock)
+            else:
+                lock = old
+            await self._install(kept, lock, uv, say, place)
         except PackageUnavailableError as error:
             if old is None or not there:
                 raise
@@ -137,25 +160,100 @@ class Resolver:
             with anyio.CancelScope(shield=True):
                 remove = partial(shutil.rmtree, place, ignore_errors=True)
                 await anyio.to_thread.run_sync(remove)
-
-    async def _found(
-        self, kept: PackageSet, wanted: Sequence[Wanted], uv: Uv, say: Say, place: Path
-    ) -> Lock:
-        await say(f"resolving {', '.join(one.text for one in wanted)}"[:200])
-        limits = constraints([one.name for one in wanted], self._dependencies.allow)
-        packages = await uv.resolve([one.text for one in wanted], limits)
-        lock = Lock(packages=packages, made=time.time())
-        self._judge(lock)
-        return await self._installed(kept, lock, uv, say, place)
-
-    async def _installed(self, kept: PackageSet, lock: Lock, uv: Uv, say: Say, place: Path) -> Lock:
-        into = place / "installed" if lock.packages else None
-        if into is not None:
-            dependencies = self._dependencies
-            await say(f"installing {', '.join(package.name for package in lock.packages)}"[:200])
-            room = partial(make_room, self._sets, dependencies.cache_bytes)
-            await anyio.to_thread.run_sync(room)
-            await uv.install(lock.packages, into)
-            await anyio.to_thread.run_sync(tidy, into, dependencies.max_bytes)
-        await anyio.to_thread.run_sync(kept.keep, lock, into)
+        room = partial(make_room, self._directory, self._dependencies.cache_bytes)
+        await anyio.to_thread.run_sync(room)
         return lock
+
+    async def _install(self, kept: PackageSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
+        """Unpack the wheels that are not there yet, and make a set of all."""
+        most = self._dependencies.max_bytes
+        sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}
+        try:
+            if sum(sizes.values()) > most:
+                raise too_large(most, sizes)
+            with ExitStack() as stack:
+                # From here on no other bridge may evict wheels that are in no set yet.
+                wheels = hold(self._directory / "wheels")
+                await anyio.to_thread.run_sync(stack.enter_context, wheels)
+                missing = [each for each in lock.packages if not kept.wheel(each).exists()]
+                into = place / "installed"
+                if missing:
+                    await say(f"installing {', '.join(each.name for each in missing)}"[:200])
+                    await uv.install(missing, into)
+                for each in missing:
+                    made = into / each.sha256
+                    await anyio.to_thread.run_sync(kept.keep_wheel, each, made, most)
+                if lock.packages and not kept.touch(lock):
+                    await anyio.to_thread.run_sync(kept.keep, lock, place, most)
+        except PackageRefusedError as error:
+            if "max_bytes" not in error.message:
+                raise
+            # What was unpacked tells no sizes, since it was stopped.
+            told = error.message if "largest" in error.message else too_large(most, sizes).message
+            lock = Lock(packages=lock.packages, made=lock.made, refused=told, most=most)
+            await anyio.to_thread.run_sync(kept.remember, lock)
+            raise self._too_large(lock, told) from None
+        await anyio.to_thread.run_sync(kept.remember, lock)
+
+    def _too_large(self, lock: Lock, message: str) -> PackageRefusedError:
+        """Return the refusal of packages that cannot be installed, with what to ask for instead."""
+        names = {package.name for package in lock.packages}
+        lighter = [f'for {name} "{LIGHTER[name]}"' for name in sorted(names & LIGHTER.keys())]
+        ask = f"Ask {', '.join(lighter)}" if lighter else "Ask for less"
+        remedy = f"{ask}; or the person who runs the bridge raises `max_bytes`."
+        return PackageRefusedError(message, remedy=remedy)
+
+
+class _Finder:
+    """What is asked for, and the environment that it joins: both are resolved together."""
+
+    def __init__(
+        self, wanted: Sequence[Wanted], installed: Sequence[Installed], pins: Sequence[str]
+    ) -> None:
+        self.names = [one.name for one in wanted]
+        self.texts = [one.text for one in wanted]
+        self._installed = {one.name: one for one in installed}
+        self._pins = pins
+
+    async def find(self, uv: Uv, limits: Sequence[str]) -> tuple[Locked, ...]:
+        """Return what has to join the environment so that all of it fits together."""
+        limits = [*limits, *self._pins]
+        if self._installed:
+            fixed = [f"{one.name}=={one.version}" for one in self._installed.values()]
+            try:
+                found = await uv.resolve(self.texts, [*limits, *fixed], explain=False)
+                return self._missing(found)
+            except PackageUnavailableError:
+                # Some of it has to be replaced.
+                pass
+        found = await uv.resolve(self.texts, limits)
+        more: set[str] = set()
+        while new := self._broken_by(found) - {each.name for each in found} - more:
+            more |= new
+            try:
+                found = await uv.resolve([*self.texts, *sorted(more)], limits, explain=False)
+            except PackageUnavailableError as error:
+                logger.warning("%s cannot be replaced: %s", ", ".join(more), error.message)
+                break
+        return self._missing(found)
+
+    def _missing(self, found: Sequence[Locked]) -> tuple[Locked, ...]:
+        """Return the packages that are not there in the same version, or whose needs change."""
+        broken = self._broken_by(found)
+        return tuple(each for each in found if each.name in broken or not self._has(each))
+
+    def _has(self, package: Locked) -> bool:
+        installed = self._installed.get(package.name)
+        return installed is not None and installed.version == package.version
+
+    def _broken_by(self, found: Sequence[Locked]) -> set[str]:
+        """Return the installed packages that need one which is replaced, in turn too."""
+        replaced = {each.name for each in found if not self._has(each)} & self._installed.keys()
+        broken: set[str] = set()
+        while more := {
+            one.name
+            for one in self._installed.values()
+            if one.name not in broken and {*one.requires} & (replaced | broken)
+        }:
+            broken |= more
+        return broken

@@ -1,14 +1,17 @@
-"""Sets of packages: what requirements come to, in the store, and what that is on disk.
+"""Packages on disk: each wheel once, and sets of them, which are what programs see.
 
-    <digest>/   packages, installed, as programs see them
-    work-*/     where a bridge's uv works meanwhile
+    wheels/<sha256>/   one wheel, unpacked
+    sets/<digest>/     hard links to the files of the wheels of a set
+    sets/work-*/       where a bridge's uv works meanwhile
+    uv/                uv's cache, with what indexes answered
 
-Owns the names, what installed packages may be, and what is removed when room is needed. What is
-installed is complete before it has its name, and never changed.
+Owns the names, what an unpacked wheel may be, and what is evicted when room is needed. A wheel and
+a set are complete before they have their names. Only bytecode is added to them later.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -17,8 +20,8 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,8 +31,8 @@ from bridge.store import Store
 MAX_ENTRIES = 50_000  # Files and directories of a set: the largest have half of that.
 MAX_SETS = 2000  # Choices that are remembered, of some kilobytes each.
 
-KEPT_SECONDS = 2 * 24 * 3600.0
-"""A set used this recently is never removed: a program may be using it."""
+KEPT_SECONDS = 60.0
+"""A set used this recently is never evicted: its sandbox may not have mounted it yet."""
 
 LEFT_SECONDS = 2 * 3600.0
 """After which what was begun was left by a dead bridge: no run waits as long."""
@@ -43,14 +46,14 @@ class Locked:
     """One package that was chosen.
 
     Attributes:
-        hashes: SHA-256 of each file that it may come from.
-        parent: Name of a package that needs it; empty for what was asked for.
+        sha256: Of the wheel.
+        size: Of the wheel, in bytes; 0 where the index does not say.
     """
 
     name: str
     version: str
-    hashes: tuple[str, ...]
-    parent: str
+    sha256: str
+    size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +62,21 @@ class Lock:
 
     Attributes:
         made: When that was found out.
+        refused: Why they are not installed, if they are too large.
+        most: The limit for which that holds, in bytes.
     """
 
     packages: tuple[Locked, ...]
     made: float
+    refused: str = ""
+    most: int = 0
 
 
 class PackageSet:
     """One set. Methods block, and are for threads, but for `tree` and `touch`.
 
     Args:
-        directory: Of all sets; made when needed.
+        directory: Of all wheels and sets; made when needed.
         store: Where what it came to is kept.
         texts: What the set is of; equal for the same set only.
     """
@@ -81,100 +88,205 @@ class PackageSet:
 
     def tree(self, lock: Lock) -> Path:
         """Return the directory of the installed packages, which may not exist yet."""
-        return self._directory / digest_of([self.name, *map(repr, lock.packages)])
+        return self._directory / "sets" / digest_of(package.sha256 for package in lock.packages)
+
+    def wheel(self, package: Locked) -> Path:
+        """Return the directory of an unpacked wheel, which may not exist yet."""
+        return self._directory / "wheels" / package.sha256
 
     def touch(self, lock: Lock) -> bool:
         """Record that the installed packages are used; return False if they are not there."""
-        tree = self.tree(lock)
         try:
-            if time.time() - tree.stat().st_mtime > 3600.0:
-                os.utime(tree)
+            os.utime(self.tree(lock))
         except OSError:
             return False
         return True
 
     def begin(self) -> Path:
-        """Return a new directory to work in, which the caller removes.
-
-        Raises:
-            PackageUnavailableError: It cannot be made.
-        """
+        """Return a new directory to work in, which the caller removes."""
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
             # Where a bridge is root, its programs are "nobody", who must be able to read packages.
-            for path in (self._directory.parent, self._directory):
+            for path in (self._directory, self._directory / "wheels", self._directory / "sets"):
+                path.mkdir(parents=True, exist_ok=True)
                 if path.stat().st_uid == os.geteuid():
                     path.chmod(0o755)
-            return Path(tempfile.mkdtemp(dir=self._directory, prefix=_WORK))
+            return Path(tempfile.mkdtemp(dir=self._directory / "sets", prefix=_WORK))
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise _unwritable(error) from None
 
     def read(self) -> Lock | None:
         """Return what the set came to; None if that is not known."""
         try:
             with self._store.reading() as kept:
                 document = json.loads(kept.get(_KIND, "", self.name) or b"null")
-            packages = [
-                Locked(**{**each, "hashes": tuple(each["hashes"])}) for each in document["packages"]
-            ]
-            return Lock(packages=tuple(packages), made=float(document["made"]))
+            packages = tuple(Locked(**each) for each in document["packages"])
+            return Lock(**{**document, "packages": packages})
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    def keep(self, lock: Lock, made: Path | None) -> None:
-        """Keep what the set came to, and what was installed, for programs from now on.
-
-        Raises:
-            PackageUnavailableError: It cannot be written.
-        """
-        tree = self.tree(lock)
+    def remember(self, lock: Lock) -> None:
+        """Keep what the set came to."""
         try:
-            # Another bridge may have been faster, with the same.
-            if made is not None and not tree.exists():
-                made.rename(tree)
             with self._store.writing() as kept:
                 kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
                 kept.prune(_KIND, most=MAX_SETS)
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise _unwritable(error) from None
 
-    def _unwritable(self, error: OSError) -> PackageUnavailableError:
-        message = f"Packages cannot be kept: {error.strerror or error}."
-        remedy = "The person who runs the bridge can set `cache` of [dependencies]."
-        return PackageUnavailableError(message, host_detail=f"In {self._directory}.", remedy=remedy)
+    def keep_wheel(self, package: Locked, made: Path, max_bytes: int) -> None:
+        """Keep an unpacked wheel, for all sets from now on.
+
+        Raises:
+            PackageRefusedError: There is something in it that may not be.
+            PackageUnavailableError: It cannot be written.
+        """
+        try:
+            tidy(made, max_bytes)
+            # Another bridge may have been faster, with the same.
+            if not self.wheel(package).exists():
+                made.rename(self.wheel(package))
+        except OSError as error:
+            raise _unwritable(error) from None
+
+    def keep(self, lock: Lock, work: Path, max_bytes: int) -> None:
+        """Keep a set of wheels that are there, for programs from now on.
+
+        Raises:
+            PackageRefusedError: They are too large together.
+            PackageUnavailableError: It cannot be written.
+        """
+        made, tree = work / "set", self.tree(lock)
+        try:
+            sizes, entries = {}, 0
+            for package in lock.packages:
+                counted = list(_entries(self.wheel(package)))
+                sizes[f"{package.name} {package.version}"] = sum(one.st_size for one in counted)
+                entries += len(counted)
+                link_tree(self.wheel(package), made)
+            if sum(sizes.values()) > max_bytes or entries > MAX_ENTRIES:
+                raise too_large(max_bytes, sizes, "unpacked")
+            made.chmod(0o755)
+            if not tree.exists():
+                made.rename(tree)
+            os.utime(tree)
+        except OSError as error:
+            raise _unwritable(error) from None
+
+
+def _unwritable(error: OSError) -> PackageUnavailableError:
+    message = f"Packages cannot be kept: {error.strerror or error}."
+    remedy = "The person who runs the bridge can set `cache` of [dependencies], or make room there."
+    return PackageUnavailableError(message, remedy=remedy)
+
+
+def link_tree(source: Path, into: Path) -> None:
+    """Make a directory's files appear in another one, as hard links where that is possible.
+
+    A file that is there already stays.
+    """
+    for place, _, files in os.walk(source):
+        below = into / Path(place).relative_to(source)
+        # Two wheels may have a file and a directory of one name; then the first stays.
+        with suppress(FileExistsError, NotADirectoryError):
+            below.mkdir(parents=True, exist_ok=True)
+            for name in files:
+                with suppress(FileExistsError):
+                    _link(Path(place, name), below / name)
+
+
+def _link(source: Path, path: Path) -> None:
+    try:
+        path.hardlink_to(source)
+    except FileExistsError:
+        raise
+    except OSError:
+        # No hard links here, or no further ones of this file.
+        shutil.copy2(source, path)
+
+
+@contextmanager
+def hold(path: Path, *, alone: bool = False, wait: bool = True) -> Iterator[bool]:
+    """Lock a directory or file, so that no bridge evicts or changes it; yield whether that worked.
+
+    Args:
+        alone: Whether no other holder is tolerated.
+        wait: Whether to wait for others, rather than to yield False.
+
+    Raises:
+        OSError: It is not there.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+        try:
+            fcntl.flock(descriptor, how | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 def make_room(directory: Path, most: int) -> None:
-    """Remove what was not used for longest, where the sets in a directory take too much. Blocks.
+    """Evict the sets that were used longest ago, and wheels of no set, until the rest fits. Blocks.
 
-    Raises:
-        PackageUnavailableError: All of it was used lately, and there is too much.
+    A set that a sandbox has mounted stays, and so does one that was used a moment ago.
     """
-    now = time.time()
-    found = []
-    for path in directory.iterdir():
+    with hold(directory / "wheels", alone=True, wait=False) as alone:
+        # Another bridge is installing: its wheels have no set yet. The next one makes room.
+        if alone:
+            _make_room(directory, most, time.time())
+
+
+def _make_room(directory: Path, most: int, now: float) -> None:
+    sets: list[tuple[float, Path | None]] = [(0.0, None)]
+    for path in (directory / "sets").iterdir():
         with suppress(OSError):
             used = path.stat().st_mtime
-            if path.name.startswith(_WORK) and now - used > LEFT_SECONDS:
+            if not path.name.startswith(_WORK):
+                sets.append((used, path))
+            elif now - used > LEFT_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
-            found.append((used, sum(one.st_size for one in _entries(path)), path))
-    total = sum(size for _, size, _ in found)
-    for used, size, path in sorted(found):
-        if total > most and now - used > KEPT_SECONDS:
+    wheels = {path: _size(path) for path in (directory / "wheels").iterdir()}
+    # Where there are no hard links, a set takes room of its own.
+    copies = {path: _size(path) for _, path in sets if path is not None and not _is_shared(path)}
+    total = sum(wheels.values()) + sum(copies.values())
+    for used, oldest in sorted(sets, key=lambda each: each[0]):
+        if total <= most or now - used < KEPT_SECONDS:
+            return
+        if oldest is not None:
+            total -= copies.get(oldest, 0) if _evict(oldest) else 0
+        for wheel in [each for each in wheels if not _is_shared(each)]:
+            if total > most and _evict(wheel):
+                total -= wheels.pop(wheel)
+
+
+def _size(place: Path) -> int:
+    return sum(one.st_size for one in _entries(place))
+
+
+def _is_shared(place: Path) -> bool:
+    """Return whether a set and a wheel have the same files."""
+    with suppress(OSError):
+        return any(path.stat().st_nlink > 1 for path in place.glob("*.dist-info/METADATA"))
+    return False
+
+
+def _evict(path: Path) -> bool:
+    """Remove a directory unless a bridge uses it; return whether it is gone."""
+    with suppress(OSError), hold(path, alone=True, wait=False) as unused:
+        if unused:
             # Out of sight first: half a set must never be taken for one.
-            away = path.with_name(f"{_WORK}{path.name}")
-            with suppress(OSError):
-                path.rename(away)
+            away = path.parent.parent / "sets" / f"{_WORK}{path.name}"
+            path.rename(away)
             shutil.rmtree(away, ignore_errors=True)
-            total -= size
-    if total > most:
-        message = f"The packages that are kept take {total // 1024**2:,} MiB, which is too much."
-        remedy = "The person who runs the bridge can raise `cache_bytes` of [dependencies]."
-        raise PackageUnavailableError(message, host_detail=f"In {directory}.", remedy=remedy)
+            return True
+    return False
 
 
 def tidy(tree: Path, max_bytes: int) -> None:
-    """Make what was installed plain files of fixed modes that everybody may read. Blocks.
+    """Make an unpacked wheel plain files of fixed modes that everybody may read. Blocks.
 
     What an interpreter would run at its start is removed.
 
@@ -200,17 +312,33 @@ def tidy(tree: Path, max_bytes: int) -> None:
             entries += 1
             size += found.st_size
     if entries > MAX_ENTRIES or size > max_bytes:
-        raise too_large()
+        raise too_large(max_bytes)
 
 
-def too_large() -> PackageRefusedError:
-    """Return the refusal of packages beyond the bounds."""
+def too_large(
+    most: int, sizes: Mapping[str, int] | None = None, what: str = "to download"
+) -> PackageRefusedError:
+    """Return the refusal of packages beyond the bounds.
+
+    Args:
+        most: The limit, in bytes.
+        sizes: Bytes of each package, as far as they are known.
+        what: What these are of it.
+    """
     message = (
-        "The packages are larger than a run's may be (`max_bytes`), or have more than "
-        f"{MAX_ENTRIES:,} files."
+        f"The packages are larger than a run's may be (`max_bytes`: {_mib(most)}), or have more "
+        f"than {MAX_ENTRIES:,} files."
     )
+    if sizes and any(sizes.values()):
+        largest = sorted(sizes.items(), key=lambda each: -each[1])[:3]
+        named = ", ".join(f"{name} {_mib(size)}" for name, size in largest)
+        message += f" Together they have {_mib(sum(sizes.values()))} {what}; the largest: {named}."
     remedy = "Ask for less; or the person who runs the bridge raises `max_bytes`."
     return PackageRefusedError(message, remedy=remedy)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 1024**2:,.0f} MiB"
 
 
 def within(place: Path, most: int) -> bool:

@@ -8,10 +8,14 @@ import re
 import sys
 import sysconfig
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from bridge.errors import PackageUnavailableError
+from bridge.guest.protocol.distributions import normalised
+
+_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _MACHINES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 
@@ -19,6 +23,19 @@ _CPYTHON = sys.implementation.name == "cpython"
 
 _GLIBC = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 """Minor versions of glibc 2 that uv knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A package that a sandbox has of its own: its image's, or an environment's of the host.
+
+    Attributes:
+        requires: Names of the packages that it needs.
+    """
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +81,24 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.implementation} {self.version} on {self.machine} ({self.libc or 'no libc'})"
+
+
+def installed_in(listed: object) -> tuple[Installed, ...]:
+    """Return the packages that a guest lists, as far as they can be compared with an index's."""
+    from packaging.version import InvalidVersion, Version
+
+    found = []
+    for entry in listed if isinstance(listed, list) else []:
+        match entry:
+            case [str(name), str(version), [*requires]] if _NAME.fullmatch(name):
+                with suppress(InvalidVersion):
+                    # A distribution's own mark behind "+" is on no index.
+                    public = Version(version).public
+                    names = (normalised(each) for each in requires if isinstance(each, str))
+                    found.append(
+                        Installed(name=normalised(name), version=public, requires=(*names,))
+                    )
+    return tuple(sorted(found[:2000], key=lambda one: one.name))
 
 
 def target_of(facts: Mapping[str, Any]) -> Target:

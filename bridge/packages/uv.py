@@ -14,15 +14,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.guest.protocol import distributions
 from bridge.packages.sets import Locked, too_large, within
 from bridge.packages.target import Target
 from bridge.settings.dependencies import Dependencies
@@ -80,10 +83,11 @@ class Uv:
 
     Args:
         environ: The bridge's environment.
-        place: A directory of its own, for its cache too; the caller removes it.
+        place: A directory of its own; the caller removes it.
         target: The Python that packages are for; None for the bridge's own.
         say: Told what is downloaded.
         executable: Stands in for the uv of this machine.
+        cache: Where answers of indexes are kept; None for nowhere.
 
     Raises:
         PackageUnavailableError: There is no uv.
@@ -97,6 +101,7 @@ class Uv:
         target: Target | None,
         say: Say,
         executable: str = "",
+        cache: Path | None = None,
     ) -> None:
         self._dependencies = dependencies
         self._environ = surroundings(environ, dependencies, place)
@@ -107,35 +112,49 @@ class Uv:
             message = "Packages need uv, which is not installed with the bridge."
             remedy = 'Install it with `pip install "mcp-code-bridge[packages]"`.'
             raise PackageUnavailableError(message, remedy=remedy)
-        self._options = _options(dependencies, place, target)
+        self._cache = cache or place / "cache"
+        self._options = _options(dependencies, target)
 
     async def resolve(
-        self, texts: Sequence[str], limits: Sequence[str], *, alone: bool = False
+        self,
+        texts: Sequence[str],
+        limits: Sequence[str],
+        *,
+        alone: bool = False,
+        explain: bool = True,
     ) -> tuple[Locked, ...]:
-        """Return the packages that requirements come to, with the hashes of their files.
+        """Return the packages that requirements come to, with the hashes of their wheels.
 
         Args:
             limits: Requirements that ask for nothing and bound versions.
-            alone: Whether to leave out what they need in turn, and maybe hashes.
+            alone: Whether to leave out what they need in turn.
+            explain: Whether to look for what there is instead, for the error.
 
         Raises:
             PackageRefusedError: Something would come from elsewhere than the index.
             PackageUnavailableError: Nothing fits; the error says what there is.
         """
         wanted, bounds = self._place / "wanted.txt", self._place / "bounds.txt"
-        answer = self._place / "answer.txt"
+        answer = self._place / "pylock.toml"
         wanted.write_text("\n".join([*texts, ""]))
         bounds.write_text("\n".join([*limits, ""]))
         # uv would take over versions and hashes from what is there.
         answer.unlink(missing_ok=True)
         words = [
-            *("compile", *self._options, "--generate-hashes", "--no-header"),
-            *("--annotation-style", "line", "--constraints", str(bounds)),
+            *("compile", *self._options, "--generate-hashes", "--no-header", "--quiet"),
+            *(["--constraints", str(bounds)] if limits else []),
             *("--output-file", str(answer), *(["--no-deps"] if alone else []), str(wanted)),
         ]
-        status, said = await self._run(words)
+        async with self._watched(self._cache):
+            if not await anyio.to_thread.run_sync(within, self._cache, READ_BYTES):
+                # It only grows. Other bridges that use it are waited for.
+                await self._run(["cache", "clean", "--quiet"], self._cache)
+            status, said = await self._run(["pip", *words], self._cache)
+            if status != 0 and _UNREACHED.search(said):
+                # What the index answered before may be enough.
+                status = (await self._run(["pip", *words, "--offline"], self._cache))[0]
         if status != 0:
-            raise await self._not_found(texts, limits, said, alone=alone)
+            raise await self._not_found(texts, limits, said, explain=explain and not alone)
         try:
             with answer.open("rb") as file:
                 text = file.read(MAX_ANSWER_BYTES).decode("utf-8", "replace")
@@ -144,48 +163,67 @@ class Uv:
         return parse_answer(text)
 
     async def install(self, packages: Iterable[Locked], into: Path) -> None:
-        """Install packages with the recorded hashes, and nothing else, into a directory.
+        """Unpack wheels with the recorded hashes, and nothing else, each into `into/<sha256>`.
 
         Raises:
             PackageUnavailableError: They are not on the index, or not what was recorded.
         """
-        listed = self._place / "locked.txt"
-        listed.write_text("".join(map(_line, packages)))
-        words = [
-            *("install", *self._options, "--require-hashes", "--no-deps"),
-            *("--link-mode", "hardlink", "--target", str(into), "--requirements", str(listed)),
-        ]
-        status, said = await self._run(words)
-        if status != 0:
-            message = f"What was chosen cannot be installed. uv says: {_words(said, self._place)}"
+        several = anyio.CapacityLimiter(4)
+        # Of its own, so that what a wheel comes to is bounded.
+        cache = self._place / "cache"
+        problems = []
+
+        async def unpack(package: Locked) -> None:
+            listed = self._place / f"{package.sha256}.txt"
+            listed.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
+            words = [
+                *("pip", "install", *self._options, "--require-hashes", "--no-deps"),
+                *("--link-mode", "hardlink", "--target", str(into / package.sha256)),
+                *("--requirements", str(listed)),
+            ]
+            async with several:
+                status, said = await self._run(words, cache)
+            if status != 0:
+                problems.append(_words(said, self._place))
+
+        async with self._watched(self._place), anyio.create_task_group() as tasks:
+            for package in packages:
+                tasks.start_soon(unpack, package)
+        if problems:
+            message = f"A package that was chosen could not be installed. uv says: {problems[0]}"
             raise PackageUnavailableError(message, remedy=_TRY_AGAIN)
 
-    async def _run(self, words: Sequence[str]) -> tuple[int, str]:
-        """Run uv to its end; return its status and the end of what it wrote.
-
-        Cancelled, it and all that it started are killed first.
-
-        Raises:
-            PackageRefusedError: It writes more than it may.
-            PackageUnavailableError: It cannot be started.
-        """
+    @asynccontextmanager
+    async def _watched(self, place: Path) -> AsyncIterator[None]:
+        """End what is done inside when more is written to a directory than may be."""
         # What is installed is in the cache as well.
-        most = 2 * self._dependencies.max_bytes + READ_BYTES
+        most = 2 * self._dependencies.max_bytes + 2 * READ_BYTES
         small = True
 
         async def watch() -> None:
             nonlocal small
             while small:
                 await anyio.sleep(WATCH_SECONDS)
-                small = await anyio.to_thread.run_sync(within, self._place, most)
+                small = await anyio.to_thread.run_sync(within, place, most)
             scope.cancel()
 
+        with anyio.CancelScope() as scope:
+            async with background_task(watch):
+                yield
+        if not small:
+            raise too_large(self._dependencies.max_bytes)
+
+    async def _run(self, words: Sequence[str], cache: Path) -> tuple[int, str]:
+        """Run uv to its end; return its status and the end of what it wrote.
+
+        Cancelled, it and all that it started are killed first.
+        """
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
             # A start that is cut short leaves a process that must be reaped.
             with anyio.CancelScope(shield=True):
                 process = await anyio.open_process(
-                    [*argv, self._executable, "pip", *words],
+                    [*argv, self._executable, *words, "--cache-dir", str(cache)],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
@@ -195,38 +233,42 @@ class Uv:
                 )
         except OSError as error:
             raise PackageUnavailableError(f"uv cannot be started: {error.strerror}.") from None
-        said = ""
-        with anyio.CancelScope() as scope:
-            try:
-                async with background_task(watch):
-                    assert process.stdout is not None  # it was asked for
-                    line = ""
-                    async for data in process.stdout:
-                        text = data.decode("utf-8", "replace")
-                        said = (said + text)[-MAX_SAID:]
-                        whole, _, line = f"{line[-MAX_SAID:]}{text}".rpartition("\n")
-                        for name, size in _DOWNLOADING.findall(whole):
-                            await self._say(f"fetching {name} ({size})")
-                    await process.wait()
-            finally:
-                await _end(process)
-        if not small:
-            raise too_large()
+        said = line = ""
+        try:
+            assert process.stdout is not None  # it was asked for
+            async for data in process.stdout:
+                text = data.decode("utf-8", "replace")
+                said = (said + text)[-MAX_SAID:]
+                whole, _, line = f"{line[-MAX_SAID:]}{text}".rpartition("\n")
+                for name, size in _DOWNLOADING.findall(whole):
+                    await self._say(f"fetching {name} ({size})")
+            await process.wait()
+        finally:
+            await _end(process)
         return process.returncode or 0, said
 
     async def _not_found(
-        self, texts: Sequence[str], limits: Sequence[str], said: str, *, alone: bool
+        self, texts: Sequence[str], limits: Sequence[str], said: str, *, explain: bool
     ) -> PackageUnavailableError:
         """Return the error on what uv did not find, with what there is instead."""
         words = _words(said, self._place)
-        parts = [f"{', '.join(texts)[:200]} cannot be had. uv says: {words}"]
-        if re.search(r"Failed to fetch|error sending request|Request failed", said):
-            return PackageUnavailableError(parts[0], remedy=_TRY_AGAIN)
+        parts = [f"{', '.join(texts)[:200]} cannot be resolved. uv says: {words}"]
+        if _UNREACHED.search(said):
+            trust = "certificate" in said
+            return PackageUnavailableError(parts[0], remedy=_TRUST if trust else _TRY_AGAIN)
         allowed = [text for text in limits if re.search(rf"\b{_name(text)}\b", words)]
         if allowed:
-            parts.append(f"Not more is allowed here than {', '.join(allowed)[:200]}.")
+            parts.append(f"Versions are limited here to {', '.join(allowed)[:200]}.")
         names = sorted({_name(text) for text in texts})
-        if not alone and [*texts] != names:
+        meant = [
+            f'for {name} ask for "{to}"' for name in names if (to := distributions.meant(name))
+        ]
+        meant += [f"leave {name} out: Python has it" for name in names if name in _STANDARD]
+        if meant:
+            remedy = "; ".join(meant)
+            remedy = f"{remedy[0].upper()}{remedy[1:]}."
+            return PackageUnavailableError(" ".join(parts), remedy=remedy)
+        if explain and [*texts] != names:
             with suppress(PackageUnavailableError, PackageRefusedError):
                 found = await self.resolve(names, limits, alone=True)
                 there = ", ".join(f"{package.name} {package.version}" for package in found)
@@ -235,17 +277,23 @@ class Uv:
         return PackageUnavailableError(" ".join(parts), remedy=remedy)
 
 
+_STANDARD = sys.stdlib_module_names
+_UNREACHED = re.compile("Failed to fetch|error sending request|Request failed")
 _TRY_AGAIN = (
     "Try again; if it stays so, `mcp-code-bridge doctor` tells the person who runs the bridge "
     "whether the index answers."
 )
+_TRUST = (
+    "The person who runs the bridge puts SSL_CERT_FILE into its entry in the client; "
+    "`mcp-code-bridge install` copies it from a terminal that has it."
+)
 _DOWNLOADING = re.compile(r"Downloading (\S{1,200}) \(([\d.]{1,9}[kMG]?i?B)\)")
 
 
-def _options(dependencies: Dependencies, place: Path, target: Target | None) -> list[str]:
+def _options(dependencies: Dependencies, target: Target | None) -> list[str]:
     words = [
         *("--no-build", "--keyring-provider", "disabled", "--no-python-downloads"),
-        *("--color", "never", "--cache-dir", str(place / "cache"), "--python", sys.executable),
+        *("--color", "never", "--python", sys.executable),
     ]
     if target is not None:
         words += ["--python-version", target.version, "--python-platform", target.uv_platform]
@@ -277,50 +325,44 @@ def surroundings(
     }
 
 
-_PACKAGE = re.compile(
-    r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[A-Za-z0-9.!+_-]+)(?: ;.*)?"
-    r"(?P<hashes>(?: --hash=sha256:[0-9a-f]{64})*)(?: +# via (?P<via>.*))?"
-)
-
-
 def parse_answer(text: str) -> tuple[Locked, ...]:
-    """Return the packages that uv chose, from the requirements file that it wrote.
+    """Return the packages that uv chose, from the lock file (PEP 751) that it wrote.
 
     Raises:
         PackageRefusedError: One is wanted from elsewhere than the index.
         PackageUnavailableError: It is not understood, or there are too many.
     """
-    found = []
-    # A package has several lines: its version, its hashes, and what needs it.
-    for line in re.sub(r"\s*\\?\n\s+", " ", text).splitlines():
-        package = _PACKAGE.fullmatch(line)
-        if package is not None:
-            parents = (package["via"] or "-").split(", ")
-            parent = "" if any(each.startswith("-") for each in parents) else parents[0]
-            hashes = tuple(re.findall("sha256:([0-9a-f]+)", package["hashes"]))
-            name, version = package["name"], package["version"]
-            found.append(Locked(name=name, version=version, hashes=hashes, parent=parent))
-        elif " @ " in line:
-            message = f"{line.partition(' @ ')[0]:.100} would come from an address."
-            remedy = "Only the index is used here: ask for another version of what needs it."
-            raise PackageRefusedError(message, remedy=remedy)
-        elif line and not line.startswith("--"):
-            message = f"uv answered something that is not understood: {line!r:.200}."
-            raise PackageUnavailableError(message, remedy="Update uv.")
-    if len(found) > MAX_PACKAGES:
-        message = f"What was asked for needs more than {MAX_PACKAGES} packages."
-        raise PackageUnavailableError(message, remedy="Ask for less.")
-    return tuple(found)
+    try:
+        packages = tomllib.loads(text).get("packages", [])
+        if len(packages) > MAX_PACKAGES:
+            message = f"What was asked for needs more than {MAX_PACKAGES} packages."
+            raise PackageUnavailableError(message, remedy="Ask for less.")
+        return tuple(map(_locked, packages))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        message = f"uv answered something that is not understood: {error!r:.200}."
+        raise PackageUnavailableError(message, remedy="Update uv.") from None
 
 
-def _line(package: Locked) -> str:
-    hashes = "".join(f" --hash=sha256:{digest}" for digest in package.hashes)
-    return f"{package.name}=={package.version}{hashes}\n"
+def _locked(package: Mapping[str, Any]) -> Locked:
+    if "wheels" not in package:
+        message = f"{package['name']:.100} would come from an address."
+        remedy = "Only the index is used here: ask for another version of what needs it."
+        raise PackageRefusedError(message, remedy=remedy)
+    wheels = package["wheels"]
+    # One that was compiled for this machine rather than one for all.
+    found = next((one for one in wheels if not one["url"].endswith("-any.whl")), wheels[0])
+    sha256 = found["hashes"]["sha256"]
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ValueError(sha256)
+    size = int(found.get("size", 0))
+    return Locked(name=package["name"], version=package["version"], sha256=sha256, size=size)
 
 
 def _name(text: str) -> str:
     return re.split(r"[^A-Za-z0-9._-]", text, maxsplit=1)[0]
 
+
+_NO_NEWS = ("Using ", "Resolved ", "Downloading ", "warning:")
 
 # Of what comes before it, no more than any scheme has: else a long word would take seconds.
 _ADDRESS = re.compile(r"[A-Za-z+]{1,20}://[^\s`]+")
@@ -331,7 +373,7 @@ def _words(text: str, place: Path) -> str:
     """Return what uv said for an error: without addresses, which may hold a login, and paths."""
     text = _ADDRESS.sub("the index", text.replace(str(place), ""))
     lines = (line.strip() for line in text.splitlines())
-    told = (line for line in lines if not line.startswith(("Using ", "Resolved ", "Downloading ")))
+    told = (line for line in lines if not line.startswith(_NO_NEWS))
     whole = " ".join(re.sub(r"^(error|cause): ", "", line) for line in told if line)
     whole = _PATH.sub("...", whole.replace(" (i.e., with `--no-build`)", ""))
     return whole if len(whole) <= MAX_WORDS else f"{whole[: MAX_WORDS - 1]}…"

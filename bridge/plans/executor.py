@@ -159,11 +159,7 @@ class PlanExecutor:
                 await self._plans.give_back(kept)
 
     async def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
-        """Take the plan.
-
-        Raises:
-            UnknownPlanError: There is none to take; says why.
-        """
+        """Take the plan."""
         try:
             return await self._plans.take(request.plan_id, request.owner, run_id=run_id)
         except UnknownPlanError:
@@ -264,11 +260,7 @@ class _Execution:
                 return
 
     async def _check(self, request: HeldRequest, arguments: Mapping[str, Json]) -> None:
-        """Check that the tool has not changed, and that the arguments fit its schema.
-
-        Raises:
-            BridgeError: It has, they do not, or its server cannot be reached.
-        """
+        """Check that the tool has not changed, and that the arguments fit its schema."""
         call = request.call
         if self._servers.definition(call.server) != call.server_definition:
             message = f"{call.server} has another definition now than when the plan was made."

@@ -137,7 +137,6 @@ class PlanStore:
         return gone is not None and gone[0] == owner
 
     def take_out(self, plan_id: str) -> StoredPlan:
-        """Return a plan that is kept elsewhere from now on."""
         return self._kept.pop(plan_id)
 
     def withdraw(self, plan: Plan, why: str) -> Plan:
@@ -152,7 +151,6 @@ class PlanStore:
         self._make_room(kept.owner)
 
     def close(self, kept: StoredPlan, why: str) -> None:
-        """Remember the end of a plan."""
         self._gone[kept.plan_id] = (kept.owner, why)
         self._gone.move_to_end(kept.plan_id)
         if len(self._gone) > MAX_REMEMBERED:
@@ -192,5 +190,4 @@ def unknown(plan_id: str, why: str = "") -> UnknownPlanError:
 
 
 def now_in_words() -> str:
-    """Return the time for messages."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -114,7 +114,6 @@ class Plans:
             self.local.give_back(kept)
 
     async def close(self, kept: StoredPlan, why: str) -> None:
-        """Remember the end of a plan."""
         if store := self._shared(kept.plan_id, kept.owner):
             await self._settle(partial(_closed, store, kept.plan_id, kept.owner, why))
         else:
@@ -153,11 +152,7 @@ def _put(store: Store, made: StoredPlan) -> None:
 
 
 def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
-    """Return a plan, which nobody can take any more.
-
-    Raises:
-        UnknownPlanError: It cannot be taken; says why. Nothing has changed.
-    """
+    """Return a plan, which nobody can take any more."""
     if not _ID.fullmatch(plan_id):
         raise unknown(plan_id)
     whose = owner_digest(owner)

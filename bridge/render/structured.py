@@ -112,7 +112,6 @@ def to_json(value: Json, depth: int = 0) -> Json:
 
 
 def _deep_text(value: Json) -> str:
-    """Return what is nested too deep as JSON in a text."""
     try:
         return _dump(to_json(value, -sys.maxsize))
     except RecursionError:
@@ -221,7 +220,6 @@ _USAGE = ("wall_ms", "cpu_ms", "peak_memory_bytes", "tool_calls", "tool_result_b
 
 
 def artifact_fields(artifact: Artifact) -> dict[str, Json]:
-    """Return one thing that is kept."""
     return {
         "uri": artifact.uri,
         "name": artifact.name,
@@ -253,7 +251,6 @@ def loss_fields(loss: Loss) -> dict[str, Json]:
 
 
 def session_fields(report: SessionReport) -> dict[str, Json]:
-    """Return what became of a session."""
     fields = {
         "id": report.session_id,
         **contract_fields(report, "name", "run", "state"),

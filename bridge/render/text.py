@@ -110,7 +110,6 @@ def _listed(items: list[str], more: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """Return a size as people say it."""
     amount = float(size)
     for unit in ("bytes", "kB", "MB"):
         if amount < THOUSAND:
@@ -121,11 +120,8 @@ def size_text(size: int) -> str:
 
 MAX_FILES = 25  # Listed in text: a line takes some 50 tokens.
 
-OUT = "out"
-
 
 def kept_sections(result: RunResult) -> list[str]:
-    """Return the sections of the compact text about it."""
     sections = [shown_section(result), files_section(result), missing_section(result)]
     sections.append(session_section(result))
     return [section for section in sections if section]
@@ -165,7 +161,8 @@ def files_section(result: RunResult) -> str:
 
 def _file_line(artifact: Artifact) -> str:
     size = counted(artifact.size, "byte")
-    return f"{OUT}/{visible(artifact.name, keep='')} ({artifact.mime_type}, {size}) {artifact.uri}"
+    path = visible(artifact.path or artifact.name, keep="")
+    return f"{path} ({artifact.mime_type}, {size}) {artifact.uri}"
 
 
 def missing_section(result: RunResult) -> str:

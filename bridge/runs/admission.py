@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
@@ -30,7 +29,7 @@ from bridge.runs.checks import Check, add_findings, refused
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.reading import Reading, by_size, read
-from bridge.sandbox.flavour import recall
+from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
 from bridge.servers.servers import Servers
@@ -112,7 +111,12 @@ class Admission:
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
-        return replace(request, code=program.code), program
+        packages, settings = request.packages, self._settings
+        if program.packages and settings.packages_allowed and settings.dependencies.allow:
+            packages += program.packages
+            words = f"{program.read_as}, with {', '.join(program.packages)} as `packages`"
+            program = replace(program, read_as=words)
+        return replace(request, code=program.code, packages=packages), program
 
     async def admit(
         self, request: RunRequest, limits: Limits, program: Reading, caller: RunCaller
@@ -237,7 +241,7 @@ class Admission:
             table or self._table(request),
             self._settings.guard,
             session=bool(request.session),
-            python=partial(recall, self._settings, "python"),
+            python=lambda: recall(self._settings).python,
         )
 
     def _table(self, request: RunRequest) -> NameTable:

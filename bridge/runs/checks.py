@@ -168,7 +168,6 @@ def _all_told(findings: Sequence[Finding], lines: Sequence[str]) -> list[str]:
 
 
 def _told(found: Finding, lines: Sequence[str]) -> str:
-    """Return a finding with the line that it is about."""
     if not 0 < found.line <= len(lines):
         return str(found)
     return f"{found}\n    {clip(lines[found.line - 1].strip(), MAX_LINE_CHARS)}"

@@ -55,7 +55,7 @@ class Engine:
         self._settings = settings
         self._servers = servers
         self.sandboxes = Sandboxes(settings, choose_backend)
-        self.packages = Packages(settings, self.sandboxes.facts)
+        self.packages = Packages(settings, self.sandboxes)
         lasting = self.sandboxes.reserve_lasting
         self.sessions = Sessions(settings, lasting, store_of(settings), self.packages.resolve)
         runs = _runs_at_once(settings)

@@ -111,7 +111,6 @@ class KeptOutputs:
         return CallFailedError(self._instead(kept, run_id, stream), kind="usage")
 
     def _instead(self, kept: Sequence[Artifact], run_id: str, stream: str) -> str:
-        """Return a hint on the outputs that are kept."""
         of_run = [one for one in kept if one.run_id == run_id]
         message = (
             f"No {stream} of run {run_id!r:.80} is kept: that of other callers, what a result "

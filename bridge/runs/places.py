@@ -59,6 +59,9 @@ class Places:
             if run.request.may_need_packages:
                 packages = await self._packages.resolve(run.request, run.caller)
                 run = replace(run, packages=packages)
+                if run.request.ends_bridge:
+                    # There is no time after the run.
+                    self._packages.compile_later(packages)
             try:
                 return await self._in_own_sandbox(run, work, place.keep)
             except NotStartedError as error:
@@ -75,7 +78,9 @@ class Places:
         async with reserve(
             run.limits, fresh=fresh, binds=run.packages.binds, keep=keep
         ) as reserved:
-            return await work(run, Place(guest=reserved.get, waited=not fresh))
+            result = await work(run, Place(guest=reserved.get, waited=not fresh))
+        self._packages.compile_later(run.packages)
+        return result
 
     async def _in_session(self, run: PreparedRun, work: Work) -> RunResult:
         async def in_turn(guest: GuestSession, session: SessionRun) -> RunResult:
@@ -92,8 +97,10 @@ class Places:
 
             # A run that waits here has its session; one with a place never waits for a session.
             async with self._queue.slot(run.request.owner, run.caller.queued):
-                return await work(
+                result = await work(
                     placed, Place(guest=ready, waited=session.waited, session=session)
                 )
+            self._packages.compile_later(session.packages)
+            return result
 
         return await self._sessions.run(run.request, run.limits, run.caller, in_turn)

@@ -110,6 +110,6 @@ def run_frame(
         state=state,
         files=frame_files(run.request.files) if run.request.files else [],
         skills=run.skills.sent(),
-        packages=guide.offers_packages,
+        packages=guide.allowed_packages,
         names=dict(run.program.names),
     )

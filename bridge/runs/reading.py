@@ -27,6 +27,7 @@ class Reading:
     Attributes:
         code: The text that runs: as it was given, or repaired.
         read_as: The repairs in words; empty if there are none.
+        packages: What its notebook commands install.
         scan: What the guard makes of it; nothing if it is off.
         references: The servers that it names.
         names: What it uses and does not define, with what that certainly means.
@@ -39,6 +40,7 @@ class Reading:
     scan: Verdict = NOTHING
     references: References = References()
     names: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
 
 
 async def read(
@@ -53,8 +55,7 @@ async def read(
 
     Args:
         table: The names of the servers that it may use.
-        session: Whether it runs in one: then it may use names that it does not bind, and its files
-            are there for the next.
+        session: Whether it runs in one: then it may use names that it does not bind.
         python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
     return await by_size(code, _reading, code, python, table, mode, session)
@@ -87,8 +88,9 @@ def _reading(
     return Reading(
         code=code,
         read_as=read_as,
-        scan=NOTHING if mode == "off" else check(survey, files_stay=session),
+        scan=NOTHING if mode == "off" else check(survey),
         references=references(survey, table.aliases, more_names=session),
         names=names,
         survey=survey,
+        packages=program.packages,
     )

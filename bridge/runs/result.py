@@ -18,7 +18,6 @@ def run_result(
     gate: Gate | None,
     wall: float,
 ) -> RunResult:
-    """Return the result of a program that has ended."""
     verdict = classify(facts.ending, run.limits)
     done, exited = facts.ending.done, facts.ending.exited
     left = facts.left

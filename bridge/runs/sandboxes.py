@@ -6,27 +6,30 @@ What is done with a sandbox is the engine's business; how one waits, `bridge.san
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import LaunchError
-from bridge.model import Limits
+from bridge.model import Json, Limits
+from bridge.packages.sets import hold
 from bridge.runs.guest_session import GuestSession, open_guest, wait_dead
-from bridge.runs.session_guest import SessionGuest, session_guest
+from bridge.runs.session_guest import SessionGuest, save_state, session_guest
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
-from bridge.sandbox.flavour import remember
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acquire_nothing
+from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
 
@@ -88,12 +91,16 @@ def recipe_for(settings: Settings, limits: Limits, binds: tuple[Bind, ...] = ())
 logger = logging.getLogger(__name__)
 
 GUEST_ENVIRONMENT = {
+    # The width of tables: argparse, rich and others read it, and polars its own variables.
+    "COLUMNS": "200",
     "HOME": "/workspace",
     "LANG": "C.UTF-8",
     "MALLOC_ARENA_MAX": "2",
     "MPLBACKEND": "Agg",
     "MPLCONFIGDIR": "/tmp/matplotlib",
     "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "POLARS_FMT_MAX_COLS": "20",
+    "POLARS_TABLE_WIDTH": "200",
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": "/tmp",
 }
@@ -116,7 +123,6 @@ class Sandboxes:
             for one in settings.offered_directories
         )
         self._choosing = anyio.Lock()
-        self.python = ""
         self._backend: Backend | None = None
         self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
         self._session_pool = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
@@ -152,8 +158,6 @@ class Sandboxes:
         async with self._choosing:
             if self._backend is None:
                 self._backend = await self._choose(self._settings)
-                flavour = str(getattr(self._backend, "flavour", ""))
-                await anyio.to_thread.run_sync(remember, self._settings, "flavour", flavour)
                 await reap_leftovers(self._backend)
                 self._tasks.start_soon(self._backend.tend, self._pool.drain)
             return self._backend
@@ -200,10 +204,38 @@ class Sandboxes:
 
             yield ready
 
-    async def facts(self) -> Mapping[str, Any]:
-        """Return what the guest of a sandbox tells of it, such as its Python."""
+    async def facts(self) -> tuple[Mapping[str, Any], Json]:
+        """Return what the guest of a sandbox tells of it, such as its Python, and its packages."""
         async with self.reserve(limits_for(self._settings)) as reservation:
-            return (await reservation.get()).facts
+            guest = await reservation.get()
+            state = await save_state(guest, 1, MAX_STATE_BYTES, "distributions")
+            data = state.data if state is not None else None
+            return guest.facts, json.loads(data or b"[]")
+
+    async def look(self, source: Path, inside: str, task: str) -> bytes | None:
+        """Return what a guest reports of packages; None if a sandbox cannot tell.
+
+        Args:
+            inside: Where programs see them, which becomes part of tracebacks.
+            task: See `bridge.guest.state.installed`.
+        """
+        bind = Bind(source=str(source), inside=inside, executable=True)
+        recipe = recipe_for(self._settings, limits_for(self._settings), (bind,))
+        async with self._open_guest(recipe) as guest:
+            state = await save_state(guest, 1, MAX_STATE_BYTES, task, [inside])
+            return None if state is None else state.data
+
+    def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Start a job in the background, which ends with the sandboxes."""
+
+        async def guarded() -> None:
+            try:
+                await job()
+            except Exception:
+                # A named boundary: nothing waits for it.
+                logger.exception("a job in the background failed")
+
+        self._tasks.start_soon(guarded)
 
     async def _end_tasks(self) -> None:
         self._tasks.cancel_scope.cancel()
@@ -219,12 +251,12 @@ class Sandboxes:
         backend = await self.backend()
         await self._see_unmoved()
         async with AsyncExitStack() as stack:
+            for bind in recipe.binds:
+                if bind.executable:
+                    # While it is mounted no bridge evicts it.
+                    stack.enter_context(hold(Path(bind.source), wait=False))
             async with backend.in_use():
                 session = await stack.enter_async_context(open_guest(backend, self._launch(recipe)))
-            python = str(session.facts.get("python", "")).rpartition(".")[0]
-            if python != self.python:
-                self.python = python
-                await anyio.to_thread.run_sync(remember, self._settings, "python", python)
             yield session
 
     async def _see_unmoved(self) -> None:

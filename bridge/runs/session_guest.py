@@ -6,7 +6,7 @@ Owns the program without code that has the guest send its state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bridge.errors import BridgeError
 from bridge.guest.protocol.wire import Run
@@ -56,36 +56,43 @@ class SessionGuest(GuestSession):
         """Return when it has gone, or has said something that no run asked for."""
         await wait_dead(self)
 
-    async def save(self, number: int) -> StateParts | None:
+    async def save(self, number: int, limit: int) -> StateParts | None:
         """Return the session's state; see `save_state`."""
-        return await save_state(self, number)
+        return await save_state(self, number, limit)
 
 
 def session_guest(guest: GuestSession) -> SessionGuest:
-    """Return a sandbox that waits as one of a session."""
     channel = SessionChannel(guest.sandbox)
     return SessionGuest(
         sandbox=guest.sandbox, channel=channel, facts=guest.facts, isolation=guest.isolation
     )
 
 
-async def save_state(guest: GuestSession, number: int) -> StateParts | None:
+async def save_state(
+    guest: GuestSession, number: int, limit: int, task: str = "", paths: Iterable[str] = ()
+) -> StateParts | None:
     """Return a session's state in parts; None if its sandbox is of no use any more.
 
     Args:
         number: Of the session's last run.
+        limit: The most bytes of it.
+        task: What to report instead of the state; see `bridge.guest.state.installed`.
     """
-    collector = Collector(SAVE_LIMITS, saves=True)
-    program = Program(guest, _refuse, SAVE_LIMITS, collector=collector, keeps=True)
+    limits = replace(SAVE_LIMITS, timeout=2 * SAVE_SECONDS) if task else SAVE_LIMITS
+    collector = Collector(limits, saves=True)
+    program = Program(guest, _refuse, limits, collector=collector, keeps=True)
     frame = Run(
         code="",
+        argv=[task] if task else [],
+        paths=list(paths),
         session=number,
         save=True,
         limits={
-            "timeout": SAVE_LIMITS.timeout,
+            "timeout": limits.timeout,
             "output_bytes": SAVE_LIMITS.output_bytes,
             "result_bytes": SAVE_LIMITS.result_bytes,
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "state_bytes": limit,
         },
     )
     try:
@@ -98,7 +105,7 @@ async def save_state(guest: GuestSession, number: int) -> StateParts | None:
     state = collector.state
     assert state is not None  # asked for above
     if ending.exited.timed_out:
-        state.refuse(f"that took longer than {SAVE_SECONDS:g} s")
+        state.refuse(f"that took longer than {limits.timeout:g} s")
     elif ending.done is None or ending.done.outcome != "ok":
         said = "" if ending.done is None else ending.done.error.strip().rpartition("\n")[2]
         state.refuse(said[:200] or "its process said nothing")

@@ -89,7 +89,6 @@ class SuspendedRun:
         self._count = 0
 
     def note_change(self) -> None:
-        """Wake the tasks that wait for a change."""
         self.changed.set()
         self.changed = anyio.Event()
 
@@ -146,7 +145,6 @@ class SuspendedRuns:
 
     @property
     def live(self) -> int:
-        """How many there are."""
         return len(self._live)
 
     def runs(self) -> tuple[SuspendedRun, ...]:
@@ -222,11 +220,7 @@ class SuspendedRuns:
         return self._suspend(run)
 
     def task(self, secret: str, owner: Hashable) -> SuspendedRun:
-        """Return the run that continues under an id, which may lack its prefix; extend its time.
-
-        Raises:
-            InvalidRequestError: There is none, or it belongs to another caller.
-        """
+        """Return the run that continues under an id, which may lack its prefix; extend its time."""
         run = self._found(secret) or self._found(self._prefix + secret)
         if run is None or run.owner != owner:
             message = (
@@ -239,11 +233,7 @@ class SuspendedRuns:
         return run
 
     def resume(self, secret: str, owner: Hashable, request: Hashable) -> SuspendedRun:
-        """Return the run that waits for the client with this secret, which is used up.
-
-        Raises:
-            InvalidRequestError: There is none, or it belongs to another caller.
-        """
+        """Return the run that waits for the client with this secret, which is used up."""
         run = self._found(secret)
         if run is None or run.owner != owner:
             message = (

@@ -43,11 +43,7 @@ class UnderWay:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a run while it goes on.
-
-        Raises:
-            DrainingError: No more begin, or this one was ended.
-        """
+        """Count a run while it goes on."""
         if self.draining:
             message = f"This {self._called} is ending, and begins no more runs. Nothing was run."
             raise DrainingError(message)

@@ -19,6 +19,7 @@ import anyio.lowlevel
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Limits
+from bridge.sandbox.contents import Contents
 
 _SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as shells do.
 
@@ -166,6 +167,7 @@ class Probe:
         remedy: What to do when not ok.
         isolation: What is in force, when ok.
         details: Further facts for `doctor`, name to text.
+        contents: The Python and the packages of programs, when ok.
     """
 
     backend: str
@@ -175,6 +177,7 @@ class Probe:
     remedy: str = ""
     isolation: Isolation | None = None
     details: Mapping[str, str] = field(default_factory=dict)
+    contents: Contents = Contents()
 
 
 class Sandbox(Protocol):

@@ -37,11 +37,7 @@ def has_user_directories(binds: Iterable[Bind]) -> bool:
 
 
 def reject_binds(backend: str, binds: Iterable[Bind]) -> None:
-    """Reject host directories for a backend that cannot mount them.
-
-    Raises:
-        LaunchError: There are some.
-    """
+    """Reject host directories for a backend that cannot mount them."""
     found = [bind.inside for bind in binds]
     if found:
         message = f"{backend} has no mounts, so it cannot show programs {', '.join(found)}."

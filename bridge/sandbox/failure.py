@@ -70,7 +70,6 @@ _SIGNAL_BASE = 128  # What a shell adds to the number of the signal that ended a
 
 
 def classify(ending: Ending, limits: Limits) -> Verdict:
-    """Return the verdict on a run."""
     done, exited = ending.done, ending.exited
     if ending.deadline_passed or (exited is not None and exited.timed_out):
         seconds = limits.longest_timeout if ending.ran_longest else limits.timeout

@@ -35,12 +35,10 @@ _MACHINES = re.compile(r"kata|krun|crun-vm|firecracker|cloud-hypervisor", re.IGN
 
 
 def is_gvisor(runtime: str) -> bool:
-    """Return whether an OCI runtime's name is gVisor's."""
     return re.search(r"runsc|gvisor", runtime, flags=re.IGNORECASE) is not None
 
 
 def brings_own_kernel(runtime: str) -> bool:
-    """Return whether an OCI runtime of that name promises a kernel of its own."""
     return is_gvisor(runtime) or _MACHINES.search(runtime) is not None
 
 
@@ -63,7 +61,6 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
 
 
 def this_kernel() -> HostKernel:
-    """Return this machine's kernel."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -271,19 +268,10 @@ def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
 
 
 MANDATORY = (
-    "no-network",
-    "read-only-root",
-    "no-capabilities",
-    "no-new-privileges",
-    "unprivileged-user",
-    "seccomp",
-    "own-seccomp",
-    "landlock",
-    "seatbelt",
-    "network-calls-refused",
-    "granted-paths-only",
-    "named-executables-only",
-)
+    "no-network", "read-only-root", "no-capabilities", "no-new-privileges", "unprivileged-user",
+    "seccomp", "own-seccomp", "landlock", "seatbelt", "network-calls-refused",
+    "granted-paths-only", "named-executables-only",
+)  # fmt: skip
 """If one of these was requested and is seen not to hold, the mechanism behind it failed, and its
 other claims cannot be trusted."""
 

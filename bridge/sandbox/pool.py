@@ -198,12 +198,10 @@ class _Slot(Generic[K, T]):
 
     @property
     def awaited(self) -> bool:
-        """Whether a claimer waits for it to be ready."""
         return self.claimed and not self.handed_over.is_set() and not self.released.is_set()
 
     @property
     def running(self) -> bool:
-        """Whether a claimer uses it."""
         return self.claimed and self.handed_over.is_set() and not self.released.is_set()
 
 

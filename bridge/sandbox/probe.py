@@ -16,9 +16,10 @@ from typing import Any
 import anyio
 
 from bridge.errors import BridgeError, LaunchError, SandboxError
-from bridge.model import Isolation, Limits
+from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.bundle import INTERPRETER, guest_modules
+from bridge.sandbox.contents import contents_of
 from bridge.sandbox.layers import require_mandatory_layers, verified
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,11 @@ heard = sys.stdin.readline().strip()
 tried = load(DENIALS)
 attempts = {layer: call for layer, call in tried["ATTEMPTS"].items() if layer not in UNTRIED}
 facts = {**load(FACTS)["isolation_facts"](), "denials": tried["denials"](attempts)}
+facts["packages"] = load(INSTALLED)["distributions"]()
 sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
 
-MAX_ANSWER_BYTES = 1024 * 1024  # Most of the probe's answer; a few kilobytes usually.
+MAX_ANSWER_BYTES = 1024 * 1024  # Most of the probe's answer; 9,999 packages are half of it.
 
 
 def probe_spec(limits: Limits) -> LaunchSpec:
@@ -62,27 +64,10 @@ def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
         modules["bridge.guest.supervisor.isolation_facts"],
         modules["bridge.guest.supervisor.denial_probes"],
     )
-    given = f"FACTS = {facts!r}\nDENIALS = {denials!r}\nUNTRIED = {untried!r}\n"
+    installed = modules["bridge.guest.protocol.installed"]
+    given = f"FACTS = {facts!r}\nDENIALS = {denials!r}\nINSTALLED = {installed!r}\n"
+    given += f"UNTRIED = {untried!r}\n"
     return (*INTERPRETER, given + _ANSWER)
-
-
-async def examine(sandbox: Sandbox) -> tuple[str, Isolation]:
-    """Exchange data with the probe's program and judge what it sees.
-
-    Returns:
-        The reason why it did not answer, empty if it did; and the isolation as seen from inside.
-
-    Raises:
-        SandboxError: It sees that a mandatory layer does not hold.
-    """
-    facts = await receive_facts(sandbox)
-    if facts is not None:
-        require_mandatory_layers(sandbox.isolation, facts)
-        return "", verified(sandbox.isolation, facts)
-    await sandbox.kill()
-    report = await sandbox.wait()
-    said = sandbox.diagnostics() or report.detail or f"exit code {report.exit_code}"
-    return said, sandbox.isolation
 
 
 async def receive_facts(sandbox: Sandbox) -> Mapping[str, Any] | None:
@@ -124,17 +109,22 @@ async def run_probe(
     """Run something in a sandbox; see `Backend.probe`.
 
     Args:
-        silent: The remedy where the program does not answer.
-        late: Makes the error for a sandbox that does not start in time.
+        no_answer_remedy: What to do if the program does not answer.
+        timeout_error: Makes the error for a sandbox that does not start in time.
     """
     try:
         with anyio.fail_after(PROBE_SECONDS):
             async with launch(probe_spec(limits)) as sandbox:
-                said, isolation = await examine(sandbox)
-                if said:
+                facts = await receive_facts(sandbox)
+                if facts is None:
+                    await sandbox.kill()
+                    report = await sandbox.wait()
+                    said = sandbox.diagnostics() or report.detail or f"exit code {report.exit_code}"
                     message = f"The probe's program did not answer: {said[:500]}."
                     return failed_probe(name, LaunchError(message, remedy=no_answer_remedy))
-                return replace(describe(sandbox), isolation=isolation)
+                require_mandatory_layers(sandbox.isolation, facts)
+                isolation = verified(sandbox.isolation, facts)
+                return replace(describe(sandbox), isolation=isolation, contents=contents_of(facts))
     except BridgeError as error:
         return failed_probe(name, error)
     except TimeoutError:

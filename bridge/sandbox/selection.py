@@ -31,6 +31,7 @@ from bridge.errors import (
     WrongSystemError,
 )
 from bridge.sandbox.backend import Backend, Probe
+from bridge.sandbox.contents import remember
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.settings import Settings
@@ -173,6 +174,7 @@ async def _select(
         probe = await attempt()
         if probe.ok:
             _announce(name, probe)
+            await anyio.to_thread.run_sync(remember, settings, probe.contents)
             stack.pop_all()
             return backend
         if name in _PROCESS and probe.error_code == SettingsError.code:
@@ -204,6 +206,9 @@ async def probe_all(settings: Settings) -> list[Probe]:
         backend, attempt = await _open(name, settings, pull=False)
         async with backend:
             probes.append(await attempt())
+    first = next((probe for probe in probes if probe.ok), None)
+    if first is not None:
+        await anyio.to_thread.run_sync(remember, settings, first.contents)
     return probes
 
 
@@ -244,7 +249,6 @@ def _reasons(failures: Sequence[Probe]) -> list[str]:
 
 
 def is_engine(name: str) -> bool:
-    """Return whether a backend's name is that of a container engine."""
     return name in ENGINES or "/" in name
 
 

@@ -143,7 +143,6 @@ class Refusal:
 
 
 def refuse(call: str, error: int = errno.EPERM) -> Refusal:
-    """Refuse a call whatever its arguments."""
     return Refusal(call=call, argument=0, comparison="masked_eq", value=0, error=error)
 
 
@@ -251,13 +250,8 @@ Purpose = Literal["program", "command", "networked"]
 network."""
 
 _CONDITIONAL_IN_OCI: tuple[str, ...] = (
-    "clone",
-    "mknod",
-    "mknodat",
-    "personality",
-    "socket",
-    "socketpair",
-)
+    "clone", "mknod", "mknodat", "personality", "socket", "socketpair",
+)  # fmt: skip
 
 
 def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:

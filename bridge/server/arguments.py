@@ -19,7 +19,7 @@ from bridge.server.content import Kind, record_schema
 
 _KNOWN = (
     *("code", "servers", "timeout", "mode", "apply", "retry_of", "reads"),
-    *("session", "end_session", "files", "packages"),
+    *("session", "end_session", "files", "packages", "lose_state"),
 )
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
@@ -27,7 +27,12 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 _UNUSED = frozenset(("", "null", "none", "undefined"))
 """Texts that clients and models write for an argument that is not used."""
 
-_UNSAID: Mapping[str, Json] = {"mode": "run", "reads": "replay", "end_session": False}
+_UNSAID: Mapping[str, Json] = {
+    "mode": "run",
+    "reads": "replay",
+    "end_session": False,
+    "lose_state": False,
+}
 """What arguments are that were left out."""
 
 MAX_NUMBER = 10**12
@@ -38,11 +43,7 @@ MAX_SERVERS = 200
 
 
 def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyRequest:
-    """Return the request that the arguments make: to run a program, or to apply a plan.
-
-    Raises:
-        InvalidRequestError: They are unusable; the text says what to pass instead.
-    """
+    """Return the request that the arguments make: to run a program, or to apply a plan."""
     given = convert_arguments(arguments, input_schema(1, 1))
     refuse_unknown("run_python", given, _KNOWN)
     if given.get("apply") is not None:
@@ -58,6 +59,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         end_session=ends,
         files=parse_files(given.get("files")),
         packages=parse_packages(given.get("packages")),
+        loses_state=_flag("lose_state", given.get("lose_state")),
         servers=None if servers is None else _servers(servers),
         timeout=parse_timeout(given.get("timeout")),
         mode=_choice("mode", given.get("mode"), get_args(RunMode)),
@@ -167,11 +169,7 @@ def _listed(name: str, value: Json, of: type, example: str) -> list[Any]:
 
 
 def parse_timeout(value: Json) -> float | None:
-    """Return seconds; None for none.
-
-    Raises:
-        InvalidRequestError: They are none.
-    """
+    """Return seconds; None for none."""
     if value is None:
         return None
     # Before it is one for the machine: there are whole numbers that no float can hold.
@@ -195,14 +193,8 @@ _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
-    """Return the session's name or id, empty for none, and whether it is to end.
-
-    Raises:
-        InvalidRequestError: They are unusable; the text says what to pass instead.
-    """
-    session, ends = given.get("session"), given.get("end_session")
-    if ends is not None and not isinstance(ends, bool):
-        raise InvalidRequestError("`end_session` must be true or false.")
+    """Return the session's name or id, empty for none, and whether it is to end."""
+    session, ends = given.get("session"), _flag("end_session", given.get("end_session"))
     if session is None:
         if ends:
             raise InvalidRequestError("`end_session` needs `session`: the session to end.")
@@ -212,15 +204,17 @@ def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
             "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
             f'such as "analysis", not {session!r:.80}.'
         )
-    return session, bool(ends)
+    return session, ends
+
+
+def _flag(name: str, value: Json) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequestError(f"`{name}` must be true or false.")
+    return bool(value)
 
 
 def parse_files(value: Json) -> tuple[InputFile, ...]:
-    """Return the files. Whether they can be taken, is for the engine to see.
-
-    Raises:
-        InvalidRequestError: They are unusable; the text says what to pass instead.
-    """
+    """Return the files. Whether they can be taken, is for the engine to see."""
     files = _listed("files", value, dict, 'files such as [{"name": "data.csv", "text": "a,b"}]')
     if len(files) > MAX_FILES:
         message = f"There are {len(files):,} files; a run takes {MAX_FILES}."
@@ -280,11 +274,7 @@ def _encoded(name: str, text: str) -> bytes:
 
 
 def parse_packages(value: Json) -> tuple[str, ...]:
-    """Return the requirements.
-
-    Raises:
-        InvalidRequestError: They are unusable; the text says what to pass instead.
-    """
+    """Return the requirements."""
     texts = _listed("packages", value, str, 'requirements such as ["polars==1.*"]')
     if len(texts) > MAX_PACKAGES or any(len(text) > MAX_PACKAGE_CHARS for text in texts):
         message = f"`packages` takes {MAX_PACKAGES} requirements of {MAX_PACKAGE_CHARS} characters."
@@ -302,7 +292,6 @@ def kind_of(value: Json) -> str:
 
 
 def field(kind: str, description: str, **more: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an argument."""
     return {"type": kind, **more, "description": description}
 
 
@@ -362,13 +351,15 @@ def input_schema(
         ),
         "files": field(
             "array",
-            "Files for the working directory. What the program writes to out/ comes back.",
+            "Files for the working directory. Files that the program writes come back.",
             items=_FILE_SCHEMA,
         ),
     }
     if packages:
         text = 'Packages from the allowed ones, such as "polars==1.*".'
         properties["packages"] = field("array", text, items=_STRINGS)
+        text = "With packages, in a session: go on without what it cannot restore."
+        properties["lose_state"] = field("boolean", text, default=False)
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 

@@ -46,7 +46,6 @@ class Bodies:
         self._large = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         sent = Headers(scope=scope) if scope["type"] == "http" else Headers()
         if repeated := [name for name in _SINGLE if len(sent.getlist(name)) > 1]:
             problem = f"The header {repeated[0]} was sent more than once."

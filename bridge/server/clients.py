@@ -127,7 +127,6 @@ def _as_json(result: BaseModel) -> dict[str, Json]:
 
 
 def known_client(context: Context) -> KnownClient:
-    """Return what is known of the client that sent a request."""
     held = context.session.client_params
     return find_client("" if held is None else held.client_info.name)
 
@@ -179,12 +178,10 @@ class RunClient:
 
     @property
     def identity(self) -> Hashable:
-        """Its connection or principal."""
         return self._identity
 
     @property
     def wants_progress(self) -> bool:
-        """Whether its request has a progress token."""
         return self._capable.meta is not None and "progress_token" in self._capable.meta
 
     @property
@@ -341,7 +338,6 @@ class ModernClient(RunClient):
         return bool(self.log_level)
 
     def attach(self, context: Context, *, answers: bool = False) -> None:
-        """Use a request."""
         self._rounds = self._rounds + 1 if answers else 0
         super().attach(context)
 

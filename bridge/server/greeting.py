@@ -36,12 +36,8 @@ MAX_REQUEST_BYTES = 16 * 1024  # Of a request that is answered here.
 MAX_NESTING = 50
 
 _ROUTINE = {
-    "sampling": 2,
-    "elicitation": 2,
-    "experimental": 2,
-    "extensions": 2,
-    "tasks": MAX_NESTING,
-}
+    "sampling": 2, "elicitation": 2, "experimental": 2, "extensions": 2, "tasks": MAX_NESTING,
+}  # fmt: skip
 """Capabilities that are objects of objects, and down to which level."""
 
 _INFO = {"name", "version", "title", "description", "websiteUrl"}

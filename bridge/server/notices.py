@@ -217,13 +217,11 @@ class Notices:
         self.updated("", owner)
 
     def updated(self, uri: str, owner: str) -> None:
-        """Record that a resource has changed for an owner."""
         if len(self._news) < 1000:  # The rest is found by listing.
             self._news.add((uri, owner))
             self._changed.set()
 
     def changed(self) -> None:
-        """Schedule a comparison of the lists."""
         self._changed.set()
 
     def running(self) -> AbstractAsyncContextManager[None]:

@@ -160,11 +160,7 @@ class Runs:
         return input_required(outcome) if isinstance(outcome, Waiting) else outcome
 
     def task(self, context: Context, number: str) -> SuspendedRun:
-        """Return the run of a client's task.
-
-        Raises:
-            MCPError: The client has no such task.
-        """
+        """Return the run of a client's task."""
         if not is_modern(context):
             raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
         try:

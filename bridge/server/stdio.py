@@ -271,11 +271,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._ended = False
 
     async def receive(self) -> SessionMessage | Exception:
-        """Return the next message.
-
-        Raises:
-            EndOfStream: Stdin has ended.
-        """
+        """Return the next message."""
         while True:
             while self._lines:
                 if len(self._lines) > 1:

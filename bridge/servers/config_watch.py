@@ -110,7 +110,6 @@ class ConfigWatcher:
             await anyio.sleep(self._poll_seconds)
 
     async def _watch(self) -> None:
-        """Watch until other paths have to be watched."""
         plan = await self._plan()
         await self._refresh_safely()
         stop = anyio.Event()

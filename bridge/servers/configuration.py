@@ -48,7 +48,6 @@ class ConfigFinder:
         return self._watch.stamp(), self._consents.changes
 
     def find(self) -> Discovery:
-        """Read the files."""
         found = self._consents.discover(self._context)
         self._watch.add_references(found.references)
         return found
@@ -113,7 +112,6 @@ def server_instructions(inventory: ToolInventory, discovery: Discovery) -> str:
 
 
 def first_instructions(settings: Settings) -> str:
-    """Read the configuration and return the server instructions."""
     context = context_for(settings, str(Path.cwd()), sys.platform)
     discovery = with_own_aliases(ConfigFinder(context, consents_of(settings)).find())
     secrets = Secrets(settings.environ, settings.secret_names)

@@ -22,7 +22,7 @@ from bridge.catalog.typed_stubs import server_stub
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest
 from bridge.model import Json, Limits, Tool
-from bridge.sandbox.flavour import recall
+from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.configuration import server_instructions
 from bridge.servers.project_servers import waiting_line
@@ -60,7 +60,7 @@ class GuestGuide:
         self._settings = settings
         self._described: tuple[int | None, str] = (None, "")
         self._described_servers: tuple[ServerEntry, ...] | None = None
-        self._guides: dict[tuple[int, tuple[str, ...], Limits, tuple[str, ...], str], str] = {}
+        self._guides: dict[tuple[int, tuple[str, ...], Limits, Offers, str], str] = {}
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
@@ -94,7 +94,13 @@ class GuestGuide:
     @property
     def offers_packages(self) -> bool:
         """Whether programs may request packages."""
-        return self._settings.packages_allowed and bool(self._settings.dependencies.allow)
+        return bool(self.allowed_packages)
+
+    @property
+    def allowed_packages(self) -> list[str]:
+        """Names of the packages that programs may request; "*" in one is any text."""
+        allowed = self._settings.dependencies.allow if self._settings.packages_allowed else ()
+        return [entry.name for entry in allowed]
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
         """Return the packages and directories that programs may use.
@@ -103,11 +109,16 @@ class GuestGuide:
             roots: Name and address of each of the client's roots.
         """
         settings = self._settings
-        allowed = settings.dependencies.allow if settings.packages_allowed else ()
+        packages = [entry.text for entry in settings.dependencies.allow]
+        if "*" in packages:
+            packages = [
+                "any package of " + ("the index" if settings.dependencies.index else "PyPI")
+            ]
+        contents = recall(settings)
         return Offers(
-            packages=tuple(entry.text for entry in allowed),
-            data=recall(settings, "flavour") == "data",
-            python=recall(settings, "python"),
+            packages=tuple(packages) if settings.packages_allowed else (),
+            installed=contents.packages,
+            python=contents.python,
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
             time_zone=time_zone(settings.environ),
@@ -127,7 +138,7 @@ class GuestGuide:
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
         left_out = waiting_line(self._servers.discovery.proposed)
-        key = (self._servers.inventory.revision, loaded, limits, offers.roots, left_out)
+        key = (self._servers.inventory.revision, loaded, limits, offers, left_out)
         text = self._guides.get(key)
         if text is None:
             entries = self._servers.entries(loaded=loaded)
@@ -315,7 +326,6 @@ class GuestGuide:
 
 
 def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a search found a tool that matches well."""
     return bool(found) and not found[0].get("poor")
 
 

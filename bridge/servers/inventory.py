@@ -193,11 +193,7 @@ class ToolInventory:
         return self._positions[name]
 
     def entry(self, name: str) -> ServerEntry:
-        """Return one server's entry.
-
-        Raises:
-            KeyError: There is none of that name.
-        """
+        """Return one server's entry."""
         found = self._entries.get(name)
         if found is None:
             recall = None if self._shapes is None else partial(self._shapes.current, name)

@@ -193,7 +193,6 @@ class LearnedShapes:
         return True
 
     def sends_several(self, server: str, tool: Tool) -> bool:
-        """Return whether a tool has ever sent several texts."""
         known = self._servers.get(server)
         live = known.tools.get(tool.name) if known is not None else None
         if live is not None and (live.tool is tool or live.key == version_digest(tool)):

@@ -98,11 +98,7 @@ class Lister:
         self._asked_at: dict[str, tuple[int, int] | None] = {}
 
     def is_current(self, name: str) -> bool:
-        """Return whether a server was asked since it connected and since it last reported a change.
-
-        Raises:
-            UnknownServerError: There is no server of that name.
-        """
+        """Return whether a server was asked since it connected and since it reported a change."""
         now = self._pool.connection_epoch(name)
         return now is not None and self._asked_at.get(name) == now
 
@@ -183,11 +179,7 @@ class Lister:
         return self._requests.get(name)
 
     def request(self, name: str, limiter: anyio.CapacityLimiter | None = None) -> Request:
-        """Return the request to a server that is in progress, or start one.
-
-        Raises:
-            UnknownServerError: There is no server of that name.
-        """
+        """Return the request to a server that is in progress, or start one."""
         if self.tasks is None:
             raise RuntimeError("the servers have to be entered before they can be asked")
         spec = self._pool.spec(name)

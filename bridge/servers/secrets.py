@@ -146,7 +146,6 @@ def environment_secrets(environ: Mapping[str, str]) -> Found:
 
 
 def spec_secrets(spec: ServerSpec) -> Found:
-    """Yield the secrets in a server's definition."""
     for name, value in spec.env.items():
         yield from setting_secrets(name, value)
     for name, value in spec.headers.items():
@@ -158,7 +157,6 @@ def spec_secrets(spec: ServerSpec) -> Found:
 
 
 def setting_secrets(name: str, value: str, depth: int = 0) -> Found:
-    """Yield the secrets in one value of a configuration."""
     text = value.strip()
     if text[:1] in ("{", "[") and depth == 0:
         try:

@@ -206,11 +206,7 @@ class Servers:
         return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
-        """Return the server's own name for a name or an alias.
-
-        Raises:
-            UnknownServerError: There is none; the text names the nearest.
-        """
+        """Return the server's own name for a name or an alias."""
         if name in self.aliases:
             return name
         for own, alias in self.aliases.items():
@@ -253,11 +249,7 @@ class Servers:
         return f"Configured but skipped: {reasons}." if reasons else ""
 
     def is_current(self, name: str) -> bool:
-        """Return whether the inventory has the tools that a server lists now.
-
-        Raises:
-            UnknownServerError: There is no server of that name.
-        """
+        """Return whether the inventory has the tools that a server lists now."""
         return self._lister.is_current(name)
 
     async def ensure_current(self, name: str) -> None:

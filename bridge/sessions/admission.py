@@ -45,11 +45,7 @@ class Admission:
         return len(self._admitted)
 
     async def admit(self, session: Session) -> None:
-        """Give a session a place.
-
-        Raises:
-            SessionLimitError: There is none that it could have.
-        """
+        """Give a session a place."""
         if await self._placed(session):
             return
         if len(self._waiting) >= MAX_WAITING:
@@ -77,7 +73,6 @@ class Admission:
         raise SessionLimitError(message, remedy=remedy)
 
     def dismissed(self, session: Session) -> None:
-        """Count a session as closed."""
         self._admitted.discard(session)
         self._yielding.discard(session)
         self._wake()
@@ -95,11 +90,7 @@ class Admission:
         return True
 
     async def _placed(self, session: Session) -> bool:
-        """Give it a place, unless one has to be waited for.
-
-        Raises:
-            SessionLimitError: Its owner has a share or more, and uses all of that.
-        """
+        """Give it a place, unless one has to be waited for."""
         async with self._turn:
             while True:
                 known = self._by_age()

@@ -133,11 +133,7 @@ class Checkpoints:
             logger.warning("what was saved of a session cannot be removed: %s", error)
 
     async def described(self, owner: str, session_id: str) -> Saved | None:
-        """Return what is saved by that id, but for its data.
-
-        Raises:
-            OSError: That cannot be read.
-        """
+        """Return what is saved by that id, but for its data."""
 
         def read() -> Saved | None:
             with self._store.reading() as kept:
@@ -243,11 +239,7 @@ class Checkpoints:
         return tuple(each for each in found if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
-        """Keep nothing of a session; tell whether there was anything.
-
-        Raises:
-            OSError: It cannot be removed.
-        """
+        """Keep nothing of a session; tell whether there was anything."""
         with self._store.reading() as kept:
             if _row(kept, owner_digest(owner), session_id) is None:
                 return False

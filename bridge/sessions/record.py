@@ -45,7 +45,6 @@ class Holdings:
         return tuple(v.name for v in self.holds if (v.name, v.kind) not in had)
 
     def document(self) -> dict[str, Json]:
-        """Return it as JSON."""
         return {"holds": [[v.name, v.kind, v.size] for v in self.holds], "more": self.more}
 
 
@@ -84,7 +83,9 @@ class Record:
         holdings: What it held after its last run.
         flow: What its programs have read, for the policy.
         named: Whether its last caller may use its name.
-        packages: What its first run asked for.
+        packages: What its runs asked for.
+        pins: What fixes the versions that it has of them.
+        unkept: What it held that was not in what was saved last.
         begun: Whether there was a run in the sandbox that it has now.
         intact: Whether the state is still in that sandbox.
     """
@@ -107,6 +108,8 @@ class Record:
         self.begun = False
         self.intact = True
         self.packages: tuple[str, ...] = ()
+        self.pins: tuple[str, ...] = ()
+        self.unkept: tuple[Loss, ...] = ()
         self._gone = ""
         self._damaged = damaged
         if saved is not None:
@@ -117,27 +120,26 @@ class Record:
         self.runs = self.saved = saved.run
         self.holdings = holdings(facts.get("holds"), facts.get("more"))
         self.flow = FlowState.of(facts.get("flow"))
-        packages = facts.get("packages")
-        if isinstance(packages, list):
-            self.packages = tuple(text for text in packages if isinstance(text, str))
+        self.packages, self.pins = _texts(facts.get("packages")), _texts(facts.get("pins"))
+        self.unkept = saved.lost
 
-    def settle_packages(self, wanted: tuple[str, ...]) -> None:
-        """Set the packages that all of its runs have: those of the first.
+    def check_move(self) -> None:
+        """Check that another sandbox would have all that the session holds.
 
         Raises:
-            PackageRefusedError: A later one asks for others.
+            PackageRefusedError: It would not; the text names what is missing.
         """
-        if not self.runs:
-            self.packages = wanted
-            return
-        more = [text for text in wanted if text not in self.packages]
-        if more:
-            has = ", ".join(self.packages) or "none"
+        missing = [f"{loss.name} ({loss.why})" for loss in self.unkept]
+        if not self.recoverable:
+            missing = [v.name for v in self.holdings.holds] and [self._gone or "its last run"]
+        if missing:
             message = (
-                f"A session's packages are settled by its first run. This one has {has}, and "
-                f"cannot get {', '.join(more)}."
+                "The session needs a new sandbox for more packages, and what it holds would not be "
+                f"restored there: {'; '.join(missing[:MAX_LOST])}."
             )
-            remedy = "Begin another session with them, or end this one (`end_session`) first."
+            remedy = (
+                'Write it to a file first, or ask again with "lose_state": true to go on without.'
+            )
             raise PackageRefusedError(message, remedy=remedy)
 
     @property
@@ -151,6 +153,7 @@ class Record:
             **self.holdings.document(),
             "flow": self.flow.document(),
             "packages": list(self.packages),
+            "pins": list(self.pins),
         }
         return Saved(
             session_id=self.session_id,
@@ -160,6 +163,22 @@ class Record:
             lost=lost,
             facts=facts,
         )
+
+    def is_large(self, limit: int) -> bool:
+        """Return whether the values may take more than `limit` bytes."""
+        return sum(held.size or 0 for held in self.holdings.holds) > limit // 2
+
+    def with_losses(self, result: RunResult, lost: tuple[Loss, ...]) -> RunResult:
+        """Return a run's result with what is in memory only and will be lost."""
+        large = [f"{loss.name} ({loss.why})" for loss in lost if "bytes" in loss.why]
+        if not large or result.session is None:
+            return result
+        note = (
+            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
+            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
+        )
+        notes = " ".join(filter(None, (result.session.note, note)))
+        return replace(result, session=replace(result.session, note=notes))
 
     def opened(self) -> None:
         """Record that it gets a fresh sandbox."""
@@ -266,14 +285,13 @@ class Record:
         logger.info("session %s could not be saved: %s", self.name, why)
         self._gone = f"it could not be saved: {why}"
 
-    def kept(self) -> None:
-        """Record that the state is saved."""
-        self.saved, self._gone = self.runs, ""
+    def kept(self, lost: tuple[Loss, ...]) -> None:
+        """Record that the state is saved, without some of it."""
+        self.saved, self._gone, self.unkept = self.runs, "", lost
 
     def report(
         self, state: SessionState, lost: tuple[Loss, ...] = (), note: str = ""
     ) -> SessionReport:
-        """Return what a result says of it."""
         return SessionReport(
             session_id=self.session_id,
             name=self.name,
@@ -285,6 +303,11 @@ class Record:
             note=note,
             named=self.named,
         )
+
+
+def _texts(value: Json) -> tuple[str, ...]:
+    listed = value if isinstance(value, list) else []
+    return tuple(text for text in listed if isinstance(text, str))
 
 
 def _lost_note(why: str, saved: int) -> str:

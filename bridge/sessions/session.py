@@ -58,11 +58,12 @@ class Guest(Protocol):
     async def wait_dead(self) -> None:
         """Return when it has gone, or has said something that no run asked for."""
 
-    async def save(self, number: int) -> StateParts | None:
+    async def save(self, number: int, limit: int) -> StateParts | None:
         """Return the session's state in parts; None if the sandbox is of no use any more.
 
         Args:
             number: Of the session's last run.
+            limit: The most bytes of it.
         """
 
 
@@ -95,11 +96,7 @@ class SessionRun:
         return {"number": self.number, "state": as_base64(self.state)}
 
     def check(self, request: RunRequest) -> None:
-        """Check that what a request brings fits beside what the session begins with.
-
-        Raises:
-            InvalidRequestError: It does not.
-        """
+        """Check that what a request brings fits beside what the session begins with."""
         brought = sum(len(file.data or b"") for file in request.files)
         if len(self.state) + brought > MAX_BYTES:
             message = (
@@ -185,6 +182,7 @@ class Session:
         self._woken = anyio.Event()
         self._closed = anyio.Event()
         self._packages = NOTHING
+        self._grown: PackageSet | None = None  # For its next sandbox.
 
     @property
     def owner(self) -> str:
@@ -197,7 +195,6 @@ class Session:
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody waits for it."""
         return self._busy is not None or bool(self._queue)
 
     # --- for callers -----------------------------------------------------------------------------
@@ -305,7 +302,8 @@ class Session:
             if not self._open:
                 return
             with first.section():
-                self._packages = await self._resolved_packages(first)
+                self._packages = self._grown or await self._resolved_packages(first)
+                self._grown = None
             async with self._table.reserve(limits, self._packages) as reserved:
                 guest: Guest | None = None
                 with first.section():
@@ -325,14 +323,40 @@ class Session:
             self._table.admission.dismissed(self)
             self._closed.set()
 
-    async def _resolved_packages(self, first: QueuedRun) -> PackageSet:
-        """Return what the sandbox needs for the packages that the session was begun with."""
-        request, run = first.request, first.caller
+    async def _resolved_packages(self, queued: QueuedRun) -> PackageSet:
+        """Return what a sandbox needs for the session's packages and those of a run."""
+        request, run, record = queued.request, queued.caller, self.record
         assert request is not None  # a sandbox is opened for a run only
         assert run is not None
-        self.record.settle_packages(packages_of(request))
+        packages = tuple(dict.fromkeys((*record.packages, *packages_of(request))))
         with on_behalf_of(run):
-            return await self._table.packages(replace(request, packages=self.record.packages), run)
+            wanted = replace(request, packages=packages)
+            found = await self._table.packages(wanted, run, record.pins)
+        record.packages, record.pins = packages, found.pins
+        return found
+
+    async def _grow(self, queued: QueuedRun) -> None:
+        """Find the packages that a run needs and its sandbox lacks, and put it off for another.
+
+        If they cannot be used the run is finished, and the sandbox stays.
+        """
+        request = queued.request
+        assert request is not None
+        # After a defect it stays so, and `serve` finishes the run.
+        self._busy = queued
+        try:
+            lacking = {*self._packages.lacks(packages_of(request))} - {*self.record.packages}
+            if lacking and self.record.begun and not request.loses_state:
+                self.record.check_move()
+            with queued.section():
+                if lacking:
+                    self._grown = await self._resolved_packages(queued)
+                    self._queue.appendleft(queued)
+            if lacking and queued not in self._queue:
+                queued.finish(None)
+        except BridgeError as error:
+            queued.finish(error)
+        self._busy = None
 
     async def _use(self, guest: Guest) -> None:
         """Serve runs until the sandbox must be released."""
@@ -345,11 +369,16 @@ class Session:
             if queued.request is None:
                 await self._end(queued)
                 return
+            await self._grow(queued)
+            if queued in self._queue:
+                return
+            if queued.over.is_set():
+                continue
             try:
                 await self._run(queued, guest, saved)
                 if record.begun and record.intact and not self.over:
                     saved = None
-                    await self._save(guest)
+                    await self._save(guest, queued)
                     if record.recoverable:
                         await self._table.release(self)
             finally:
@@ -402,12 +431,6 @@ class Session:
         assert caller is not None
         assert work is not None
         heard = False
-        try:
-            record.settle_packages(packages_of(request))
-        except BridgeError as error:
-            self._busy = None
-            queued.finish(error)
-            return
 
         def begun(stop: Callable[[], Awaitable[None]]) -> None:
             queued.stop = stop
@@ -450,16 +473,17 @@ class Session:
         if queued.ends:
             await self._forget()
         queued.outcome = outcome
-        if self._table.claims is None:
+        if self._table.claims is None and not record.is_large(self._table.state_bytes):
             # Of several bridges another may get the next run, and needs what is saved of this one.
+            # What is large may not be saved whole, which the result says.
             queued.finish(outcome)
 
     # --- what is kept, and the end --------------------------------------------------------------
 
-    async def _save(self, guest: Guest) -> None:
+    async def _save(self, guest: Guest, queued: QueuedRun) -> None:
         """Keep the state, so that losing the sandbox is not losing that."""
         record = self.record
-        state = await guest.save(record.runs)
+        state = await guest.save(record.runs, self._table.state_bytes)
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
@@ -469,10 +493,11 @@ class Session:
         ):
             record.unsaved(problem)
         else:
-            record.kept()
+            record.kept(state.lost)
+            if isinstance(queued.outcome, RunResult):
+                queued.outcome = record.with_losses(queued.outcome, state.lost)
 
     async def _end(self, queued: QueuedRun) -> None:
-        """End it without a run."""
         await self._forget()
         message = f"Session {self.record.name!r} has ended."
         result = RunResult(run_id=uuid.uuid4().hex, status="success", summary=message)

@@ -20,12 +20,13 @@ from anyio.abc import TaskGroup
 
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, SessionLimitError, UnknownSessionError
-from bridge.model import Limits, RunRequest, RunResult
+from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.packages.packages import NOTHING, PackageSet
 from bridge.sessions.admission import Admission
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import SAVE_SECONDS, Guest, QueuedRun, Session, Work
+from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.store import Store
 
@@ -48,8 +49,8 @@ Reserved = AbstractAsyncContextManager[Callable[[], Awaitable[Guest]]]
 Reserve = Callable[..., Reserved]
 """Sets a sandbox aside that is to last; given the limits, and `binds` where there are any."""
 
-ResolvePackages = Callable[[RunRequest, RunCaller], Awaitable[PackageSet]]
-"""Says what a sandbox needs for the packages that a request is for."""
+ResolvePackages = Callable[[RunRequest, RunCaller, tuple[str, ...]], Awaitable[PackageSet]]
+"""Says what a sandbox needs for the packages that a request is for, with some versions fixed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,11 +179,7 @@ class Sessions:
                 return result
 
     async def end(self, request: RunRequest) -> RunResult:
-        """End a session, after the runs in it that were asked for before.
-
-        Raises:
-            UnknownSessionError: There is none.
-        """
+        """End a session, after the runs in it that were asked for before."""
         while True:
             queued = QueuedRun(ends=True)
             result = await self._take(await self._find(request, make=False), queued)
@@ -217,11 +214,7 @@ class Sessions:
         return tuple(sorted(found.values(), key=lambda each: each.idle_seconds)[:MAX_LISTED])
 
     async def _take(self, session: Session, queued: QueuedRun) -> RunResult | None:
-        """Wait until a run is served; None if the session had ended before.
-
-        Raises:
-            ElsewhereError: Another of several bridges has it.
-        """
+        """Wait until a run is served; None if the session had ended before."""
         async with session.claiming:
             if self.claims is not None:
                 session = await self._claimed(session, self.claims)
@@ -286,11 +279,7 @@ class Sessions:
     # --- which session it is --------------------------------------------------------------------
 
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
-        """Return the session that a request is about.
-
-        Raises:
-            UnknownSessionError: There is none, and none may be made.
-        """
+        """Return the session that a request is about."""
         key, owner = request.session, request.owner
         is_id = _ID.fullmatch(key) is not None
         if not is_id and not request.named_sessions:
@@ -339,17 +328,23 @@ class Sessions:
         """Seconds until an idle sandbox is put away."""
         return self._settings.session_idle_timeout
 
+    @property
+    def state_bytes(self) -> int:
+        """How much of a session's state is kept; the host takes no more than `MAX_STATE_BYTES`."""
+        return min(self._settings.session_bytes, MAX_STATE_BYTES - 4 * MEBIBYTE)
+
     def reserve(self, limits: Limits, packages: PackageSet) -> Reserved:
         return (
             self._reserve(limits, binds=packages.binds) if packages.binds else self._reserve(limits)
         )
 
-    async def packages(self, request: RunRequest, run: RunCaller) -> PackageSet:
-        """Return what a sandbox needs for the packages that a request is for."""
+    async def packages(
+        self, request: RunRequest, run: RunCaller, pins: tuple[str, ...]
+    ) -> PackageSet:
         return (
             NOTHING
             if self._resolve_packages is None
-            else await self._resolve_packages(request, run)
+            else await self._resolve_packages(request, run, pins)
         )
 
     def settled(self, session: Session) -> None:

@@ -121,6 +121,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "runs": _Setting(parsers.integer(1, parsers.MAX_RUNS)),
     "sessions": _Setting(parsers.integer(0, parsers.MAX_SESSIONS)),
     "session_idle_timeout": _Setting(parsers.seconds),
+    "session_bytes": _Setting(parsers.parse_size),
     "session_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
     "artifact_bytes": _Setting(parsers.parse_size),
     "artifact_run_bytes": _Setting(parsers.parse_size),

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from bridge.guest.protocol.distributions import DATA, normalised
 from bridge.model import MEBIBYTE, Json
 from bridge.settings import fields
 
 MAX_PATTERNS = 500  # More packages than a person can review.
 
 MAX_PATTERN_CHARS = 200
+
+SET = "@data"  # Stands for the usual packages for data work.
 
 MOST_BYTES = 16 * 1024 * MEBIBYTE
 
@@ -45,7 +48,7 @@ class Dependencies:
 
     Attributes:
         allow: Packages that a run may ask for, such as "pandas==2.*" or "types-*"; without any
-            every package is refused.
+            every package is refused. What these need in turn is allowed with them.
         index: URL of a simple index, or a directory of wheels; it may hold a password. Empty for
             what uv itself is configured to use.
         max_bytes: Of all packages of a run together, installed.
@@ -80,17 +83,14 @@ def parse_dependencies(table: Json, place: str) -> Dependencies:
     return Dependencies(**fields.record(table, place, KEYS, "the dependencies"))
 
 
-def normalised(name: str) -> str:
-    """Return a package's name as names are compared; a "*" in it stays."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 _patterns = fields.entries(MAX_PATTERNS, 'packages such as ["polars", "pandas==2.*", "types-*"]')
 
 
 def _allow(value: Json, place: str) -> tuple[Allowed, ...]:
-    """Return a list of packages, each a name with "*" or versions."""
-    return tuple(_allowed(text.strip(), place) for text in _patterns(value, place))
+    """Return a list of packages, each a name with "*" or versions, or `@data` for the usual."""
+    found = [text.strip() for text in _patterns(value, place)]
+    data = [name for name in DATA if SET in found]
+    return tuple(_allowed(text, place) for text in [*(t for t in found if t != SET), *data])
 
 
 def _allowed(text: str, place: str) -> Allowed:

@@ -112,11 +112,7 @@ def resolve_directories(
 
 
 def _check_separate(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
-    """Raise if a directory is in a writable one, where a program could replace it by a link.
-
-    Raises:
-        SettingsError: One is.
-    """
+    """Raise if a directory is in a writable one, where a program could replace it by a link."""
     found = tuple(found)
     for asked, real in zip(given, found, strict=True):
         for other in found:

@@ -30,11 +30,7 @@ Shape = TypeVar("Shape")
 
 
 def fail(place: str, problem: str) -> NoReturn:
-    """Refuse what stands at a place.
-
-    Raises:
-        SettingsError: Always.
-    """
+    """Refuse what stands at a place."""
     raise SettingsError(f"{place} {problem}.")
 
 
@@ -150,8 +146,8 @@ def kind(value: Json) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return what to say of a word that is none of those known."""
     # Comparing takes time with the square of what is compared.
+    """Return what to say of a word that is none of those known."""
     return parsers.suggestion(word[:MAX_KEY_CHARS], known)
 
 

@@ -190,16 +190,9 @@ def _number(value: Json, place: str) -> int | float:
 
 
 _TESTS: Mapping[Test, fields.Parse] = {
-    "is": _scalar,
-    "in": _options,
-    "glob": fields.glob_list,
-    "under": _roots,
-    "lt": _number,
-    "le": _number,
-    "gt": _number,
-    "ge": _number,
-    "present": fields.flag,
-}
+    "is": _scalar, "in": _options, "glob": fields.glob_list, "under": _roots, "lt": _number,
+    "le": _number, "gt": _number, "ge": _number, "present": fields.flag,
+}  # fmt: skip
 """How each test's value is read."""
 
 
@@ -262,11 +255,7 @@ def _check_names(named: Iterable[tuple[str, str]]) -> None:
 
 
 def _check_reach(rules: Sequence[Rule]) -> None:
-    """Refuse rules that were meant to be stricter than one before them, and never get a call.
-
-    Raises:
-        SettingsError: There is one.
-    """
+    """Refuse rules that were meant to be stricter than one before them, and never get a call."""
     catching: list[Rule] = []
     for rule in rules:
         for earlier in catching:
@@ -296,11 +285,7 @@ def _cover(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 def _by_glob(value: Json, place: str, most: int) -> list[tuple[str, Json, str]]:
-    """Return a table's keys, which are globs, their values and places.
-
-    Raises:
-        SettingsError: An earlier key takes all that one matches.
-    """
+    """Return a table's keys, which are globs, their values and places."""
     found: list[tuple[str, Json, str]] = []
     for glob, item in fields.table(value, place, most).items():
         where = fields.below(place, glob)
@@ -547,11 +532,7 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
 
 
 def _check_labels(spec: PolicySpec, place: str) -> None:
-    """Reject labels that no flow rule names: a misspelt one protects nothing.
-
-    Raises:
-        SettingsError: There is one.
-    """
+    """Reject labels that no flow rule names: a misspelt one protects nothing."""
     carried = {
         label: fields.below(f"{place}.servers", server.servers)
         for server in reversed(spec.servers)

@@ -19,27 +19,11 @@ BUILT_IN = ("standard", "strict")
 
 MAX_PROFILES = 100  # More tables than a person can oversee.
 
-KEYS = frozenset(
-    {
-        "allow_directories",
-        "allow_packages",
-        "call_timeout",
-        "container_user",
-        "cpus",
-        "guard",
-        "image",
-        "listed_servers_only",
-        "max_timeout",
-        "memory",
-        "oci_runtime",
-        "packages",
-        "pids",
-        "project_servers",
-        "runtime",
-        "runtime_order",
-        "timeout",
-    }
-)
+KEYS = frozenset({
+    "allow_directories", "allow_packages", "call_timeout", "container_user", "cpus", "guard",
+    "image", "listed_servers_only", "max_timeout", "memory", "oci_runtime", "packages", "pids",
+    "project_servers", "runtime", "runtime_order", "timeout",
+})  # fmt: skip
 """Settings of how programs run; not where the bridge keeps its files, or how it logs."""
 
 

@@ -82,6 +82,7 @@ class Settings:
         runs: Runs at once; the rest wait. Empty for what the machine allows.
         sessions: Sessions open at once; 0 for no sessions.
         session_idle_timeout: Seconds until an unused session is put away on the disk.
+        session_bytes: Bytes of a session's values and files that are put away, compressed.
         session_days: Days that a session put away can be restored.
         artifact_bytes: What is kept of all runs: files, whole outputs, pictures.
         artifact_run_bytes: What is kept of one run.
@@ -145,6 +146,7 @@ class Settings:
     runs: int | None = None
     sessions: int = 8
     session_idle_timeout: float = 600.0
+    session_bytes: int = 32 * 1024 * 1024
     session_days: int = 7
     artifact_bytes: int = 1024**3
     artifact_run_bytes: int = 64 * 1024**2

@@ -100,11 +100,7 @@ class SkillFiles:
         return dict(sorted(found.items()))
 
     def text(self, name: str) -> str | None:
-        """Return a skill's file; None if there is none.
-
-        Raises:
-            LibraryError: It cannot be read.
-        """
+        """Return a skill's file; None if there is none."""
         try:
             data = read_regular(self._path(name), MAX_FILE_BYTES)
         except FileNotFoundError:
@@ -334,7 +330,6 @@ class SkillFiles:
                 raise InvalidRequestError(message, remedy="Give it another name.")
 
     def _keep_text(self, name: str, text: str) -> None:
-        """Write a version of a skill."""
         number, _ = version_of(*decode_skill(text))
         with suppress(OSError, ValueError):
             if number in self._versions(name) and read_regular(

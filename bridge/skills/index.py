@@ -49,11 +49,7 @@ class SkillIndex:
         return self.files.folder
 
     async def all(self) -> Mapping[str, Skill]:
-        """Return the skills there are, by name.
-
-        Raises:
-            LibraryError: Their folder cannot be read.
-        """
+        """Return the skills there are, by name."""
         async with self._turn:
             states = await anyio.to_thread.run_sync(self.files.states)
             changed = {
@@ -86,11 +82,7 @@ class SkillIndex:
         return skill
 
     async def as_it_is(self, name: str) -> Skill | None:
-        """Return a skill as its file is now; None if there is none.
-
-        Raises:
-            LibraryError: It cannot be read.
-        """
+        """Return a skill as its file is now; None if there is none."""
         text = await anyio.to_thread.run_sync(self.files.text, name)
         return None if text is None else read_skill(name, text)
 
@@ -137,15 +129,10 @@ class SkillIndex:
         return await anyio.to_thread.run_sync(self.files.approve, skill.name, skill.digest)
 
     async def approved(self) -> set[tuple[str, str]]:
-        """Return the names and digests that a person approved of."""
         return await anyio.to_thread.run_sync(self.files.approved)
 
     async def remove(self, name: str) -> bool:
-        """Remove a skill with all its versions, for a person; return whether it was there.
-
-        Raises:
-            LibraryError: It cannot be removed.
-        """
+        """Remove a skill with all its versions, for a person; return whether it was there."""
         return await anyio.to_thread.run_sync(partial(self.files.remove, name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
@@ -177,7 +164,6 @@ class SkillIndex:
     # --- what they call -------------------------------------------------------------------------
 
     def references(self, code: SkillCode) -> References:
-        """Return the servers that a skill names."""
         return references(Survey(code.tree), self._servers.aliases)
 
     def tools_of(self, code: SkillCode) -> Tools:
@@ -222,7 +208,6 @@ class SkillIndex:
     # --- what is said of them -------------------------------------------------------------------
 
     async def indexed(self) -> tuple[Tool, ...]:
-        """Return the skills as an index of tools takes them."""
         try:
             skills = await self.all()
         except LibraryError:

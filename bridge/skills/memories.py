@@ -83,11 +83,7 @@ class Memories:
             return _read(kept, self._owner, name)
 
     def all(self) -> list[Memory | str]:
-        """Return what is remembered, in the order of the keys; a name where one is damaged.
-
-        Raises:
-            LibraryError: They cannot be read.
-        """
+        """Return what is remembered, in the order of the keys; a name where one is damaged."""
         found: list[Memory | str] = []
         with _told(), self._store.reading() as kept:
             entries = kept.all(_KIND, self._owner)

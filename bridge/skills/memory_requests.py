@@ -145,11 +145,7 @@ class MemoryAnswers:
 
 
 def reject_plan(request: RunRequest, what: str) -> None:
-    """Refuse to change what is kept in a run that makes a plan.
-
-    Raises:
-        CallFailedError: It makes one.
-    """
+    """Refuse to change what is kept in a run that makes a plan."""
     if request.mode == "plan":
         message = (
             f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no plan."

@@ -189,7 +189,6 @@ class SkillAnswers:
         return there
 
     def _told(self, skill: Skill) -> dict[str, Json]:
-        """Return a skill's description for a program."""
         answer: dict[str, Json] = {
             "name": skill.name,
             "version": skill.version,

@@ -79,11 +79,7 @@ class Review:
         self._seen: set[tuple[str, str]] = set()
 
     def check(self, doing: str) -> None:
-        """Check that the caller may use skills at all.
-
-        Raises:
-            CallDeniedError: They may not.
-        """
+        """Check that the caller may use skills at all."""
         if self._policy == "deny":
             message = f"The policy lets no program {doing} skills."
             remedy = 'The user can change it: [policy] skills = "ask" in config.toml.'
@@ -94,11 +90,7 @@ class Review:
             raise CallDeniedError(message, remedy=remedy)
 
     async def admit(self, skill: Skill) -> None:
-        """Check that a skill may be used in this run; ask a person if the policy says so.
-
-        Raises:
-            RefusedError: It may not.
-        """
+        """Check that a skill may be used in this run; ask a person if the policy says so."""
         self.check("use")
         scan = None if skill.code is None else check(Survey(skill.code.tree))
         if scan is not None and scan.certain and self._reviews.guard == "enforce":

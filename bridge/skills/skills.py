@@ -57,7 +57,6 @@ class SkillUse:
         return replace(references, servers=servers, dynamic=references.dynamic or self.dynamic)
 
     def sent(self) -> list[dict[str, str]]:
-        """Return what is sent along with the program."""
         return [
             {"name": skill.name, "source": skill.text, "warning": self.stale(skill)}
             for skill in self.skills
@@ -93,11 +92,7 @@ class Skills:
     async def of_program(
         self, request: RunRequest, survey: Survey | Unread, run: RunCaller
     ) -> SkillUse:
-        """Return the skills that a program names.
-
-        Raises:
-            LibraryError: Their folder cannot be read.
-        """
+        """Return the skills that a program names."""
         if PACKAGE not in request.code or isinstance(survey, Unread):
             return NO_SKILLS
         tree = survey.tree
@@ -166,11 +161,7 @@ class Skills:
         return None
 
     async def add_provenance(self, use: SkillUse, tracker: ProvenanceTracker) -> None:
-        """Add to a run's labels those of its program's skills.
-
-        Raises:
-            AuditError: It cannot be recorded.
-        """
+        """Add to a run's labels those of its program's skills."""
         if use.review is None:
             return
         # Of all, so that each is named in what is refused later.

@@ -50,17 +50,9 @@ _CLOSE = "# ///\n"
 _SMALLER = "Split it, or leave data out of it."
 
 _LITERALS = (
-    ast.Constant,
-    ast.Tuple,
-    ast.List,
-    ast.Set,
-    ast.Dict,
-    ast.UnaryOp,
-    ast.BinOp,
-    ast.operator,
-    ast.unaryop,
-    ast.expr_context,
-)
+    ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp, ast.operator,
+    ast.unaryop, ast.expr_context,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +128,6 @@ class Skill:
 
     @property
     def import_line(self) -> str:
-        """How a program gets it."""
         return f"from skills import {self.name}"
 
 
@@ -241,11 +232,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _check_top_level(tree: ast.Module) -> None:
-    """Check that importing it only defines things.
-
-    Raises:
-        InvalidRequestError: It would do more.
-    """
+    """Check that importing it only defines things."""
     defined: set[str] = set()
     for node in tree.body:
         if not _is_definition(node, defined):

@@ -87,7 +87,6 @@ class Blobs:
         return self.root.is_dir()
 
     def begin(self) -> Unfinished:
-        """Create an unfinished file."""
         folder = self._folder(_WRITING)
         while True:
             path = folder / secrets.token_hex(8)
@@ -200,12 +199,7 @@ class Blobs:
         return [self._folder(name) for name in names if _PREFIX.fullmatch(name)]
 
     def _folder(self, name: str, *, make: bool = True) -> Path:
-        """Return a subdirectory after checking that it is private.
-
-        Raises:
-            FileNotFoundError: It does not exist, and `make` is false.
-            OSError: It cannot be made, is a link, or belongs to another user.
-        """
+        """Return a subdirectory after checking that it is private."""
         for path in (self.root, self.root / name):
             if make:
                 make_directory(path)

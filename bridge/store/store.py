@@ -89,11 +89,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Open a read transaction, which is empty without a database.
-
-        Raises:
-            OSError: The database cannot be read.
-        """
+        """Open a read transaction, which is empty without a database."""
         if not self._is_there():
             yield Transaction(None, time.time)
             return
@@ -190,7 +186,6 @@ class Store:
             pass
 
     def _is_there(self) -> bool:
-        """Return whether there is anything to read."""
         return _exists(self._file)
 
     def _make(self) -> None:
@@ -275,7 +270,6 @@ class Transaction:
         return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
 
     def owners(self, kind: str) -> set[str]:
-        """Return the owners that have documents of a kind."""
         return {row.owner for row in self._rows(("owner",), kind)}
 
     def all(self, kind: str, owner: str, names: list[str] | None = None) -> list[tuple[str, bytes]]:
@@ -388,9 +382,6 @@ def _make_private(file: Path) -> None:
     """Make the database's file, for this user alone, if it does not exist.
 
     An existing file is never opened here: closing it would release SQLite's locks on it.
-
-    Raises:
-        OSError: It cannot be made, is a link, or belongs to another user.
     """
     with suppress(FileExistsError):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -125,7 +125,7 @@ Run a Python program that calls the tools of the MCP servers below. Only what it
 - Errors: a failing tool raises `runtime.MCPError`. Unknown tools, wrong arguments and missing awaits are refused before anything runs, with line numbers.
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): print(d["signature"], d["description"])`. One tool's typed stub: `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: the standard library. No network. Of files only those in `out/` come back. Time zone: UTC. Time: 30 s, up to 600 s with `timeout`, without the time that tools take. Memory: 512 MiB. Output: 5,000 tokens; more is kept (`runtime.read_output`).
+- Importable: the standard library. No network. Files that the program writes come back. Time zone: UTC. Time: 30 s, up to 600 s with `timeout`, without the time that tools take. Memory: 512 MiB. Output: 5,000 tokens; more is kept (`runtime.read_output`).
 
 """  # noqa: E501  # the text as the model sees it
 

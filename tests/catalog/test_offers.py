@@ -34,10 +34,22 @@ def test_where_there_is_nothing_nothing_is_said() -> None:
     assert "Packages and directories" not in capabilities(())
 
 
-def test_the_packages_of_the_data_image_are_told_where_programs_run_in_it() -> None:
-    told = tool_description((), Limits(), offers=Offers(data=True, packages=("polars",)))
-    modules = "the standard library, numpy, pandas, matplotlib, openpyxl."
-    assert f"Importable: {modules} With `packages`: polars. No network" in told
+def test_the_packages_that_programs_find_are_told_with_the_versions_that_matter() -> None:
+    installed = (("numpy", "1.24.2"), ("pandas", "1.5.3"), ("scipy", "1.10.1"), ("acme", "2"))
+    offers = Offers(python="3.11", installed=installed, packages=("polars",))
+    modules = "the standard library of Python 3.11, numpy 1.24.2, pandas 1.5.3, scipy, acme."
+    described = tool_description((), Limits(), offers=offers)
+    assert f"Importable: {modules} With `packages`: polars. No network" in described
+    assert "Installed: numpy 1.24.2, pandas 1.5.3, scipy 1.10.1, acme 2." in capabilities(
+        (), offers=offers
+    )
+
+
+def test_twenty_packages_are_named_in_the_description_and_the_others_are_counted() -> None:
+    installed = tuple((f"package-{number}", "1.0") for number in range(50))
+    line = offers_line(Offers(installed=installed))
+    assert line.endswith(" more.")
+    assert len(line) < 400
 
 
 def test_long_lists_are_counted() -> None:

@@ -51,7 +51,7 @@ async def test_packages_are_tried_with_the_index_that_programs_get_them_from(
         assert f"allowed: gamma-*, {allow}\n" in told[allow]
         assert f"index: {tmp_path}\n" in told[allow]
     assert told["alpha==1.*"].startswith("packages: ok\n")
-    assert told["beta"].startswith("packages: FAIL: beta cannot be had. uv says: ")
+    assert told["beta"].startswith("packages: FAIL: beta cannot be resolved. uv says: ")
     assert told["types-*"].startswith("packages: ok\n")
     closed = replace(settings, profile="strict", dependencies=allowing(tmp_path, "alpha"))
     assert "the profile strict allows none" in describe_packages(await check_packages(closed))

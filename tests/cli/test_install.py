@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bridge.cli.install import carry_out, plan
+from bridge.cli.install import ask_network, carry_out, plan
 from bridge.cli.main import main
 from bridge.cli.person import Person
 from bridge.clients.entry import own_entry
@@ -105,6 +105,35 @@ async def test_a_person_is_asked(answer: str, written: bool, shell: Shell) -> No
     os.close(typist)
     assert done is written
     assert ("code-bridge" in (shell.home / ".cursor" / "mcp.json").read_text()) is written
+
+
+def test_an_entry_gets_what_reaches_the_network_and_logins_only_from_a_person(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/ca.pem")
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:s3cret@index/simple")
+    assert shell("install", "cursor", "--yes")[0] == 0
+    written = (shell.home / ".cursor" / "mcp.json").read_text()
+    assert ('"SSL_CERT_FILE": "/ca.pem"' in written, "proxy:3128" in written) == (True, True)
+    assert "UV_DEFAULT_INDEX" not in written
+
+
+@pytest.mark.parametrize(("answer", "names"), [("no\n", []), ("yes\n", ["UV_INDEX_A_PASSWORD"])])
+async def test_a_person_is_asked_before_variables_are_copied(
+    answer: str, names: list[str], shell: Shell
+) -> None:
+    settings = load({}, {"HOME": str(shell.home), "UV_INDEX_A_PASSWORD": "s3cret", "UV_RUN_X": "1"})
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+    ):
+        asked = SimpleNamespace(dry_run=False, yes=False)
+        async with typing_answers(typist, answer):
+            found = await ask_network(settings, asked, Person(reader, writer))
+    os.close(typist)
+    assert list(found) == names
 
 
 def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> None:

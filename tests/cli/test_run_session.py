@@ -36,9 +36,9 @@ def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
     capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:
     """What it held is on the disk in between, and gone with its end."""
-    status, first = _run(capsys, "-c", "x = 41\nopen('a.txt', 'w').write('kept')")
+    status, first = _run(capsys, "-c", "x = 41\nopen('.a.txt', 'w').write('kept')")
     assert (status, first["session"]["state"]) == (0, "new")
-    status, second = _run(capsys, "-c", "[x + 1, open('a.txt').read()]")
+    status, second = _run(capsys, "-c", "[x + 1, open('.a.txt').read()]")
     assert (status, second["result"]) == (0, [42, "kept"])
     assert (second["session"]["state"], second["session"]["run"]) == ("restored", 2)
     assert _contents(home)

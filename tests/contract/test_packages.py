@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -105,7 +106,7 @@ def settings_with(place: Path, index: Index, settings: Settings) -> Settings:
     """Allow two packages of the index, and two directories of the host."""
     return replace(
         settings,
-        dependencies=allowing(index.url, "rpds-py", "helper", cache=str(place / "cache")),
+        dependencies=allowing(index.url, "rpds-py", "helper", "third", cache=str(place / "cache")),
         directories=tuple(
             Directory(
                 name=each, path=str(place / each), inside=f"/mnt/{each}", writable=each == "out"
@@ -115,10 +116,37 @@ def settings_with(place: Path, index: Index, settings: Settings) -> Settings:
     )
 
 
-async def run(engine: Engine, code: str, *packages: str, session: str = "") -> RunResult:
-    request = RunRequest(code=code, packages=packages, session=session, owner="me")
+async def run(engine: Engine, code: str, *packages: str, **more: Any) -> RunResult:
+    request = RunRequest(code=code, packages=packages, owner="me", **more)
     with anyio.fail_after(PATIENCE):
         return await engine.run(request)
+
+
+async def follow_session(engine: Engine) -> None:
+    """Let a session ask for more packages, and look at what it still holds."""
+    # A session keeps what its runs asked for, and what it holds when it gets more.
+    first = await run(engine, "import rpds; x = [1]", "rpds-py", session="s")
+    assert first.status == "success", first.error
+    there = f"rpds-py=={metadata.version('rpds-py')}"
+    for texts in ([], ["rpds-py"], [there]):
+        later = await run(engine, "import rpds; x", *texts, session="s")
+        assert later.result == [1], later.error
+        assert later.session is not None
+        assert later.session.state == "kept"
+    more = await run(engine, "import helper, rpds; x, helper.X", "helper", session="s")
+    assert more.result == [[1], 1], more.error
+    assert more.session is not None
+    assert (more.session.state, more.session.lost) == ("restored", ())
+    with pytest.raises(PackageRefusedError, match="other is not allowed"):
+        await run(engine, "1", "other", session="s")
+    # What could not be restored is named first.
+    held = await run(engine, "import threading; t = threading.Lock()", session="s")
+    assert held.status == "success", held.error
+    with pytest.raises(PackageRefusedError, match=r"would not be restored there: t \(") as refusal:
+        await run(engine, "import third", "third", session="s")
+    assert '"lose_state": true' in refusal.value.remedy
+    third = await run(engine, "import third; x", "third", session="s", loses_state=True)
+    assert third.result == [1], third.error
 
 
 @pytest.mark.guarantee("packages", "directories")
@@ -139,6 +167,7 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
             "sitecustomize.py": "open('/workspace/out/ran', 'w')",
         }
         wheel(place / "links", "helper", "1.0", files=evil)
+        wheel(place / "links", "third", "1.0")
         settings = settings_with(place, index, settings_in(tmp_path))
         async with opened(found, settings) as engine:
             port = index.url.rpartition(":")[2].partition("/")[0]
@@ -164,18 +193,12 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
             assert again.result == 1, again.error
             assert len(index.asked) == asked
 
-            # A session keeps what its first run asked for, and gets no more.
-            first = await run(engine, "import rpds; x = rpds.List([1])", "rpds-py", session="s")
-            assert first.status == "success", first.error
-            later = await run(engine, "import rpds; list(x)", session="s")
-            assert later.result == [1], later.error
-            with pytest.raises(PackageRefusedError, match="settled by its first run"):
-                await run(engine, "import helper", "helper", session="s")
+            await follow_session(engine)
 
             # Another run has none of it.
             alone = await run(engine, "import os; print(os.path.exists('/packages'))")
             assert alone.stdout == "False\n"
-            with pytest.raises(InvalidRequestError, match="^Line 2: the script metadata"):
+            with pytest.raises(InvalidRequestError, match="^Line 1: the script metadata"):
                 await run(engine, "# /// script\n# dependencies = 1\n# ///\n")
 
 

@@ -171,7 +171,6 @@ class FakeBackend:
         launched: How many were started in all.
         in_use_now: How many programs run, as the engine says.
         drain: What `tend` was given.
-        flavour: Of the image that it claims to run programs in.
     """
 
     failure: SandboxError | None = None
@@ -180,7 +179,6 @@ class FakeBackend:
     launched: int = 0
     in_use_now: int = 0
     drain: Callable[[], Awaitable[None]] | None = None
-    flavour: str = ""
 
     @property
     def name(self) -> str:

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from bridge.guest.protocol.distributions import normalised
 from bridge.packages.target import Target
-from bridge.settings.dependencies import Dependencies, normalised, parse_dependencies
+from bridge.settings.dependencies import Dependencies, parse_dependencies
 
 PURE = "py3-none-any"
 

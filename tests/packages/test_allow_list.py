@@ -24,18 +24,18 @@ def test_what_is_not_listed_is_refused_with_what_is_near_and_the_line_to_add() -
     assert 'add "polar", "requests" to `allow`' in refusal.value.remedy
 
 
-def test_what_is_needed_by_something_allowed_has_to_be_allowed_itself() -> None:
-    found = {"polars": "1.0", "numpy": "2.0"}
-    with pytest.raises(PackageRefusedError) as refusal:
-        check_resolved(found, {"polars": "", "numpy": "polars"}, ALLOW, "config.toml")
-    assert "polars needs numpy, which is not allowed here" in refusal.value.message
-    assert 'add "numpy" to `allow`' in refusal.value.remedy
-
-
-def test_a_version_outside_of_its_entry_is_refused() -> None:
-    check_resolved({"pandas": "2.2.3"}, {}, ALLOW, "c")
+def test_a_version_outside_of_its_entry_is_refused_and_what_is_needed_has_none() -> None:
+    check_resolved({"pandas": "2.2.3", "numpy": "2.0"}, ALLOW)
     with pytest.raises(PackageRefusedError, match=r"pandas 3\.0 is not allowed .* pandas==2"):
-        check_resolved({"pandas": "3.0"}, {}, ALLOW, "c")
+        check_resolved({"pandas": "3.0"}, ALLOW)
+
+
+def test_one_word_allows_the_usual_packages_for_data_work() -> None:
+    allow = allowing("/wheels", "@data", "attrs").allow
+    check_wanted(parse_requirements(["pandas", "Scikit_Learn", "attrs", "Pillow"]), allow, "c")
+    assert len(allow) > 40
+    with pytest.raises(PackageRefusedError, match="torch is not allowed here"):
+        check_wanted(parse_requirements(["torch"]), allow, "c")
 
 
 def test_a_resolver_is_told_what_versions_are_left() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,9 +15,10 @@ import anyio
 import pytest
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
-from bridge.packages import uv
+from bridge.packages import sets, uv
 from bridge.packages.requirements import parse_requirements
 from bridge.packages.resolver import Resolver
+from bridge.packages.target import Installed
 from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
 from tests.packages.rig import PATH, TARGET, Index, allowing, entry, tree, wheel
@@ -65,7 +67,7 @@ def script(tmp_path: Path, code: str) -> str:
 
 
 async def provided(made: Resolver, told: Told, *texts: str) -> list[str]:
-    place = await made.provide(parse_requirements(texts), TARGET, told.say)
+    place, _ = await made.provide(parse_requirements(texts), TARGET, told.say)
     return [] if place is None else sorted(path.name for path in place.glob("*.py"))
 
 
@@ -160,16 +162,19 @@ async def test_without_an_index_uvs_own_configuration_says_where_packages_come_f
     assert not (tmp_path / "ran").exists()
 
 
-async def test_what_something_allowed_needs_and_may_not_be_used_is_refused_and_not_fetched(
+async def test_what_something_allowed_needs_is_allowed_within_the_versions_that_are_listed(
     tmp_path: Path, links: Path, told: Told
 ) -> None:
     wheel(links, "alpha", "1.0", requires=["beta"])
     wheel(links, "beta", "1.0")
+    wheel(links, "beta", "2.0")
     made = resolver(tmp_path, allowing(links, "alpha"))
-    with pytest.raises(PackageRefusedError, match="alpha needs beta, which is not allowed here"):
-        await provided(made, told, "alpha")
-    assert installed(tmp_path) == []
-    assert not any(text.startswith("installing") for text in told)
+    assert await provided(made, told, "alpha") == ["alpha.py", "beta.py"]
+    with pytest.raises(PackageRefusedError, match="beta is not allowed here"):
+        await provided(made, told, "beta")
+    narrow = resolver(tmp_path, allowing(links, "alpha", "beta<2"))
+    place, lock = await narrow.provide(parse_requirements(["alpha"]), TARGET, told.say)
+    assert [package.version for package in lock.packages] == ["1.0", "1.0"]
 
 
 async def test_what_would_have_to_be_built_is_refused_by_name(
@@ -250,7 +255,7 @@ async def test_what_was_allowed_when_it_was_found_is_judged_again(
     asked = parse_requirements(["alpha"])
     for allow, version in (("alpha", "2.0"), ("alpha<2", "1.0")):
         made = resolver(tmp_path, allowing(links, allow))
-        place = await made.provide(asked, TARGET, told.say)
+        place, _ = await made.provide(asked, TARGET, told.say)
         assert place is not None
         assert version in (place / "alpha.py").read_text()
 
@@ -270,9 +275,101 @@ async def test_versions_are_looked_for_anew_when_they_are_old_and_kept_if_nobody
         assert told == said
     wheel(links, "alpha", "2.0")
     made = resolver(tmp_path, allowing(links, "*", lock_days=1))
-    place = await made.provide(parse_requirements(["alpha"]), TARGET, told.say)
+    place, _ = await made.provide(parse_requirements(["alpha"]), TARGET, told.say)
     assert place is not None
     assert "2.0" in (place / "alpha.py").read_text()
+
+
+async def test_a_full_cache_refuses_nothing_and_two_bridges_share_it(
+    tmp_path: Path, links: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sets, "KEPT_SECONDS", 0.0)
+    names = [f"p{number}" for number in range(10)]
+    for name in names:
+        wheel(links, name, "1.0", files={f"{name}.py": "", f"{name}.bin": os.urandom(300_000)})
+    dependencies = allowing(links, "*", cache_bytes="1m")
+    bridges = [resolver(tmp_path, dependencies) for _ in range(2)]
+
+    async def in_pairs(made: Resolver, order: list[str]) -> None:
+        for pair in itertools.pairwise(order):
+            place, _ = await made.provide(parse_requirements(pair), TARGET, told.say)
+            assert place is not None
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(in_pairs, bridges[0], names)
+        tasks.start_soon(in_pairs, bridges[1], names[::-1])
+    await provided(resolver(tmp_path, dependencies), told, "p0", "p6")
+    stored = [path for path in below(tmp_path / "kept/wheels") if path.suffix == ".bin"]
+    assert len(stored) <= 3
+
+
+async def test_the_second_set_with_a_package_fetches_nothing_of_it(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0", requires=["beta"])
+    wheel(links, "beta", "1.0")
+    with Index(links) as index:
+        made = resolver(tmp_path, allowing(index.url, "*"))
+        assert await provided(made, told, "alpha") == ["alpha.py", "beta.py"]
+        assert await provided(made, told, "beta") == ["beta.py"]
+    # Nor does it need an index at all.
+    assert await provided(made, told, "beta==1.*") == ["beta.py"]
+    assert "installing beta" not in told
+
+
+async def test_packages_join_an_environment_as_one_resolution(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    """What is there is used if it fits; what needs something that is replaced comes too."""
+    for version in ("1.0", "2.0"):
+        wheel(links, "base", version)
+        wheel(links, "user", version, requires=[f"base=={version}"])
+        wheel(links, "other", version)
+    wheel(links, "fits", "1.0", requires=["base"])
+    wheel(links, "strict", "1.0", requires=["base>=2"])
+    there = [
+        Installed(name="base", version="1.0"),
+        Installed(name="other", version="1.0"),
+        Installed(name="user", version="1.0", requires=("base",)),
+    ]
+    made = resolver(tmp_path, allowing(links, "*"))
+    for text, names in {
+        "fits": {"fits": "1.0"},
+        "base": {},
+        "base==2.0": {"base": "2.0", "user": "2.0"},
+        "strict": {"strict": "1.0", "base": "2.0", "user": "2.0"},
+    }.items():
+        asked = parse_requirements([text])
+        _, lock = await made.provide(asked, TARGET, told.say, installed=there)
+        assert {each.name: each.version for each in lock.packages} == names, text
+    # One that is on no index stays as it is.
+    alien = Installed(name="debian", version="1.0", requires=("base",))
+    asked = parse_requirements(["base==2.0"])
+    _, lock = await made.provide(asked, TARGET, told.say, installed=[there[0], alien])
+    assert {each.name: each.version for each in lock.packages} == {"base": "2.0"}
+
+
+async def test_what_is_too_large_is_told_before_a_download_and_remembered(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "xgboost", "1.0", files={"a.bin": os.urandom(2_000_000)})
+    made = resolver(tmp_path, allowing(links, "*", max_bytes="1m"))
+    for _ in range(2):
+        with pytest.raises(PackageRefusedError, match="`max_bytes`: 1 MiB") as refusal:
+            await provided(made, told, "xgboost")
+        assert 'Ask for xgboost "xgboost-cpu"' in refusal.value.remedy
+    assert told.count("resolving xgboost") == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("sklearn", '"scikit-learn"'), ("pandsa", '"pandas"'), ("json", "eave")]
+)
+async def test_a_wrong_name_is_answered_with_the_right_one(
+    tmp_path: Path, links: Path, told: Told, wrong: str, right: str
+) -> None:
+    with pytest.raises(PackageUnavailableError) as refusal:
+        await provided(resolver(tmp_path, allowing(links, "*")), told, wrong)
+    assert right in refusal.value.remedy
 
 
 @pytest.mark.parametrize("hashes", [True, False])
@@ -285,8 +382,8 @@ async def test_a_wheel_that_is_not_what_it_was_is_refused(
         dependencies = allowing(index.url, "*")
         made = resolver(tmp_path, dependencies)
         assert await provided(made, told, "alpha") == ["alpha.py"]
-        (place,) = installed(tmp_path)
-        shutil.rmtree(place)
+        for kept in ("sets", "wheels"):
+            shutil.rmtree(tmp_path / "kept" / kept)
         wheel(links, "alpha", "1.0", files={"alpha.py": "evil"})
         for again in (made, resolver(tmp_path, dependencies)):
             with pytest.raises(PackageUnavailableError, match="Hash mismatch for `alpha==1.0`"):
@@ -398,12 +495,13 @@ async def test_each_failure_says_what_cannot_be_met_and_what_can(
         for text, words in expected.items():
             with pytest.raises(PackageUnavailableError) as refusal:
                 await provided(made, told, text)
-            assert str(refusal.value).startswith(f"{text} cannot be had. uv says: ")
+            assert str(refusal.value).startswith(f"{text} cannot be resolved. uv says: ")
+            assert "warning" not in str(refusal.value)
             assert words in str(refusal.value)
             for secret in (index.url, str(tmp_path)):
                 assert secret not in str(refusal.value)
         narrow = resolver(tmp_path, allowing(index.url, "beta<1"))
-        with pytest.raises(PackageUnavailableError, match="Not more is allowed here than beta<1"):
+        with pytest.raises(PackageUnavailableError, match="Versions are limited here to beta<1"):
             await provided(narrow, told, "beta>=1")
     made = resolver(tmp_path, allowing("http://me:s3cret@127.0.0.1:1/simple", "*"))
     with pytest.raises(PackageUnavailableError, match="Connection refused") as refusal:

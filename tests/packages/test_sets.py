@@ -1,21 +1,24 @@
-"""Sets of packages on disk: what installed ones may be, and what goes."""
+"""Packages on disk: what unpacked wheels may be, how sets share them, and what goes."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 import stat
 import time
 from pathlib import Path
 
 import pytest
 
-from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.errors import PackageRefusedError
 from bridge.packages import sets
 from bridge.packages.sets import (
-    KEPT_SECONDS,
     LEFT_SECONDS,
     Lock,
+    Locked,
     PackageSet,
+    hold,
     make_room,
     tidy,
     within,
@@ -24,45 +27,103 @@ from bridge.store import Store
 from tests.packages.rig import tree
 
 ROOM = 10_000_000
+SIZE = 1000
 
 
-def aged(path: Path, seconds: float) -> None:
+def aged(path: Path, seconds: float) -> Path:
     then = time.time() - seconds
     os.utime(path, (then, then))
+    return path
 
 
-def size_of(directory: Path) -> int:
-    return sum(path.lstat().st_size for path in directory.glob("*/**/*"))
+def package(name: str) -> Locked:
+    return Locked(name=name, version="1", sha256=hashlib.sha256(name.encode()).hexdigest())
 
 
-def kept(root: Path, name: str, size: int) -> Path:
-    """Make a set with one file."""
-    one, lock = PackageSet(root / "sets", Store(root), [name]), Lock(packages=(), made=1.0)
-    into = one.begin() / "installed"
-    into.mkdir()
-    (into / "a.py").write_bytes(b"x" * size)
-    one.keep(lock, into)
-    into.parent.rmdir()
+def kept(root: Path, *names: str) -> Path:
+    """Make a set of packages of one file each, those that are not there yet."""
+    one = PackageSet(root / "kept", Store(root), names)
+    work, packages = one.begin(), tuple(map(package, names))
+    for each in packages:
+        made = work / each.name
+        (made / f"{each.name}-1.dist-info").mkdir(parents=True)
+        (made / f"{each.name}-1.dist-info/METADATA").write_text("x")
+        (made / f"{each.name}.py").write_bytes(b"x" * SIZE)
+        if not one.wheel(each).exists():
+            one.keep_wheel(each, made, ROOM)
+    lock = Lock(packages=packages, made=1.0)
+    one.keep(lock, work, ROOM)
+    one.remember(lock)
+    shutil.rmtree(work)
     return one.tree(lock)
 
 
-def test_what_was_not_used_for_longest_goes_and_what_it_came_to_is_still_known(
+def wheels(root: Path) -> int:
+    return len(list((root / "kept/wheels").iterdir()))
+
+
+def disk(root: Path) -> int:
+    """Return the bytes that files take, each once however many names it has."""
+    found = {path.lstat().st_ino: path.lstat().st_size for path in root.rglob("*.py")}
+    return sum(found.values())
+
+
+def test_a_wheel_in_many_sets_is_stored_once(tmp_path: Path) -> None:
+    places = [kept(tmp_path, "numpy", f"other{number}") for number in range(20)]
+    assert disk(tmp_path / "kept") == 21 * SIZE
+    assert {"numpy.py", "other19.py"} <= set(tree(places[-1]))
+
+
+def test_what_was_used_longest_ago_is_evicted_whatever_its_age_with_wheels_of_no_set(
     tmp_path: Path,
 ) -> None:
-    old, newer, used = [kept(tmp_path, name, 1000) for name in ("old", "newer", "used")]
-    sets = tmp_path / "sets"
-    aged(old, KEPT_SECONDS + 200)
-    aged(newer, KEPT_SECONDS + 100)
-    make_room(sets, size_of(sets))
+    old, used = kept(tmp_path, "a", "b"), kept(tmp_path, "b", "c")
+    newest = kept(tmp_path, "d")
+    aged(old, 120)
+    aged(used, 100)
+    room = 4 * (SIZE + 100_000)
+    make_room(tmp_path / "kept", room)
+    assert (old.is_dir(), wheels(tmp_path)) == (True, 4)
+    total = sum(path.lstat().st_size for path in (tmp_path / "kept/wheels").glob("*/**/*"))
+    make_room(tmp_path / "kept", total - 1)
+    # "b" stays, since another set has it.
+    assert (old.is_dir(), used.is_dir(), wheels(tmp_path)) == (False, True, 3)
+    make_room(tmp_path / "kept", 0)
+    # One that was used a moment ago may not be mounted yet.
+    assert (used.is_dir(), newest.is_dir(), wheels(tmp_path)) == (False, True, 1)
+    assert PackageSet(tmp_path / "kept", Store(tmp_path), ["a", "b"]).read() is not None
+
+
+def test_a_set_that_a_sandbox_has_mounted_is_not_evicted_by_any_bridge(tmp_path: Path) -> None:
+    mounted, other = aged(kept(tmp_path, "a"), 1e6), aged(kept(tmp_path, "b"), 1e5)
+    with hold(mounted) as held:
+        assert held
+        make_room(tmp_path / "kept", 0)
+        assert (mounted.is_dir(), other.is_dir(), wheels(tmp_path)) == (True, False, 1)
+    make_room(tmp_path / "kept", 0)
+    assert not mounted.exists()
+
+
+def test_nothing_is_evicted_while_a_bridge_installs_wheels_that_are_in_no_set_yet(
+    tmp_path: Path,
+) -> None:
+    old = aged(kept(tmp_path, "a"), 1e6)
+    with hold(tmp_path / "kept/wheels"):
+        make_room(tmp_path / "kept", 0)
     assert old.is_dir()
-    make_room(sets, size_of(sets) - 1)
-    assert (old.is_dir(), newer.is_dir(), used.is_dir()) == (False, True, True)
-    assert PackageSet(sets, Store(tmp_path), ["old"]).read() == Lock(packages=(), made=1.0)
-    # What was used lately stays, and nothing is added to it.
-    with pytest.raises(PackageUnavailableError, match="too much") as refusal:
-        make_room(sets, 10)
-    assert "`cache_bytes`" in refusal.value.remedy
-    assert used.is_dir()
+
+
+def test_where_there_are_no_hard_links_a_set_is_a_copy_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    place = aged(kept(tmp_path, "a"), 1e6)
+    assert disk(tmp_path / "kept") == 2 * SIZE
+    make_room(tmp_path / "kept", 0)
+    assert not place.exists()
 
 
 def test_choices_that_are_remembered_are_bounded(
@@ -70,17 +131,17 @@ def test_choices_that_are_remembered_are_bounded(
 ) -> None:
     monkeypatch.setattr(sets, "MAX_SETS", 3)
     for number in range(6):
-        kept(tmp_path, f"{number}", 1)
+        kept(tmp_path, f"{number}")
     found = [PackageSet(tmp_path, Store(tmp_path), [f"{number}"]).read() for number in range(6)]
     assert [number for number, lock in enumerate(found) if lock] == [3, 4, 5]
 
 
 def test_what_a_killed_bridge_left_goes_when_nobody_can_be_at_it(tmp_path: Path) -> None:
-    one = PackageSet(tmp_path / "sets", Store(tmp_path), ["a"])
+    one = PackageSet(tmp_path / "kept", Store(tmp_path), ["a"])
     left, busy = one.begin(), one.begin()
     (left / "half").write_text("x")
     aged(left, LEFT_SECONDS + 1)
-    make_room(tmp_path / "sets", ROOM)
+    make_room(tmp_path / "kept", ROOM)
     assert (left.exists(), busy.exists()) == (False, True)
 
 

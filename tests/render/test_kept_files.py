@@ -15,6 +15,7 @@ def artifact(name: str, size: int = 12_345) -> Artifact:
         size=size,
         digest="0" * 64,
         run_id="r",
+        path=f"out/{name}",
     )
 
 

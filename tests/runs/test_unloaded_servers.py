@@ -35,7 +35,7 @@ parts = ("work", "shop")
 server = {server}
 [(await server.add(1, 2)).sum, (await server.add(a=3, b=4)).sum, "add" in dir(server)]
 """
-    assert (await engine.run(RunRequest(code="'__file__' in globals()"))).result is False
+    assert (await engine.run(RunRequest(code="'__path__' in globals()"))).result is False
     assert _started(engine) == []
     result = await engine.run(RunRequest(code=code))
     assert (result.error, result.result) == ("", [3, 7, True])

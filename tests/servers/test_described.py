@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from bridge.model import RunRequest
 from bridge.runs import Engine
+from bridge.sandbox.contents import Contents, remember
 from bridge.settings import PreflightMode, Settings
 from bridge.tokens import count_tokens
 from tests.engine_rig import ListFinder, engine_on, workshop
@@ -59,16 +60,18 @@ async def test_it_keeps_to_the_budget_of_the_settings(
         assert ("refused before anything runs" in made) is (preflight == "check")
 
 
-async def test_packages_of_the_data_image_are_told_once_programs_ran_in_it(
+async def test_the_packages_of_the_last_sandbox_are_told_for_the_settings_that_chose_it(
     settings: Settings, finder: ListFinder, backend: FakeBackend
 ) -> None:
     """A bridge tells of itself before it knows its engine, so the one before left word of it."""
-
-    for flavour, told in (("data", False), ("slim", True), ("", False)):
-        backend.flavour = flavour
-        async with engine_on(backend, settings, finder=finder) as opened:
-            assert ("numpy" in await opened.guide.tool_description()) is told
-            await opened.backend()
+    contents = Contents(python="3.12", packages=(("numpy", "2.1.0"), ("polars", "1.9")))
+    remember(replace(settings, image="mine:1"), contents)
+    remember(replace(settings, image="mine:2"), Contents(python="3.9"))
+    known = (("mine:1", "of Python 3.12, numpy 2.1.0, polars."), ("mine:2", "of Python 3.9. "))
+    for image, told in (*known, ("mine:3", "the standard library. ")):
+        async with engine_on(backend, replace(settings, image=image), finder=finder) as opened:
+            assert told in await opened.guide.tool_description()
+            assert ("polars 1.9" in opened.guide.capabilities()) is (image == "mine:1")
 
 
 async def test_a_server_of_which_the_configuration_says_nothing_introduces_itself(

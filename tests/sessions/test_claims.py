@@ -152,18 +152,18 @@ async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a run it is the run's error; after it, its result stands."""
-    settled = iter(("opened", "run"))
+    met = iter(("a run",))
 
-    def fail(record: Record, wanted: object) -> None:
-        if next(settled) == "run":
-            raise RuntimeError("a defect")
+    def fail(record: Record) -> bool:
+        next(met)
+        raise RuntimeError("a defect")
 
     async with reopened(settings, FakeBackend(), replica="a") as engine:
         with monkeypatch.context() as broken:
-            broken.setattr(Record, "settle_packages", fail)
+            broken.setattr(Record, "opened", fail)
             with pytest.raises(BridgeError, match="The bridge failed"):
                 await run(engine, "x = 1")
-        assert next(settled, None) is None
+        assert next(met, None) is None
         with monkeypatch.context() as broken:
             # Not even a way to fail.
             broken.setattr(engine.sessions.checkpoints, "save", None)

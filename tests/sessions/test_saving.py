@@ -89,7 +89,7 @@ def _saved(answer: Callable[[Any], list[Any]]) -> tuple[StateParts | None, Scrip
             sandbox=sandbox, channel=channel, facts={}, isolation=sandbox.isolation
         )
         began = anyio.current_time()
-        found = await save_state(guest, 3)
+        found = await save_state(guest, 3, 1 << 25)
         return found, sandbox, anyio.current_time() - began
 
     return run(play)

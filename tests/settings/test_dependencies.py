@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from bridge.errors import SettingsError
+from bridge.guest.protocol.distributions import normalised
 from bridge.settings import load, packages_dir
-from bridge.settings.dependencies import normalised, parse_dependencies
+from bridge.settings.dependencies import parse_dependencies
 from bridge.settings.paths import ROOT_PACKAGES_DIR
 
 PLACE = "config.toml: dependencies"

@@ -428,7 +428,7 @@ DURING = (
     ),
     Wrong(
         "a shell command",
-        "!pip install requests\nimport requests",
+        "!ls -la\nimport requests",
         "",
         ("This is a shell command; write Python.",),
     ),

@@ -54,7 +54,7 @@ _NEW_TYPES = (
 _LINE_BEGINS = (
     (
         r"!\s?\w|(?:pip3?|npm|apt|cd|curl|git|python3?)\s+[\w-]+(?:\s|$)",
-        "This is a shell command; write Python. Nothing can be installed: use a server's tool.",
+        "This is a shell command; write Python. Packages are an argument of run_python.",
     ),
     (
         r"%{1,2}[a-z]\w*",

@@ -7,7 +7,6 @@ the sandbox does not rely on it.
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Iterable
 
 from bridge.catalog.program.guard_rules import (
@@ -17,8 +16,6 @@ from bridge.catalog.program.guard_rules import (
     NOTED,
     OPENERS,
     REFERENCES,
-    SAVERS,
-    is_left,
     is_sensitive,
     rule_of_module,
 )
@@ -41,14 +38,10 @@ _OWN_MODULES = "mcp."
 _TAILS = frozenset(name.rpartition(".")[2] for name in REFERENCES)
 
 
-def check(survey: Survey, *, files_stay: bool = False) -> Verdict:
-    """Return the guard's verdict on a program. May run in any thread.
-
-    Args:
-        files_stay: Whether later programs find the files that this one writes, as in a session.
-    """
+def check(survey: Survey) -> Verdict:
+    """Return the guard's verdict on a program. May run in any thread."""
     checker = _Checker(survey)
-    checker.check(files_stay=files_stay)
+    checker.check()
     return checker.report.verdict()
 
 
@@ -59,9 +52,8 @@ class _Checker:
         self.report = Report("guard")
         self._survey = survey
         self._symbols = SymbolResolver(survey, {})
-        self._saved: list[tuple[ast.AST, str]] = []
 
-    def check(self, *, files_stay: bool) -> None:
+    def check(self) -> None:
         checks = (
             (ast.Import, self._import),
             (ast.ImportFrom, self._import),
@@ -74,12 +66,6 @@ class _Checker:
         for kind, check in checks:
             for node, context in self._survey.every(kind):
                 check(node, context)
-        constants = (node.value for node, _ in self._survey.every(ast.Constant))
-        named = Counter(value for value in constants if isinstance(value, str))
-        for node, path in self._saved if not files_stay else ():
-            # A file that is named again may be read again.
-            if named[path] == 1:
-                self._add(node, "not-in-out", path)
 
     def _add(self, node: ast.AST, rule: str | None, subject: str) -> bool:
         """Report what a rule names; return whether there is a rule."""
@@ -137,8 +123,6 @@ class _Checker:
 
     def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
-        if node.args:
-            self._save(node)
         for dotted in self._symbols.dotted(function, context):
             rule = CALLS.get(dotted)
             if rule is not None:
@@ -182,20 +166,6 @@ class _Checker:
             path = self._symbols.text(argument, context)
             if path is not None and is_sensitive(path):
                 self._add(node, "sensitive-path", path)
-
-    def _save(self, node: ast.Call) -> None:
-        """Remember a call that writes a file outside `out/`, from where none is returned."""
-        function, path = node.func, node.args[0]
-        if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
-            return
-        if isinstance(function, ast.Attribute):
-            writes = function.attr in SAVERS
-        else:
-            mode = node.args[1] if len(node.args) > 1 else None
-            writes = isinstance(function, ast.Name) and function.id == "open"
-            writes = writes and isinstance(mode, ast.Constant) and mode.value in ("w", "wb")
-        if writes and is_left(path.value):
-            self._saved.append((node, path.value))
 
 
 def _arguments(node: ast.Call) -> list[ast.expr]:

@@ -12,17 +12,6 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-SAVERS = frozenset(
-    (
-        "imsave", "save", "savefig", "to_csv", "to_excel", "to_html", "to_json", "to_markdown",
-        "to_parquet", "write_csv", "write_html", "write_image", "write_json", "write_parquet",
-    )
-)  # fmt: skip
-"""Methods that write the file named by their first argument."""
-
-_LEFT = re.compile(r"(?:\./|/workspace/)?(?!out/|\.{0,2}/)[^\n]{1,200}\.[A-Za-z0-9]{2,5}")
-"""Matches the path of a file in the working directory outside `out/`."""
-
 MAX_PATH_CHARS = 4096
 """The longest path that a kernel accepts; a longer text names no file."""
 
@@ -46,7 +35,6 @@ found, and says what to do instead."""
 NOTED: Mapping[str, str] = {
     "no-network": "needs a network, and the sandbox has none; call a tool",
     "no-input": "waits for input, which never comes; put the value into the program",
-    "not-in-out": "is not returned: only files in out/ are",
 }
 """Rules whose findings are only reported."""
 
@@ -208,8 +196,3 @@ def is_sensitive(path: str) -> bool:
         # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
         plain = plain[1:]
     return _PATHS.match(plain) is not None
-
-
-def is_left(path: str) -> bool:
-    """Return whether a path names a file that stays in the sandbox, most likely by mistake."""
-    return _LEFT.fullmatch(path) is not None

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from bridge.catalog.program.f_strings import rewrite_f_strings
+from bridge.catalog.program.notebook import COMMAND, packages_in, read_command
 from bridge.catalog.program.parsing import SYNTAX, Unread, parse
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError
@@ -61,6 +62,11 @@ class ReadProgram:
     code: str
     tree: ast.Module | Unread
     read_as: str = ""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages that its notebook commands install."""
+        return packages_in(self.code) if _NOTEBOOK in self.read_as else ()
 
 
 def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
@@ -295,8 +301,7 @@ def _without_escapes(text: str) -> Iterator[str]:
 
 
 def _without_magic(text: str) -> Iterator[str]:
-    command = r"(?m:^)%(?:matplotlib|load_ext|reload_ext|autoreload|config)\b[^\n]*"
-    yield _outside_literals(command, lambda _: "", text)
+    yield _outside_literals(COMMAND, read_command, text)
 
 
 def _with_spaces(text: str) -> Iterator[str]:
@@ -309,6 +314,7 @@ def _with_spaces(text: str) -> Iterator[str]:
 _PROMPTS = "the lines without prompts or numbers"
 _OLDER = frozenset({"3.9", "3.10", "3.11"})
 _F_STRINGS = "f-strings with nested quotes, written for an older Python"
+_NOTEBOOK = "the program without notebook commands"
 
 REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
     (_F_STRINGS, lambda text: (rewrite_f_strings(text),)),
@@ -318,7 +324,7 @@ REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
     ("plain quotes in f-strings' braces", _with_plain_fields),
     ("the text without HTML entities", _without_entities),
     ("`\\n` outside texts as a line's end", _without_escapes),
-    ("the program without notebook commands", _without_magic),
+    (_NOTEBOOK, _without_magic),
     ("the same lines with spaces in place of tabs", _with_spaces),
 )
 """What may be wrong with a text, in the order in which it is tried."""

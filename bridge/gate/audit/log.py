@@ -84,11 +84,7 @@ class Found(NamedTuple):
 
 
 def _open(path: Path | str, flags: int, folder: int | None = None) -> int:
-    """Open the directory, or a file in it, if it is this user's alone; links are not followed.
-
-    Raises:
-        OSError: It cannot be opened, or is not this user's alone.
-    """
+    """Open the directory, or a file in it, if it is this user's alone; links are not followed."""
     what = "it" if folder is None else f"{path} in it"
     try:
         descriptor = os.open(path, flags | _FLAGS, 0o600, dir_fd=folder)
@@ -146,7 +142,6 @@ def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]
 
 
 def last_lines(folder: int, file: Found, count: int) -> int:
-    """Return where the last lines of a file begin."""
     want = MAX_LINE_BYTES
     with os.fdopen(_open(file.name, os.O_RDONLY, folder), "rb") as opened_file:
         while True:

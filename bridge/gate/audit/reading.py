@@ -43,11 +43,7 @@ EMPTY = "it is empty: its bridge was stopped before its first record, or all was
 
 
 def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]], dict[str, int]]:
-    """Return the last records by their times, and how far each file was read.
-
-    Raises:
-        OSError: They cannot be read.
-    """
+    """Return the last records by their times, and how far each file was read."""
     with opened(directory) as (folder, files):
         places = {file.name: last_lines(folder, file, count) for file in files}
         found = enumerate(_since(folder, files, places))
@@ -57,11 +53,7 @@ def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]],
 
 
 def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, Json]]:
-    """Return what has been written since, up to a bound, and note how far each file was read.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Return what has been written since, up to a bound, and note how far each file was read."""
     with opened(directory) as (folder, files):
         found = zip(range(MAX_TAIL), _since(folder, files, places), strict=False)
         return [record for _, record in found]
@@ -82,11 +74,7 @@ def _since(
 
 
 def about(directory: Path, wanted: str) -> list[Mapping[str, Json]]:
-    """Return all records of runs and plans that begin so, and of the runs that applied the plans.
-
-    Raises:
-        OSError: They cannot be read.
-    """
+    """Return all records of runs and plans that begin so, and of the runs that applied those."""
     found: deque[Mapping[str, Json]] = deque(maxlen=MAX_SHOWN)
     applied: set[str] = set()
     needles = {json.dumps(wanted)[1:-1].encode("ascii")}
@@ -120,11 +108,7 @@ class Counting:
     _open: dict[tuple[str, str], Mapping[str, Json]] = field(default_factory=dict)
 
     def count(self, directory: Path, since: str = "") -> None:
-        """Count what is recorded from a day on.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Count what is recorded from a day on."""
         with opened(directory) as (folder, files):
             self.feed(_since(folder, [file for file in files if file.day >= since], {}))
 

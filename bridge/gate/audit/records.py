@@ -95,7 +95,6 @@ def parsed(line: bytes) -> Mapping[str, Json]:
 
 
 def approval_fields(approval: Approval) -> Record:
-    """Return what is recorded of a person's yes."""
     return without_empty(
         {"holds": approval.holds, "earlier": approval.earlier, "note": approval.note}
     )

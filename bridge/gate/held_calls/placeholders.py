@@ -203,11 +203,7 @@ def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -
 
 
 def part(known: CallResult, path: Sequence[Step]) -> Json:
-    """Return a part of a result.
-
-    Raises:
-        InvalidRequestError: There is none; names the call, the way and what there is instead.
-    """
+    """Return a part of a result."""
     blocks = known.shape.get("blocks")
     value: Json = [*map(_plain, blocks)] if isinstance(blocks, list) else _plain(known.shape)
     for place, step in enumerate(path):
@@ -279,11 +275,7 @@ def _texts(arguments: Json) -> Iterator[tuple[str, bool, int]]:
 
 
 def _pieces(text: str) -> list[str | Mark]:
-    """Return the literal parts of a text and the marks between them.
-
-    Raises:
-        HeldResultError: Something was a mark, and was changed.
-    """
+    """Return the literal parts of a text and the marks between them."""
     if not _TRACE.search(text):
         return [text]
     pieces: list[str | Mark] = []

@@ -234,6 +234,10 @@ class Client:
         if os.getpid() == self._pid:
             self._write(line)
 
+    def note(self, line: bytes) -> None:
+        """Send a line to the supervisor."""
+        self._write(line)
+
     def activity(self) -> Tuple[int, bool]:
         """Return how many calls the program has begun, and whether one is running."""
         return self._begun, bool(self._waiting)

@@ -6,9 +6,9 @@ The host decides what is really shown.
 
 A value may offer several forms. Taken is the first of these, which is what a model gets most of:
 a picture, because it is seen as it is; Markdown, because it is read at little cost; HTML, of which
-the host keeps the text; SVG, which is seldom looked at as a picture. Of data frames and arrays it
-is the text that their library prints. What has none of them is printed, in its place among the
-other output.
+the host keeps the text, unless the value has a `__repr__` of its own and is no chart; SVG, which is
+seldom looked at as a picture. Of data frames and arrays it is the text that their library prints.
+What has none of them is printed, in its place among the other output.
 """
 
 from __future__ import annotations
@@ -259,7 +259,8 @@ def _encoded(data: bytes) -> str:
 def _forms(value: Any) -> Any:
     """Yield the forms that a value makes of itself: type and content, the best first."""
     kind = type(value)
-    for mime, name in _METHODS:
+    methods = [each for each in _METHODS if each[0] != "text/html" or _is_drawn_by_html(kind)]
+    for mime, name in methods:
         # Of the class: there are objects that have an answer to every name.
         method = getattr(kind, name, None)
         if callable(method):
@@ -270,9 +271,18 @@ def _forms(value: Any) -> Any:
     if callable(method):
         bundle = _asked(value, method, "_repr_mimebundle_")
         if isinstance(bundle, dict):
-            for mime in (*(mime for mime, _ in _METHODS), "text/plain"):
+            for mime in (*(mime for mime, _ in methods), "text/plain"):
                 if bundle.get(mime) is not None:
                     yield mime, bundle[mime]
+
+
+def _is_drawn_by_html(kind: type) -> bool:
+    """Return whether a value's HTML says more than its `repr`, as that of a table or a chart.
+
+    A class with a `__repr__` of its own has the better text: a model's HTML is pages of style.
+    Charts have a `show`.
+    """
+    return type.__getattribute__(kind, "__repr__") is object.__repr__ or hasattr(kind, "show")
 
 
 def _asked(value: Any, method: Any, name: str) -> Any:
@@ -329,8 +339,8 @@ MAX_DEPTH = 3  # Of lists in such lists.
 MAX_OVERHANG = 2.0
 """How many times its own size a figure's picture may get for what hangs over its edge."""
 
-FONT_LISTS = "/usr/local/share/mcp-code-bridge/matplotlib"
-"""Where the image keeps the list of its fonts, as matplotlib made it."""
+FONT_LISTS = ("/usr/local/share/mcp-code-bridge/matplotlib", "/packages/.matplotlib")
+"""Where the image or the packages keep the list of fonts, as matplotlib made it."""
 
 
 def is_figure(kind: type) -> bool:
@@ -537,8 +547,10 @@ def prepare_matplotlib() -> None:
         return
     try:
         os.makedirs(directory, exist_ok=True)
-        for name in os.listdir(FONT_LISTS):
-            os.symlink(os.path.join(FONT_LISTS, name), os.path.join(directory, name))
+        for place in filter(os.path.isdir, FONT_LISTS):
+            for name in os.listdir(place):
+                if not os.path.lexists(os.path.join(directory, name)):
+                    os.symlink(os.path.join(place, name), os.path.join(directory, name))
     except OSError:
-        # Not our image, or it is there: without, it takes a while longer.
+        # Without it takes a while longer.
         return

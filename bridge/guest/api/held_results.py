@@ -41,21 +41,15 @@ _ISINSTANCE_MODULES = frozenset(("abc", "_py_abc", "typing", "_collections_abc")
 _ARITHMETIC = " sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
 
 _STOPPING_METHODS = (
-    ("tests", "bool"),
-    ("compares", "eq ne lt le gt ge"),
-    ("uses ... as a key or in a set", "hash"),
-    ("takes the length of", "len"),
-    ("loops over", "iter reversed aiter"),
-    ("looks into", "contains"),
+    ("tests", "bool"), ("compares", "eq ne lt le gt ge"),
+    ("uses ... as a key or in a set", "hash"), ("takes the length of", "len"),
+    ("loops over", "iter reversed aiter"), ("looks into", "contains"),
     ("needs ... as a number", "int float complex index round trunc floor ceil"),
-    ("needs ... as bytes", "bytes"),
-    ("needs ... as a path", "fspath"),
-    ("awaits", "await"),
-    ("opens", "enter exit aenter aexit"),
-    ("changes", "setattr delattr setitem delitem"),
+    ("needs ... as bytes", "bytes"), ("needs ... as a path", "fspath"), ("awaits", "await"),
+    ("opens", "enter exit aenter aexit"), ("changes", "setattr delattr setitem delitem"),
     ("asks for the fields of", "dir"),
     ("calculates with", "neg pos abs invert" + _ARITHMETIC + _ARITHMETIC.replace(" ", " r")),
-)
+)  # fmt: skip
 """Uses that need the value itself, and the methods that Python calls for them."""
 
 _first = ""  # Why the program was stopped; empty if it was not.

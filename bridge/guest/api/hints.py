@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 
 from bridge.guest.api.values import Result, listed
+from bridge.guest.protocol import distributions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, List
+    from typing import Any, List, Sequence
 
 _IS_LIST = "this is the list itself: loop over it, or take an item, as in x[0]."
 _FUNCTION = "inside a function this needs `async def`; at top level `await` works."
@@ -59,22 +61,13 @@ _KEPT = "bridge://"
 _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "wx"))
 """What draws windows."""
 
-_DATA = frozenset(("numpy", "pandas", "matplotlib", "PIL"))
-"""What the `data` image has."""
-
-_DISTRIBUTIONS = {
-    "PIL": "pillow",
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "docx": "python-docx",
-    "fitz": "pymupdf",
-    "pptx": "python-pptx",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-"""Modules that are not called as the package that has them."""
+_NEEDED = re.compile(
+    r"pip3? install (?:-\S+ )*['\"`]?([\w.-]*\w)|issing optional dependency '([\w.-]+)'"
+    r"|newer of '([\w.-]+)'|\binstall (?:the )?['\"`]?(?!or\b|it\b|a\b)([\w.-]*\w)"
+    r"|suitable version of ([\w.-]+)|requires (?:the )?['\"`]?(?!version\b)([\w-]+)"
+    r"|([\w-]+)['\"`]? (?:is required|must be installed|is not installed|not found, please)"
+)
+"""Matches where libraries name the package that they miss."""
 
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
@@ -85,24 +78,32 @@ _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "ty
 """In messages of errors that come of taking a result for what is in it."""
 
 
-def hint(error: BaseException, packages: bool = False) -> str:
+def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
     """Return a line to stand below a traceback; empty for nothing.
 
     Args:
-        packages: Whether a run may ask for packages here.
+        packages: Names of the packages that a run may ask for here.
     """
     advice = _advice(error, packages)
     return "\nHint: " + advice if advice else ""
 
 
-def _advice(error: BaseException, packages: bool) -> str:
+def _advice(error: BaseException, packages: Sequence[str]) -> str:
     message = str(error)
     if isinstance(error, SyntaxError):
         return next((hint for part, hint in _SYNTAX.items() if part in message), "")
-    if isinstance(error, ModuleNotFoundError):
-        return _module_hint(error.name.partition(".")[0], packages) if error.name else ""
-    if isinstance(error, ImportError):
-        return _library_hint(message)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return _module_hint(error.name.partition(".")[0], packages)
+    command = getattr(error, "cmd", None)
+    if isinstance(error, (ImportError, OSError)) and _NO_LIBRARY in message:
+        return _library_hint(message, error)
+    if isinstance(error, ImportError) or "accessor requires" in message or command:
+        # Of a process that failed, its command: `python -m pip install NAME`.
+        parts = command if isinstance(command, (list, tuple)) else [command]
+        text = " ".join(map(str, parts)) if command else message
+        needed = _NEEDED.search(text) if not command or "pip" in text else None
+        if needed:
+            return _module_hint(next(filter(None, needed.groups())), packages)
     if isinstance(error, KeyError) and any(f.f_globals is vars(os) for f in _frames(error)[-1:]):
         return "no credentials and settings of the user's are inside; the servers have their own."
     if isinstance(error, OSError) and _is_network(error):
@@ -114,6 +115,8 @@ def _advice(error: BaseException, packages: bool) -> str:
             "only the working directory and /tmp can be written to; what is to come back, "
             "write to 'out/'."
         )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG):
+        return _space_hint()
     if isinstance(error, RuntimeError) and message == "no running event loop":
         return "end the program with `await` of the task, or of asyncio.gather(...) for several."
     if isinstance(error, (TypeError, AttributeError)):
@@ -126,7 +129,7 @@ def _advice(error: BaseException, packages: bool) -> str:
     return ""
 
 
-def _module_hint(name: str, packages: bool) -> str:
+def _module_hint(name: str, packages: Sequence[str]) -> str:
     """Return how to do without a module that there is not, or how to get it."""
     if name in _WINDOWS:
         return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
@@ -134,19 +137,24 @@ def _module_hint(name: str, packages: bool) -> str:
         return "this is no notebook: `display(x)` is there without an import."
     if name == "runtime" or name.startswith("mcp"):
         return "no client is needed: call tools as `await mcp_<server>.<tool>(...)`."
-    if packages:
-        asked = 'run_python(packages=["%s"])' % _DISTRIBUTIONS.get(name, name)
+    meant = distributions.module(name)
+    if meant:
+        return "the package %s is imported as %s." % (distributions.normalised(name), meant)
+    package = distributions.distribution(name)
+    if distributions.is_allowed(package, packages):
+        asked = 'run_python(packages=["%s"])' % package
         return "it is not installed; a run may ask for packages: %s." % asked
-    if name in _DATA:
-        return (
-            "nothing can be installed here; the bridge's `data` image has %s, which is for the "
-            "user to choose. Use the standard library, such as csv and statistics." % name
-        )
-    return "nothing can be installed here; use the standard library or a server's tool."
+    return (
+        "nothing can be installed here; use the standard library or a server's tool. The user can "
+        "add it to the image: `mcp-code-bridge image build --package %s`." % package
+    )
 
 
-def _library_hint(text: str) -> str:
+def _library_hint(text: str, error: BaseException) -> str:
     """Return what to do about a compiled package that wants a library of the system's."""
+    names = [str(f.f_globals.get("__name__")).partition(".")[0] for f in _frames(error)]
+    for lighter in {*map(distributions.distribution, names)} & {*distributions.LIGHTER.values()}:
+        return 'ask for packages=["%s"] instead: it needs no libraries of a screen.' % lighter
     before, missing, _ = text[-4000:].partition(_NO_LIBRARY)
     library = before.split()[-1] if missing and before.split() else ""
     if not library.startswith("lib"):
@@ -155,6 +163,16 @@ def _library_hint(text: str) -> str:
         "the sandbox's image has no %s, which this package needs. Do without it, or let "
         "the user set MCP_BRIDGE_IMAGE to one that has it, such as python:3.13-slim, or make the "
         "bridge's anew (`mcp-code-bridge image build`)." % library[:60]
+    )
+
+
+def _space_hint() -> str:
+    """Return how much fits where programs write, and what sets that."""
+    sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
+    return (
+        "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or "
+        "work in parts. The user can set more with `memory` (MCP_BRIDGE_MEMORY), which the files "
+        "are part of." % (*sizes,)
     )
 
 

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
 
 FILENAME = "<run_python>"  # A program's file name in tracebacks; a session's programs are numbered.
 
+PROGRAM_FILE = "run_python.py"  # What `__file__` names in the working directory.
+
 _NUMBERED = "<run_python %d>"
 _NUMBERED_HEAD = _NUMBERED.partition("%")[0]
 

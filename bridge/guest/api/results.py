@@ -246,13 +246,9 @@ _NAMES_OF = {
 """What a schema names that takes such a value itself."""
 
 _WITH_PARTS = {
-    str: TextResult,
-    int: IntegerResult,
-    float: NumberResult,
-    list: ListResult,
-    dict: DictResult,
+    str: TextResult, int: IntegerResult, float: NumberResult, list: ListResult, dict: DictResult,
     Result: DictResult,
-}
+}  # fmt: skip
 
 
 def _restore(kind: Any, plain: Any, wire: Any) -> Any:

@@ -26,26 +26,11 @@ if TYPE_CHECKING:
 MAX_DEPTH = 50  # Levels of one constant.
 MAX_DEFINITIONS = 100  # Functions and classes that go along.
 
-_GIVEN = frozenset(
-    (
-        "Blob",
-        "LOADED_MCP_SERVERS",
-        "MCPError",
-        "delete_memory",
-        "display",
-        "get_memory_info",
-        "list_memories",
-        "load_memory",
-        "mcp",
-        "mcp_servers",
-        "memory_exists",
-        "runtime",
-        "save_memory",
-        "save_skill",
-        "save_tool",
-        "update_memory",
-    )
-)
+_GIVEN = frozenset((
+    "Blob", "LOADED_MCP_SERVERS", "MCPError", "delete_memory", "display", "get_memory_info",
+    "list_memories", "load_memory", "mcp", "mcp_servers", "memory_exists", "runtime",
+    "save_memory", "save_skill", "save_tool", "update_memory",
+))  # fmt: skip
 """What every module of a skill has."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

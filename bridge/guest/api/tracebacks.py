@@ -16,7 +16,7 @@ from bridge.guest.api.program_files import FILENAME, add_program_file, is_progra
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, FrozenSet, Iterator, List, NoReturn, Optional, Set
+    from typing import Any, FrozenSet, Iterator, List, NoReturn, Optional, Sequence, Set
 
 MAX_TEXT_CHARS = 24_000  # Longest traceback; the middle of a longer one is cut.
 
@@ -32,7 +32,7 @@ that raised the limit may have a million."""
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 
-packages_offered = False  # Whether runs may request packages; used by hints.
+packages_offered: "Sequence[str]" = ()  # Names that runs may request; used by hints.
 
 
 def register_source(source: str, name: str = FILENAME) -> None:

@@ -29,7 +29,6 @@ MAX_PARSED_VALUES = 500_000
 
 
 def blocks_of(parts: Parts) -> List[Dict[str, Any]]:
-    """Return the blocks of a result."""
     if "text" in parts:
         return [{"type": "text", "text": parts["text"]}]
     content: List[Dict[str, Any]] = parts.get("content") or []
@@ -37,7 +36,6 @@ def blocks_of(parts: Parts) -> List[Dict[str, Any]]:
 
 
 def is_single(parts: Parts) -> bool:
-    """Whether the value of these blocks is that of one block."""
     return not parts.get("several") and ("text" in parts or len(parts.get("content") or ()) == 1)
 
 

@@ -271,9 +271,9 @@ class Run(Frame):
     could not. `session` is the number of the run in its session, from 1; 0 for a run on its own.
     `name` is that of the file that holds the program, if one does. `state` is what `State` frames
     held, base64, for a session's first run; `save` asks a session for such frames instead of
-    running anything. `files` (name, data as base64) are put into the workspace, and `paths` joined
-    to where imports look.
-    `skills` are modules below `skills`: name and source. `packages`: a run may ask for some here.
+    running anything; with `argv`, they hold what `bridge.guest.state.installed` reports. `files`
+    (name, data as base64) are put into the workspace, and `paths` joined to where imports look.
+    `skills` are modules below `skills`: name and source. `packages`: names that a run may ask for.
     `names` are names that the program uses and does not define, with what they mean: a path such as
     `mcp_github.create_issue`.
     """
@@ -291,7 +291,7 @@ class Run(Frame):
     files: List[Dict[str, str]] = _fresh(list)
     paths: List[str] = _fresh(list)
     skills: List[Dict[str, str]] = _fresh(list)
-    packages: bool = False
+    packages: List[str] = _fresh(list)
     names: Dict[str, str] = _fresh(dict)
 
 
@@ -488,11 +488,7 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
 
 
 def decode_host_frame(line: bytes) -> HostFrame:
-    """Return the frame that a host's line holds.
-
-    Raises:
-        WireError: It is not one of the host's frames.
-    """
+    """Return the frame that a host's line holds."""
     name, document = _parse(line, _HOST_TYPES, _decoded)
     try:
         frame: HostFrame = _TYPES[name](**document)
@@ -502,16 +498,9 @@ def decode_host_frame(line: bytes) -> HostFrame:
 
 
 _JSON_TYPES: Dict[str, Optional[Tuple[type, ...]]] = {
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "bytes": (),
-    "bool": (bool,),
-    "Any": None,
-    "Mapping": (dict,),
-    "List": (list,),
-    "Optional": (int, type(None)),
-}
+    "int": (int,), "float": (int, float), "str": (str,), "bytes": (), "bool": (bool,), "Any": None,
+    "Mapping": (dict,), "List": (list,), "Optional": (int, type(None)),
+}  # fmt: skip
 """What JSON may hold for a field of a guest's frame, by how its annotation begins."""
 
 

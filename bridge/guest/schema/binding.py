@@ -55,7 +55,6 @@ class Parameters:
         self._fills = self._whole or bool(filled({}, self.root, self.root))
 
     def plain(self, value: Any, schema: Any, name: str) -> Any:
-        """Return an argument as JSON data."""
         return convert(value, schema, self.root)
 
     def whole(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -158,7 +157,6 @@ class Parameters:
         return True
 
     def describe_value(self, value: Any) -> str:
-        """Return more on a wrong value for the message."""
         return ""
 
     def _describe_objects(self, parameter: Parameter) -> str:
@@ -170,7 +168,6 @@ class Parameters:
         return "; `%s` is %s" % (parameter.alias, text) if "{" in text else ""
 
     def _names(self, given: Mapping[str, Any], unknown: Sequence[str], wrong: List[Wrong]) -> None:
-        """Add what is wrong with the names of the arguments."""
         missing = [one.alias for one in self.all if one.required and one.name not in given]
         free = [one.alias for one in self.all if one.name not in given]
         for name in unknown:

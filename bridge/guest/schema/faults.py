@@ -81,7 +81,6 @@ def number_problem(value: Any, schema: Mapping[str, Any]) -> Optional[Found]:
 
 
 def fits_type(value: Any, kind: str) -> bool:
-    """Whether a value is of one of JSON Schema's types."""
     if kind == "string":
         return isinstance(value, str)
     if kind == "integer":
@@ -105,7 +104,6 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def type_problem(value: Any, kinds: Sequence[str]) -> Found:
-    """Return that a value is of none of the types."""
     wanted = " or ".join(NAMES[kind] for kind in kinds)
     return Found("must be %s, not %s%s" % (wanted, told(value), cure(value, kinds)), TYPE, kinds)
 
@@ -172,14 +170,9 @@ _UNPRINTABLE = re.compile(
 )
 
 NAMES = {
-    "string": "a string",
-    "integer": "an integer",
-    "number": "a number",
-    "boolean": "True or False",
-    "array": "a list",
-    "object": "a dict",
-    "null": "None",
-}
+    "string": "a string", "integer": "an integer", "number": "a number",
+    "boolean": "True or False", "array": "a list", "object": "a dict", "null": "None",
+}  # fmt: skip
 
 
 def cure(value: Any, kinds: Sequence[str]) -> str:

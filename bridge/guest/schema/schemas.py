@@ -24,13 +24,9 @@ ANYTHING = "anything"  # A type that stands for all of them.
 
 _TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
 _KINDS = (
-    (bool, "boolean"),
-    (str, "string"),
-    (int, "integer"),
-    (float, "number"),
-    (list, "array"),
+    (bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"), (list, "array"),
     (dict, "object"),
-)
+)  # fmt: skip
 _PARTS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 

@@ -78,7 +78,6 @@ class Names:
         self.taken |= {"None", "True", "False", "TypedDict"}
 
     def builtin(self, name: str) -> str:
-        """Return how to refer to a builtin."""
         if name in self._shadowed:
             return self._builtins + name
         return name

@@ -131,7 +131,6 @@ def namespace(module: str) -> Any:
 
 
 def server(name: str) -> Any:
-    """Return the object of a loaded server."""
     servers = _session["names"].get("mcp_servers")
     if servers is None or name not in servers:
         raise NotKept("the server %r is not loaded" % name)
@@ -139,7 +138,6 @@ def server(name: str) -> Any:
 
 
 def tool(server_name: str, name: str) -> Any:
-    """Return the function of a loaded server's tool."""
     return server(server_name)[name]
 
 
@@ -202,7 +200,8 @@ def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
     if size > len(data) - start:
         refuse("the checkpoint ends in the middle")
     header: Dict[str, Any] = json.loads(data[start : start + size].decode("utf-8", "surrogatepass"))
-    expected = sum(n[1] for n in header["names"]) + sum(f[2] for f in header["files"])
+    names = header.get("packed") or sum(n[1] for n in header["names"])
+    expected = names + sum(f[2] for f in header["files"])
     if expected != len(data) - start - size:
         refuse("the checkpoint ends in the middle, or has too much")
     return header, start + size
@@ -212,11 +211,16 @@ def _restored(
     names: Dict[str, Any], workspace: str, header: Dict[str, Any], body: memoryview
 ) -> List[List[str]]:
     _put_sources(header["sources"])
-    size = sum(length for _, length in header["names"])
+    size = header.get("packed") or sum(length for _, length in header["names"])
+    values = body[:size]
+    if header.get("packed"):
+        import zlib  # few states are large
+
+        values = memoryview(zlib.decompress(values))
     # Files first: values may need modules among them.
     lost = _put_files(workspace, header, body[size:])
-    if not _read_all(names, header["names"], body[:size]):
-        lost += _read_each(names, header["names"], body[:size])
+    if not _read_all(names, header["names"], values):
+        lost += _read_each(names, header["names"], values)
     return lost
 
 
@@ -254,12 +258,7 @@ def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List
 
 
 def _put_back(workspace: str, path: str, mode: int, data: bytes) -> None:
-    """Write a file unless it exists: an existing one is newer.
-
-    Raises:
-        OSError: It cannot be written.
-        ValueError: It would not be below the workspace.
-    """
+    """Write a file unless it exists: an existing one is newer."""
     root = os.path.realpath(workspace)
     place = os.path.join(root, path)
     # No way up, no links, nothing that reads as another path.

@@ -92,9 +92,13 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         limit: Of the whole checkpoint, in bytes.
     """
     entries, contents, lost = _read_files(workspace, limit // 2)
-    saver = _Saver(namespace, limit - len(contents))
+    room = limit - len(contents)
+    saver = _Saver(namespace, room)
     with uncollected():
         saver.run()
+    packed = 0
+    if saver.is_full and (larger := _Saver(namespace, 2 * room)).run_whole(room):
+        saver, packed = larger, len(larger.written)
     lost = [*saver.losses(), *lost]
     header = json.dumps(
         {
@@ -102,6 +106,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
             "sources": _sources(saver.files),
             "names": saver.lengths,
             "files": entries,
+            "packed": packed,
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
@@ -156,6 +161,7 @@ class _Saver:
         written: The pickles, one after the other.
         lengths: Name and length of each.
         files: Names of the source files of saved functions.
+        is_full: Whether names were left out, as all of them exceed the limit.
     """
 
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
@@ -168,6 +174,12 @@ class _Saver:
 
     def run(self) -> None:
         """Write all names, or without the largest if they exceed the limit."""
+        names = self._names()
+        self.is_full = not self._write(names)
+        if self.is_full:
+            self._write(self._fitting(names))
+
+    def _names(self) -> List[str]:
         names: List[str] = []
         for name, value in list(self._namespace.items()):
             if type(name) is not str or _is_given(name, value):
@@ -178,8 +190,16 @@ class _Saver:
                 names.append(name)
         # Modules first: restoring other values may need them.
         names.sort(key=lambda name: type(self._namespace[name]) is not types.ModuleType)
-        if not self._write(names):
-            self._write(self._fitting(names))
+        return names
+
+    def run_whole(self, limit: int) -> bool:
+        """Write all names, compressed; return whether they fit into `limit`."""
+        import zlib  # few states are large
+
+        if not self._write(self._names()):
+            return False
+        self.written = bytearray(zlib.compress(self.written, 1))
+        return len(self.written) <= limit
 
     def losses(self) -> List[List[str]]:
         """Return [name, reason] of each loss, in the order of the names."""
@@ -249,7 +269,6 @@ class _Saver:
 
 
 def _is_given(name: str, value: Any) -> bool:
-    """Return whether a name is set by the interpreter or the guest."""
     if name.startswith("__"):
         return True
     if name not in _GIVEN and not name.startswith("mcp_"):
@@ -334,18 +353,13 @@ def _plain_files(workspace: str, lost: List[List[str]]) -> Iterator[Tuple[int, s
 PROTOCOL = 5
 
 _BY_TYPE: Tuple[Tuple[Any, str], ...] = (
-    (types.GeneratorType, "a generator"),
-    (types.CoroutineType, "a coroutine"),
+    (types.GeneratorType, "a generator"), (types.CoroutineType, "a coroutine"),
     (types.AsyncGeneratorType, "an asynchronous generator"),
-    (types.FrameType, "a frame of the interpreter"),
-    (types.TracebackType, "a traceback"),
-    (io.IOBase, "an open file"),
-    (memoryview, "a memoryview"),
-    (Unknown, "a placeholder of a plan"),
-    (type({}.keys()), "a view of a dict"),
-    (type({}.values()), "a view of a dict"),
-    (type({}.items()), "a view of a dict"),
-)
+    (types.FrameType, "a frame of the interpreter"), (types.TracebackType, "a traceback"),
+    (io.IOBase, "an open file"), (memoryview, "a memoryview"),
+    (Unknown, "a placeholder of a plan"), (type({}.keys()), "a view of a dict"),
+    (type({}.values()), "a view of a dict"), (type({}.items()), "a view of a dict"),
+)  # fmt: skip
 
 
 def what_it_is(value: Any) -> Optional[str]:

@@ -88,14 +88,10 @@ def landlock() -> None:
 
 
 ATTEMPTS: Dict[str, Callable[[], None]] = {
-    "read-only-root": read_only_root,
-    "no-capabilities": no_capabilities,
-    "unprivileged-user": unprivileged_user,
-    "no-network": no_network,
-    "own-seccomp": own_seccomp,
-    "sized-tmpfs-noexec": tmpfs_noexec,
-    "landlock": landlock,
-}
+    "read-only-root": read_only_root, "no-capabilities": no_capabilities,
+    "unprivileged-user": unprivileged_user, "no-network": no_network, "own-seccomp": own_seccomp,
+    "sized-tmpfs-noexec": tmpfs_noexec, "landlock": landlock,
+}  # fmt: skip
 
 
 def denials(attempts: Dict[str, Callable[[], None]] = ATTEMPTS) -> Dict[str, str]:

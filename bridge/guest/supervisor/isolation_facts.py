@@ -46,15 +46,9 @@ _OPTIONS = {
 """Mount options by their name in a mount table, and their `statvfs` flag."""
 
 _MASKED = (
-    "/proc/acpi",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/sys/firmware",
-)
+    "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+    "/proc/scsi", "/proc/timer_list", "/sys/firmware",
+)  # fmt: skip
 """Paths that engines mask: a file by the null device, a directory by an empty one."""
 
 _NAMESPACES = ("ipc", "net", "pid", "user", "uts")

@@ -1,4 +1,4 @@
-"""Reads the files that a program wrote into `out` and sends them to the host.
+"""Reads the files that a program wrote into `out` and beside it, and sends them to the host.
 
 Owns which files are read. The program's processes may still write, rename and link there, and any
 name may be something other than a file. So each name is opened once, relative to an open directory,
@@ -16,6 +16,7 @@ import os
 import stat
 import time
 
+from bridge.guest.descriptors import file_version
 from bridge.guest.protocol.wire import File
 
 TYPE_CHECKING = False
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     Version = Tuple[int, int, int, int]
 
 OUT = "out"
+TOP = "../"  # How names of files beside `out` begin: names are relative to `out`.
 
 PIECE_BYTES = 256 * 1024  # Size of a piece, far below the limit on a frame.
 MAX_FILES = 100  # Default of `out_files`: each file costs a line in the result.
@@ -53,7 +55,7 @@ _KINDS = (
 
 
 class Collector:
-    """Sends the files in `out` after each run of a sandbox.
+    """Sends the files in `out` and in the directory above after each run of a sandbox.
 
     Args:
         now: A monotonic clock, in seconds.
@@ -64,7 +66,12 @@ class Collector:
         self._seen: Dict[str, Version] = {}
 
     def collect(
-        self, send: Send, limits: Mapping[str, Any], more_runs: bool = False, root: str = "."
+        self,
+        send: Send,
+        limits: Mapping[str, Any],
+        more_runs: bool = False,
+        root: str = ".",
+        placed: Mapping[str, Any] = {},
     ) -> None:
         """Send the files.
 
@@ -72,13 +79,17 @@ class Collector:
             send: Sends a frame; returns when there is room for the next.
             limits: The run's limits; `out_bytes` and `out_files` are used.
             more_runs: Whether more runs follow; each sends only files that are new or changed.
+            placed: What was beside `out` before the run; name to version.
         """
         collection = _Collection(send, limits, self._seen, more_runs, self._now)
         try:
-            collection.collect(root)
+            collection.collect(root, placed)
         finally:
             collection.end()
         self._seen = collection.versions
+
+
+_IN_DIRECTORY = "a directory with %d names; write it below out/ to get it back"
 
 
 class _Collection:
@@ -106,7 +117,7 @@ class _Collection:
         self._stopped = False
         self._truncated = False
 
-    def collect(self, root: str) -> None:
+    def collect(self, root: str, placed: Mapping[str, Any]) -> None:
         try:
             above = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -115,8 +126,34 @@ class _Collection:
         try:
             self._device = os.fstat(above).st_dev
             self._directory(above, OUT, "", 0)
+            self._beside(above, placed)
         finally:
             os.close(above)
+
+    def _beside(self, above: int, placed: Mapping[str, Any]) -> None:
+        """Send the new and changed files beside `out`; report new directories with files."""
+        for name in self._names(above):
+            if self._stopped or name == OUT or name.startswith((".", "__")):
+                # Hidden files are caches and settings of libraries.
+                continue
+            try:
+                self._beside_entry(above, name, placed)
+            except OSError as error:
+                self._problem(TOP + name, _reason(error))
+
+    def _beside_entry(self, above: int, name: str, placed: Mapping[str, Any]) -> None:
+        found = os.stat(name, dir_fd=above, follow_symlinks=False)
+        if not stat.S_ISDIR(found.st_mode):
+            if placed.get(name, ()) not in (None, list(file_version(found))):
+                self._entry(above, name, TOP + name, 0)
+        elif name not in placed:
+            fd = open_below(above, name, _DIRECTORY)
+            try:
+                count = len(self._names(fd))
+            finally:
+                os.close(fd)
+            if count:
+                self._problem(TOP + name, _IN_DIRECTORY % count)
 
     def end(self) -> None:
         """Report names and problems that were left out."""
@@ -219,8 +256,8 @@ class _Collection:
         if found.st_dev != self._device:
             self._problem(path, "something else is mounted there")
             return
-        if self._seen.get(path) == _version(found):
-            self.versions[path] = _version(found)
+        if self._seen.get(path) == file_version(found):
+            self.versions[path] = file_version(found)
             return
         if self._files <= 0:
             self._stop(
@@ -252,7 +289,7 @@ class _Collection:
             late = more and self._now() >= self._deadline
             changed = len(piece) == 0 and more
             if not more:
-                changed = _version(os.fstat(fd)) != _version(found)
+                changed = file_version(os.fstat(fd)) != file_version(found)
             if changed or late:
                 why = "reading took too long" if late else "it changed while it was read"
                 self._problem(path, why)
@@ -261,7 +298,7 @@ class _Collection:
             if not more:
                 break
         if time.time() - found.st_ctime >= SETTLE_SECONDS:
-            self.versions[path] = _version(found)
+            self.versions[path] = file_version(found)
 
 
 def open_below(above: int, name: str, flags: int) -> int:
@@ -288,10 +325,6 @@ def _stat_settled(fd: int, found: os.stat_result) -> os.stat_result:
         return found
     time.sleep(SETTLE_SECONDS - age + 0.001)
     return os.fstat(fd)
-
-
-def _version(found: os.stat_result) -> Version:
-    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _wrong_kind(above: int, name: str) -> str:

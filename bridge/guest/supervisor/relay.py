@@ -17,7 +17,7 @@ import sys
 import time
 
 from bridge.guest.descriptors import CHUNK_BYTES, Outbox, read_some
-from bridge.guest.processes import EXIT_NOTICE, Children
+from bridge.guest.processes import EXIT_NOTICE, PLACED_NOTICE, Children
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Output, Ping, Pong, Stop, encode, json_start
 from bridge.guest.supervisor.lines import MAX_NOTICE_BYTES, Lines
 from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
@@ -33,13 +33,9 @@ GATHER_SECONDS = 0.02
 """Output is collected for this long, so that a program printing in a loop costs few frames."""
 
 WORKER_FRAMES = (
-    b'{"type":"call",',
-    b'{"type":"cancel",',
-    b'{"type":"done",',
-    b'{"type":"shown",',
-    b'{"type":"progress",',
-    b'{"type":"state",',
-)
+    b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",', b'{"type":"shown",',
+    b'{"type":"progress",', b'{"type":"state",',
+)  # fmt: skip
 """How the lines that a worker may send begin; other lines are dropped. Code that forges frames can
 still add a second "type": the host trusts none of it."""
 
@@ -63,6 +59,8 @@ class Relay:
 
     Attributes:
         exit_notice: The worker's exit notice (`processes.EXIT_NOTICE`); empty until it comes.
+        placed_notice: Its line on the working directory (`processes.PLACED_NOTICE`); empty if that
+            held nothing.
         stopped: Whether the host stopped this run before its time was over.
     """
 
@@ -94,7 +92,7 @@ class Relay:
         self._has_sent = False
         self._deadline = deadline
         self._incoming = Incoming(self._stop, lambda: self.send(Pong()))
-        self.exit_notice = b""
+        self.exit_notice = self.placed_notice = b""
         self.stopped = False
         self._poller = select.poll()
         self._interest: Dict[int, int] = {}
@@ -258,6 +256,8 @@ class Relay:
                 self._host.put(line)
             elif line.startswith(EXIT_NOTICE) and len(line) <= MAX_NOTICE_BYTES:
                 self.exit_notice = line
+            elif line.startswith(PLACED_NOTICE):
+                self.placed_notice = line
 
     def _gather(self, stream: str, data: bytes) -> None:
         head = self._captures[stream].feed(data)
@@ -296,7 +296,7 @@ class Relay:
         self._deadline = deadline
         self._has_sent = False
         self._flush_at = None
-        self.exit_notice = b""
+        self.exit_notice = self.placed_notice = b""
         self.stopped = False
 
     def next_run(self, children: Children) -> Optional[bytes]:
@@ -358,7 +358,6 @@ class Relay:
             children.reap()
 
     def _stop(self, late: bool) -> None:
-        """End the run now."""
         self.stopped = not late
         self._deadline = time.monotonic()
 

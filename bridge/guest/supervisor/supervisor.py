@@ -16,6 +16,7 @@ import sys
 import time
 
 from bridge.guest import imports
+from bridge.guest.api.program_files import PROGRAM_FILE
 from bridge.guest.descriptors import Outbox, claim_channel, close_others, private, read_some
 from bridge.guest.processes import Children, adopt_orphans, cpu_clock, forbid_tracing, kill
 from bridge.guest.protocol import json_text
@@ -150,7 +151,7 @@ def _serve_runs(
             timed_out = not relay.stopped
             relay.interrupt(children)
         kills = max(0, oom.count() - kills)
-        output_files.limits = run.limits
+        output_files.limits, output_files.program = run.limits, run.name
         # Saving a session changes no file.
         files = None if run.save else output_files
         kept = finish(relay, children, timed_out, kills, keep=run.session > 0, output_files=files)
@@ -245,7 +246,7 @@ def finish(
 
     Args:
         keep: Do not kill the worker if it sent an exit notice: its session goes on.
-        output_files: Sends the files in `out`; None to send none.
+        output_files: Sends the program's files; None to send none.
 
     Returns:
         Whether the worker still runs.
@@ -269,20 +270,25 @@ def finish(
 
 
 class OutputFiles:
-    """Sends the files that programs write into `out`, after each run.
+    """Sends the files that programs write into `out` and beside it, after each run.
 
     Attributes:
         limits: The run's limits.
+        program: The name of its program's file; empty for the usual one.
     """
 
     limits: Mapping[str, Any]
+    program = ""
 
     def __init__(self) -> None:
         self._collector: Any = None
 
     def exist(self) -> bool:
-        """Return whether `out` holds anything; cheap, as most programs write no file."""
+        """Return whether there is any file to look at; cheap, as most programs write none."""
         try:
+            with os.scandir(".") as entries:
+                if any(entry.name != "out" for entry in entries):
+                    return True
             with os.scandir("out") as entries:
                 return next(entries, None) is not None
         except FileNotFoundError:
@@ -305,7 +311,12 @@ class OutputFiles:
             relay.flush(FLUSH_SECONDS, PIECE_BYTES)
 
         self._collector = self._collector or Collector()
-        self._collector.collect(send, self.limits, more_runs)
+        try:
+            placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
+        except (ValueError, TypeError, KeyError):
+            placed = {}
+        placed.setdefault(self.program or PROGRAM_FILE, None)
+        self._collector.collect(send, self.limits, more_runs, placed=placed)
 
 
 def _exited_frame(
@@ -386,7 +397,6 @@ class PreforkedWorker:
             os.close(fd)
 
     def dismiss(self) -> None:
-        """Close its descriptors and kill it."""
         self.close()
         kill(self.pid)
 

@@ -11,7 +11,9 @@ import os
 import sys
 
 from bridge.guest.api import library, tracebacks
+from bridge.guest.descriptors import file_version
 from bridge.guest.imports import OnImport
+from bridge.guest.processes import PLACED_NOTICE
 from bridge.guest.protocol.json_text import encoder
 from bridge.guest.protocol.wire import Done
 
@@ -50,10 +52,14 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
         finder.register(run, client, namespace)
     if "show" in run.code:
         redirect_windows()
+    if "IPython" in run.code:
+        from bridge.guest.api.ipython import install
+
+        install(sys.modules)
     tracebacks.packages_offered = run.packages
-    if run.paths:
-        # For Python processes that the program starts: joblib's pools, `python -m pytest`.
-        os.environ["PYTHONPATH"] = os.pathsep.join(run.paths)
+    # For Python processes that the program starts: joblib's pools, `python -m pytest`.
+    paths = [path for path in sys.path if path in run.paths or path.endswith("-packages")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     return _write_input_files(run)
 
 
@@ -77,6 +83,16 @@ def _write_input_files(run: Run) -> Optional[Done]:
     if not run.files:
         return None
     return write_files(run.files, _workspace)
+
+
+def note_files(client: Client) -> None:
+    """Tell the supervisor what is in the working directory: what is new later is the program's."""
+    names = [name for name in os.listdir(_workspace) if name != "out"]
+    if names:
+        found = ((name, os.lstat(os.path.join(_workspace, name))) for name in names)
+        files = compact({name: list(file_version(stat)) for name, stat in found})
+        line = files.encode("utf-8", "surrogateescape")
+        client.note(PLACED_NOTICE + b'"files":' + line + b"}\n")
 
 
 def _make_out(path: str) -> None:

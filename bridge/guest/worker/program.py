@@ -9,6 +9,7 @@ from __future__ import annotations
 import _ast
 import atexit
 import gc
+import os
 import sys
 import types
 import warnings
@@ -16,9 +17,10 @@ from _collections_abc import Awaitable  # loaded already, as `collections` is no
 from itertools import islice
 
 from bridge.guest.api.awaits import strip_await
-from bridge.guest.api.program_files import FILENAME, file_name
+from bridge.guest.api.program_files import FILENAME, PROGRAM_FILE, file_name
 from bridge.guest.api.tracebacks import describe, describe_syntax, guest_files, register_source
 from bridge.guest.api.values import Blob, to_json
+from bridge.guest.imports import OnImport
 from bridge.guest.protocol.helpers import PLAIN
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import Done, Run, encode
@@ -46,7 +48,7 @@ _DISPLAY_LIBRARIES = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars"
 _COMPILE_FLAGS = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 """`_ast` is the core of `ast`, whose import takes milliseconds."""
 
-_TREE_FLAGS = _ast.PyCF_ONLY_AST | _COMPILE_FLAGS
+TREE_FLAGS = _ast.PyCF_ONLY_AST | _COMPILE_FLAGS
 
 _NEED_LOOP = frozenset(("create_task", "ensure_future", "gather", "get_running_loop", "shield"))
 """Functions of asyncio that fail where no event loop runs."""
@@ -80,7 +82,7 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
         has_value = _keep_last_value(tree.body)
         if "asyncio" in source and _makes_tasks(tree):
             # Never run; code that awaits runs in an event loop.
-            tree.body += compile("if 0: await 0", name, "exec", _TREE_FLAGS).body
+            tree.body += compile("if 0: await 0", name, "exec", TREE_FLAGS).body
         if "await" in source and any(name in source for name in PLAIN):
             strip_await(tree)
         code = compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True)
@@ -101,7 +103,7 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
 
 def _parse(source: str, name: str) -> _ast.Module:
     try:
-        tree = compile(source, name, "exec", _TREE_FLAGS, dont_inherit=True)
+        tree = compile(source, name, "exec", TREE_FLAGS, dont_inherit=True)
     except IndentationError:
         # A program copied out of a block may be indented as a whole.
         import textwrap
@@ -110,7 +112,7 @@ def _parse(source: str, name: str) -> _ast.Module:
         if dedented == source:
             raise
         try:
-            tree = compile(dedented, name, "exec", _TREE_FLAGS, dont_inherit=True)
+            tree = compile(dedented, name, "exec", TREE_FLAGS, dont_inherit=True)
         except SyntaxError:
             tree = None
         if tree is None:
@@ -186,6 +188,7 @@ class Program:
     ) -> None:
         self._source = run.code
         self._name = run.name or file_name(run.session)
+        self._file = run.name or PROGRAM_FILE
         self._in_session = run.session > 0
         self._result_bytes = int(run.limits.get("result_bytes", 1024 * 1024))
         self._run_loop = run_loop or _run_loop
@@ -202,6 +205,7 @@ class Program:
         except CompileError as refused:
             return Done("exception", 1, error=refused.text, error_type=refused.kind)
         sys.modules["__main__"] = self.module
+        self._give_file()
         # Before the program starts, so that it may set its own.
         warnings.formatwarning = _format_warning
         try:
@@ -217,6 +221,22 @@ class Program:
             return _exit(error)
         except BaseException as error:
             return self._failed(error)
+
+    def _give_file(self) -> None:
+        """Set the program's `__file__`, which is written once something may read it.
+
+        That is the program, or a process of a `spawn` or `forkserver` pool, which imports it.
+        """
+        path = self.module.__dict__["__file__"] = os.path.join(os.getcwd(), self._file)
+
+        def write() -> None:
+            from bridge.guest.worker.main_file import write_file
+
+            write_file(path, self._source)
+
+        if "__file__" in self._source:
+            write()
+        OnImport("multiprocessing.spawn", write)
 
     def _execute(self, code: types.CodeType, has_value: bool) -> Any:
         namespace = self.module.__dict__

@@ -8,6 +8,7 @@ import sys
 import time
 
 from bridge.guest.processes import EXIT_NOTICE, RSS_UNIT
+from bridge.guest.protocol.installed import package_directories
 from bridge.guest.protocol.wire import Run, WireError, decode_host_frame
 
 TYPE_CHECKING = False
@@ -45,28 +46,24 @@ _search_path: "List[str]" = []
 
 
 def search_path() -> Tuple[str, ...]:
-    """Return the import path: the standard library, the working directory, the image's packages.
+    """Return the import path: the standard library, the working directory, then packages.
 
     The library comes first, so that no file can replace a library module that is not imported yet.
-    `.pth` files are not read: the guest starts without `site`. Found once, before anything changes
+    The packages are those of the host's environment that a backend adds, and the image's. `.pth`
+    files are not read: the guest starts without `site`. Found once, before anything changes
     `sys.path`.
     """
     if _search_path:
         return tuple(_search_path)
-    version = "python%d.%d" % sys.version_info[:2]
-    packages = []
-    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, "/usr/local", "/usr")):
-        packages += [
-            os.path.join(prefix, "lib", version, "site-packages"),
-            os.path.join(prefix, "lib", version, "dist-packages"),
-            os.path.join(prefix, "local", "lib", version, "dist-packages"),
-        ]
-    packages.append("/usr/lib/python3/dist-packages")
-    found = [entry for entry in dict.fromkeys(packages) if os.path.isdir(entry)]
-    _search_path.extend(sys.path)
-    _search_path.append(os.getcwd())
-    _search_path.extend(entry for entry in found if entry not in sys.path)
+    own = [entry for entry in sys.path if _is_library(entry)]
+    order = [*own, os.getcwd(), *(entry for entry in sys.path if entry not in own)]
+    _search_path.extend(dict.fromkeys([*order, *package_directories()]))
     return tuple(_search_path)
+
+
+def _is_library(entry: str) -> bool:
+    library = os.path.dirname(os.__file__)
+    return entry.endswith(".zip") or entry in (library, os.path.join(library, "lib-dynload"))
 
 
 def import_path(run: Run) -> List[str]:

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
 from bridge.guest.protocol.wire import Done
-from bridge.guest.worker.environment import arrange, conclude
+from bridge.guest.worker.environment import arrange, conclude, note_files
 from bridge.guest.worker.leftovers import (
     cancel_tasks,
     cancel_timers,
@@ -33,6 +33,7 @@ from bridge.guest.worker.run_io import (
     exit_notice,
     import_path,
     read_run,
+    search_path,
     show_uncaught,
 )
 
@@ -115,6 +116,7 @@ class Session:
         self._provide(given)
         if run.state:
             self._lost = self._restore(run.state)
+        note_files(self._client)
         program = Program(run, given, self._module, self._run_loop)
         done = refused or program.run()
         finish_threads(self._names().values())
@@ -144,7 +146,6 @@ class Session:
             return [], len(self._names())
 
     def _names(self) -> Dict[str, Any]:
-        """Return the globals that programs set."""
         return {
             name: value
             for name, value in list(self._module.__dict__.items())
@@ -171,9 +172,15 @@ class Session:
         # As base64 it must fit into the first run's frame.
         limit = int(run.limits.get("state_bytes", 32 * 1024 * 1024))
         try:
-            from bridge.guest.state.checkpoint_saving import save
+            if run.argv:
+                from bridge.guest.state.installed import report
 
-            for frame in save(self._names(), self._workspace, limit):
+                frames = report(run, search_path())
+            else:
+                from bridge.guest.state.checkpoint_saving import save
+
+                frames = save(self._names(), self._workspace, limit)
+            for frame in frames:
                 self._client.tell(frame)
         except Exception as error:
             # The session goes on with its state unsaved.

@@ -66,6 +66,8 @@ def prepare() -> None:
     imports.OnImport("json", lambda: _pass_parsed("json", "loads"))
     imports.OnImport("ast", lambda: _pass_parsed("ast", "literal_eval"))
     imports.OnImport("matplotlib", _patch_figures)
+    imports.OnImport("pandas", _widen_frames)
+    imports.OnImport("subprocess", _start_ordinary_children)
     # After a crash in native code stderr names the Python line.
     faulthandler.enable(file=2, all_threads=False)
 
@@ -150,6 +152,18 @@ def _patch_loops() -> None:
     event_loops.install()
 
 
+def _start_ordinary_children() -> None:
+    """Start Pythons of pools without this one's `-I` and `-S`: they find packages and `site`."""
+    subprocess: Any = sys.modules["subprocess"]
+    subprocess._args_from_interpreter_flags = list
+
+
+def _widen_frames() -> None:
+    """Make pandas show as many columns as a notebook: without a terminal it shows 4 of 12."""
+    pandas: Any = sys.modules["pandas"]
+    pandas.set_option("display.max_columns", 20, "display.width", 200)
+
+
 def _patch_figures() -> None:
     from bridge.guest.api import display
     from bridge.guest.worker.environment import prepare_pyplot
@@ -161,7 +175,7 @@ def _patch_figures() -> None:
 def _run(run: Run, channel: int, control: int) -> int:
     from bridge.guest.api.client import Client
     from bridge.guest.api.runtime import build
-    from bridge.guest.worker.environment import arrange, conclude
+    from bridge.guest.worker.environment import arrange, conclude, note_files
     from bridge.guest.worker.program import Program, ending, shut_down
 
     gc.freeze()
@@ -178,6 +192,7 @@ def _run(run: Run, channel: int, control: int) -> int:
     os.close(control)
     namespace = build(run, client)
     refused = arrange(run, client, namespace)
+    note_files(client)
     program = Program(run, namespace)
     before = cpu_seconds()
     own = os.getpid()
@@ -297,7 +312,6 @@ class NoInput(io.TextIOBase):
         return True
 
     def read(self, *size: Any) -> NoReturn:
-        """Raise EOFError."""
         raise EOFError(NO_INPUT)
 
     readline = readlines = __next__ = read

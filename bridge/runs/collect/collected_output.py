@@ -26,7 +26,6 @@ class Collected:
     missing: tuple[Loss, ...] = ()
 
     def together(self, other: Collected) -> Collected:
-        """Return this together with what another part has."""
         return Collected(
             stdout=self.stdout + other.stdout,
             stderr=self.stderr + other.stderr,

@@ -8,7 +8,7 @@ file alone, and is reported.
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio.to_thread
 
@@ -22,7 +22,7 @@ from bridge.runs.file_names import name_problem, quoted
 
 MAX_PART_BYTES = 1024 * 1024  # Of one frame; a supervisor sends a quarter of it.
 MAX_MISSING = 20  # Told of; the last says how many more there were.
-OUT = "out"  # The directory's name in messages.
+OUT, TOP = "out", "../"  # The directory's name, and how names of files beside it begin.
 
 
 @dataclass(kw_only=True)
@@ -103,20 +103,21 @@ class FilesOut:
     async def _begin(self, frame: File) -> None:
         """Take the first part of a file."""
         self._skipped = frame.name
-        problem = name_problem(frame.name)
+        name = frame.name.removeprefix(TOP)
+        problem = name_problem(name)
         if problem:
             self._miss(frame.name, f"its name {problem}")
-        elif frame.name in self._names:
+        elif name in self._names:
             self._miss(frame.name, "it came twice; the first is kept")
         elif self._files <= 0:
             self._miss("", "there are more files than a run may leave")
             self._over = True
         else:
-            self._names.add(frame.name)
+            self._names.add(name)
             self._files -= 1
             assert self._artifacts is not None
             try:
-                name = frame.name if self._clear is None else self._clear.text(frame.name)
+                name = name if self._clear is None else self._clear.text(name)
                 clear, writer = self._stream(frame), self._artifacts.writer(name)
                 self._open = _Open(name=frame.name, writer=writer, clear=clear)
             except ArtifactStoreError as error:
@@ -125,7 +126,6 @@ class FilesOut:
             await self._go_on(self._open, frame)
 
     async def _go_on(self, file: _Open, frame: File) -> None:
-        """Take a part of the file that is open."""
         problem = _problem(frame)
         data = b"" if problem else frame.data
         self._bytes -= len(data)
@@ -141,7 +141,9 @@ class FilesOut:
             if not frame.more:
                 file.end()
                 # In a thread, since it waits for the disk and for other bridges.
-                self._kept.append(await anyio.to_thread.run_sync(file.writer.finish))
+                kept = await anyio.to_thread.run_sync(file.writer.finish)
+                at_top = frame.name.startswith(TOP)
+                self._kept.append(replace(kept, path=("" if at_top else f"{OUT}/") + kept.name))
                 self._drop_open()
                 self._skipped = ""
         except ArtifactStoreError as error:
@@ -175,7 +177,7 @@ class FilesOut:
         if len(self._missing) >= MAX_MISSING:
             self._more += 1
             return
-        name = quoted(name)[1:-1] if name else OUT
+        name = quoted(name.removeprefix(TOP))[1:-1] if name else OUT
         why = quoted(why[:300])[1:-1]
         if self._clear is not None:
             name, why = self._clear.text(name), self._clear.text(why)

@@ -166,14 +166,9 @@ _DRAWN_BY_BROWSERS = "a page for a browser, with nothing to read; for a picture 
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 _ENDINGS = {
-    "image/png": "png",
-    "image/jpeg": "jpg",
-    "image/gif": "gif",
-    "image/webp": "webp",
-    "image/svg+xml": "svg",
-    "text/html": "html",
-    "text/markdown": "md",
-}
+    "image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp",
+    "image/svg+xml": "svg", "text/html": "html", "text/markdown": "md",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

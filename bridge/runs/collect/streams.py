@@ -8,10 +8,10 @@ kept, piece by piece; and in the end the two streams share what a run's output m
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio.lowlevel
-import anyio.to_thread
+from anyio import to_thread
 
 from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.callers.client import RunCaller
@@ -28,6 +28,7 @@ from bridge.rpc.output import (
     cut_notice,
     shares,
 )
+from bridge.rpc.terminal_view import terminal_view
 from bridge.runs.collect.collected_output import Collected
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class _Kept:
         artifact = None
         if self._writer is not None:
             try:
-                artifact = await anyio.to_thread.run_sync(self._writer.finish)
+                artifact = await to_thread.run_sync(self._writer.finish)
             except ArtifactStoreError as error:
                 self._fail(error, b"")
         self.discard()
@@ -114,6 +115,8 @@ class _Stream:
         memory = max(MEMORY_BYTES, limits.output_tokens * 5)
         self.name: ArtifactKind = name
         self.buffer = OutputBuffer(min(limits.output_bytes, OUTPUT_BYTES), memory)
+        self._raw = b""
+        self._redact = clear
         self.kept = _Kept(name, artifacts)
         self._clear = None if clear is None else clear.stream()
 
@@ -142,14 +145,37 @@ class _Stream:
         if more:
             self.kept.write(more)
 
+    async def view(self) -> None:
+        """Show what a terminal would show; the raw stream is what is kept."""
+        raw = self.buffer.start
+        shown = await self._view(raw) if self.buffer.is_whole else raw
+        if shown != raw:
+            dropped, self._raw = self.buffer.dropped, raw
+            self.buffer = OutputBuffer(memory=2 * len(raw))
+            self.buffer.append(shown)
+            self.buffer.dropped = dropped
+
+    async def _view(self, data: bytes) -> bytes:
+        # In a thread: 128 KiB of bars take a tenth of a second.
+        small = len(data) <= 4096
+        shown = terminal_view(data) if small else await to_thread.run_sync(terminal_view, data)
+        if shown == data or self._redact is None:
+            return shown
+        # A secret whose parts a colour separated is whole now.
+        stream = self._redact.stream()
+        return stream.feed(shown) + stream.finish()
+
     async def left(self, most: float) -> _LeftStream:
         """Return what is shown for so many tokens; the whole is kept if that is less."""
         ends = self.buffer.shown(most, MAX_LINES // 2)
+        if not self.buffer.is_whole:
+            head, tail = await self._view(ends.head), await self._view(ends.tail)
+            ends = replace(ends, head=head, tail=tail)
         if not ends.is_cut:
             self.kept.discard()
             return _LeftStream(text=ends.text(), left_out=ends.left_out)
         if self.buffer.is_whole:
-            self.kept.write(self.buffer.start)
+            self.kept.write(self._raw or self.buffer.start)
         artifact = await self.kept.finish()
         lost = self.buffer.dropped + (self.kept.lost if artifact is not None else 0)
         notice = cut_notice(ends, dropped=lost, kept=artifact is not None)
@@ -181,7 +207,6 @@ class Streams:
         self._stderr = _Stream("stderr", limits, artifacts, clear)
 
     async def take(self, frame: Output) -> None:
-        """Add what was written."""
         stream = self._stdout if frame.stream == "stdout" else self._stderr
         data, skipped = frame.data, frame.skipped
         while len(data) > AT_ONCE_BYTES:
@@ -194,6 +219,8 @@ class Streams:
         both = (self._stdout, self._stderr)
         for stream in both:
             await self._tell(stream, stream.end())
+            if self._run is None or not self._run.is_shown:
+                await stream.view()
         most = shares([stream.buffer.cost(self._most) for stream in both], self._most)
         stdout, stderr = [
             await stream.left(share) for stream, share in zip(both, most, strict=True)

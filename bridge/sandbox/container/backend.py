@@ -47,8 +47,8 @@ from bridge.sandbox.container.connection import (
 from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.examination import examined_isolation, look_inside
 from bridge.sandbox.container.facts import runtime_name
-from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name, require_present
 from bridge.sandbox.container.image import choose as choose_image
+from bridge.sandbox.container.image import ensure_present, require_present
 from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
@@ -139,13 +139,7 @@ class ContainerBackend(Backend):
         connection = await self._connector.connected()
         return ImageEngine(connection.api.client, connection.facts.kind)
 
-    @property
-    def flavour(self) -> str:
-        """The runtime image's flavour; empty if the bridge did not build it."""
-        return next((one for one in FLAVOURS if self._image == local_name(one)), "")
-
     def use_image(self, image: str) -> None:
-        """Set the image of further launches."""
         self._image = image
 
     @asynccontextmanager

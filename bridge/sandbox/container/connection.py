@@ -100,12 +100,10 @@ class RuntimeMemory:
         return name if name in EQUALS else None
 
     def keep(self, runtime: str) -> None:
-        """Store the runtime that worked."""
         if runtime in EQUALS and self.recall() != runtime:
             self._store({self._key: runtime})
 
     def forget(self) -> None:
-        """Remove the entry."""
         if self.recall() is not None:
             self._store({})
 

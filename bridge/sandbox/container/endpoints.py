@@ -335,11 +335,7 @@ def _is_remote_client(around: Surroundings) -> bool:
 
 
 async def machine_endpoint(podman: str, machine: str, run: SystemRunner) -> Endpoint:
-    """Ask podman where its virtual machine's socket is forwarded to.
-
-    Raises:
-        SandboxError: It does not say.
-    """
+    """Ask podman where its virtual machine's socket is forwarded to."""
     template = "{{.ConnectionInfo.PodmanSocket.Path}}"
     result = await run(
         [podman, "machine", "inspect", "--format", template, machine], timeout=ASK_SECONDS

@@ -133,7 +133,6 @@ def _networked(spec: LaunchSpec) -> bool:
 
 
 def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
-    """Return the body of the create call."""
     return {
         "Image": placement.image,
         "Entrypoint": list(spec.argv),

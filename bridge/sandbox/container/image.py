@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +31,7 @@ with a registry's; Docker takes the prefix as it is, and neither ever pulls from
 LABEL_FLAVOUR = "org.mcp-code-bridge.image.flavour"
 LABEL_VERSION = "org.mcp-code-bridge.image.version"
 LABEL_GUEST = "org.mcp-code-bridge.guest-digest"
+LABEL_PACKAGES = "org.mcp-code-bridge.image.packages"  # Those of `image build --package`.
 
 LEFTOVER_SECONDS = 6 * 3600.0
 """Age at which an unfinished build counts as dead; a build takes less."""
@@ -44,7 +45,6 @@ def local_name(flavour: Flavour) -> str:
 
 
 def partial_name(flavour: Flavour, *, now: float) -> str:
-    """Return a unique name for an unfinished image."""
     return f"{REPOSITORY}:{flavour}-new-{int(now)}-{secrets.token_hex(4)}"
 
 
@@ -57,27 +57,17 @@ def leftovers(names: Sequence[str], *, now: float) -> tuple[str, ...]:
     )
 
 
-def resolve(setting: str | None, present: Callable[[str], bool]) -> str:
-    """Return the image a run gets: the one set, else one that was built, else the public one.
+async def choose(setting: str | None, engine: ImageEngine) -> str:
+    """Return the image a run gets on `engine`: the one set, else a built one, else the public one.
 
     Args:
         setting: MCP_BRIDGE_IMAGE; empty or None when unset.
-        present: Whether the engine holds an image of that name.
     """
     if setting:
         return setting
-    for flavour in FLAVOURS:
-        if present(local_name(flavour)):
-            return local_name(flavour)
-    return DEFAULT_FALLBACK
-
-
-async def choose(setting: str | None, engine: ImageEngine) -> str:
-    """Return the image a run gets on `engine`; see `resolve`."""
-    if setting:
-        return setting
-    names = await engine.names(REPOSITORY)
-    return resolve(None, lambda name: name in names)
+    built = await engine.names(REPOSITORY)
+    names = (local_name(flavour) for flavour in FLAVOURS)
+    return next((name for name in names if name in built), DEFAULT_FALLBACK)
 
 
 async def ensure_present(
@@ -131,6 +121,7 @@ class ImageStatus:
         present: Whether the engine has it; the rest is empty if not.
         created: ISO 8601, as the engine reports it.
         flavour, version: From the bridge's labels; empty for other images.
+        packages: Those that `image build --package` added, as they were asked for.
         guest_matches: Whether it contains this bridge's guest, compiled; None for other images.
         stale: Why to rebuild it; empty if there is no reason.
     """
@@ -143,6 +134,7 @@ class ImageStatus:
     created: str = ""
     flavour: str = ""
     version: str = ""
+    packages: tuple[str, ...] = ()
     guest_matches: bool | None = None
     stale: str = ""
 
@@ -168,6 +160,7 @@ def describe(
         created=facts.created,
         flavour=facts.labels.get(LABEL_FLAVOUR, ""),
         version=facts.labels.get(LABEL_VERSION, ""),
+        packages=tuple(filter(None, facts.labels.get(LABEL_PACKAGES, "").split("|"))),
         guest_matches=matches,
         stale=_stale(facts.labels, matches, version) if ours else "",
     )

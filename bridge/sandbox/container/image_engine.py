@@ -242,20 +242,11 @@ def build_failure(engine: str, doing: str, told: str) -> ImageBuildError:
 
 
 _REGISTRY = (
-    "pinging container registry",
-    "initializing source docker://",
-    "manifest unknown",
-    "pull access denied",
-    "toomanyrequests",
-    "dial tcp",
-    "no such host",
-    "i/o timeout",
-    "tls handshake",
-    "connection refused",
-    "request canceled while waiting for connection",
-    "temporary failure",
-    "could not resolve",
-)
+    "pinging container registry", "initializing source docker://", "manifest unknown",
+    "pull access denied", "toomanyrequests", "dial tcp", "no such host", "i/o timeout",
+    "tls handshake", "connection refused", "request canceled while waiting for connection",
+    "temporary failure", "could not resolve",
+)  # fmt: skip
 
 
 def _is_missing(error: BaseException) -> bool:

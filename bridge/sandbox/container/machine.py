@@ -329,7 +329,6 @@ class MachineContext:
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
     async def ask(self, *arguments: str) -> CommandResult:
-        """Run a podman query."""
         return await self.run([self.podman, *arguments], timeout=ASK_SECONDS)
 
     async def run_slowly(self, timeout: float, *arguments: str) -> CommandResult:
@@ -410,11 +409,7 @@ class PodmanMachine:
 
     @asynccontextmanager
     async def using(self) -> AsyncIterator[None]:
-        """Keep the machine up for as long as this is held; bring it up again if it was stopped.
-
-        Raises:
-            SandboxError: It did not come up.
-        """
+        """Keep the machine up for as long as this is held; bring it up again if it was stopped."""
         self._active += 1
         self.touch()
         try:

@@ -57,7 +57,6 @@ class ContainerSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """The layers in force."""
         return self._isolation
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
@@ -65,7 +64,6 @@ class ContainerSandbox:
         self._stream.on_error(take)
 
     def end_input(self) -> None:
-        """Close stdin."""
         self._stream.end_input()
 
     async def send(self, data: bytes) -> None:

@@ -69,7 +69,6 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str]:
-    """Return the command line of a service."""
     argv = [podman]
     if oci_runtime:
         argv += ["--runtime", oci_runtime]
@@ -113,7 +112,6 @@ class SocketService:
 
     @property
     def running(self) -> bool:
-        """Whether its process lives."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> Endpoint:

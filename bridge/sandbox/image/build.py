@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
     LABEL_GUEST,
+    LABEL_PACKAGES,
     LABEL_VERSION,
     REPOSITORY,
     Flavour,
@@ -48,11 +49,13 @@ class BuildRequest:
     """What to build.
 
     Attributes:
+        packages: Requirements of what is added, sorted; offline without versions.
         offline: From Debian packages, with no image registry.
         fresh: Offline: rebuild the root filesystem even if a cached one could be used.
     """
 
     flavour: Flavour = "slim"
+    packages: tuple[str, ...] = ()
     offline: bool = False
     fresh: bool = False
 
@@ -81,7 +84,7 @@ async def build(
         if request.offline:
             await _build_offline(engine, request, context, unfinished, progress)
         else:
-            await _build_online(engine, request.flavour, context.recipe, unfinished, progress)
+            await _build_online(engine, request, context.recipe, unfinished, progress)
         built = await engine.inspect(unfinished)
         status = describe(
             engine.kind,
@@ -90,7 +93,7 @@ async def build(
             guest_digest=guest_digest(),
             version=recipe_version(context.recipe),
         )
-        _check(status, request.flavour)
+        _check(status, request)
         await engine.tag(unfinished, name)
     finally:
         await _remove(engine, unfinished)
@@ -108,6 +111,9 @@ async def _build_offline(
     progress: Progress,
 ) -> None:
     settings = await image_rootfs.changes(context, request.flavour)
+    if request.packages:
+        settings = (*settings, f"LABEL {LABEL_PACKAGES}={'|'.join(request.packages)}")
+    context = replace(context, packages=request.packages)
     tarball = await image_rootfs.rootfs(
         context, request.flavour, fresh=request.fresh, progress=progress
     )
@@ -116,30 +122,36 @@ async def _build_offline(
 
 
 async def _build_online(
-    engine: ImageEngine, flavour: Flavour, recipe: Path, name: str, progress: Progress
+    engine: ImageEngine, request: BuildRequest, recipe: Path, name: str, progress: Progress
 ) -> None:
     if not (recipe / CONTAINERFILE).is_file():
         message = f"There is no {CONTAINERFILE} in {recipe}."
         raise ImageBuildError(message, remedy="Reinstall mcp-code-bridge.")
     labels = {
-        LABEL_FLAVOUR: flavour,
+        LABEL_FLAVOUR: request.flavour,
+        LABEL_PACKAGES: "|".join(request.packages),
         LABEL_VERSION: recipe_version(recipe),
         LABEL_GUEST: guest_digest(),
     }
     with image_rootfs.guest_tree() as guest, tempfile.TemporaryDirectory() as directory:
         assembled = Path(directory) / "context"
-        await anyio.to_thread.run_sync(partial(assemble, recipe, guest, assembled))
-        await engine.build(assembled, name, target=flavour, labels=labels, progress=progress)
+        await anyio.to_thread.run_sync(partial(assemble, recipe, guest, assembled, request))
+        target = request.flavour
+        await engine.build(assembled, name, target=target, labels=labels, progress=progress)
 
 
-def assemble(recipe: Path, guest: Path, output: Path) -> None:
+def assemble(recipe: Path, guest: Path, output: Path, request: BuildRequest) -> None:
     """Write an engine's build context: the recipe's files, and the guest's below `guest/`.
+
+    The request's packages join those of its flavour.
 
     Raises:
         ImageBuildError: The Containerfile has no place for the guest.
     """
     shutil.copytree(recipe, output, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copytree(guest, output / "guest", dirs_exist_ok=True)
+    with (output / f"packages-{request.flavour}-pip.txt").open("a", encoding="utf-8") as file:
+        file.writelines(f"{text}\n" for text in request.packages)
     text = (recipe / CONTAINERFILE).read_text(encoding="utf-8")
     (output / CONTAINERFILE).write_text(with_guest(text), encoding="utf-8")
 
@@ -160,9 +172,10 @@ def with_guest(containerfile: str) -> str:
     return filled
 
 
-def _check(status: ImageStatus, flavour: Flavour) -> None:
+def _check(status: ImageStatus, request: BuildRequest) -> None:
     """Reject an image that is not the requested one, before it gets the real name."""
-    if not status.present or status.flavour != flavour or not status.guest_matches:
+    asked = (request.flavour, request.packages)
+    if not status.guest_matches or (status.flavour, status.packages) != asked:
         message = (
             f"{status.engine} made an image without the settings it was given (flavour "
             f"{status.flavour or 'none'}, guest {'right' if status.guest_matches else 'wrong'})."

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import platform
+import re
 import secrets
 import shutil
 import tempfile
@@ -45,26 +46,23 @@ class RootfsContext:
     Attributes:
         recipe: The directory with the script; see `recipe_dir`.
         state_dir: The bridge's state directory; tarballs are kept below it.
+        packages: Names of PyPI or Debian, of what is added to a flavour's packages.
         clock: Seconds since the epoch, as files' times are.
     """
 
     run: SystemRunner
     recipe: Path
     state_dir: Path
+    packages: tuple[str, ...] = ()
     clock: Callable[[], float] = time.time
 
     @property
     def cache(self) -> Path:
-        """Where tarballs are kept."""
         return self.state_dir / "rootfs"
 
 
 def recipe_dir() -> Path:
-    """Return the directory of the image's recipe: in the repository, or in the installed package.
-
-    Raises:
-        ImageBuildError: Neither is there.
-    """
+    """Return the directory of the image's recipe, in the repository or in the installed package."""
     package = Path(str(resources.files("bridge")))
     for candidate in (package.parent / "runtime_image", package / "_runtime_image"):
         if (candidate / SCRIPT).is_file():
@@ -85,7 +83,7 @@ def cache_key(recipe: Path, flavour: Flavour, *, system: str, guest: str = "") -
     """Return what names a tarball: anything that could change its content changes the name.
 
     Args:
-        system: The distribution, release and architecture whose packages it is made of.
+        system: The distribution, release and architecture, and the packages that are added.
         guest: Digest of the guest it carries; empty for none.
     """
     digest = hashlib.sha256()
@@ -113,11 +111,12 @@ async def rootfs(
     Raises:
         ImageBuildError: It could not be made.
     """
-    recipe, system = context.recipe, _system()
+    added = [word for name in context.packages for word in ("--package", debian_names(name))]
+    recipe, system = context.recipe, " ".join((_system(), *context.packages))
     base = context.cache / f"{flavour}-base-{cache_key(recipe, flavour, system=system)}.tar"
     if fresh or _age(base, context.clock()) > CACHE_SECONDS:
         progress(f"Building the {flavour} root filesystem from Debian packages")
-        await _make(context, flavour, base, [], progress)
+        await _make(context, flavour, base, added, progress)
     key = cache_key(recipe, flavour, system=system, guest=guest_digest())
     kept = context.cache / f"{flavour}-{key}.tar"
     if _age(kept, context.clock()) > _age(base, context.clock()):
@@ -131,12 +130,27 @@ async def rootfs(
     return kept
 
 
-async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
-    """Return the image's settings as Dockerfile instructions, from the recipe.
+_DEBIAN = """
+beautifulsoup4=bs4 opencv-python=opencv opencv-python-headless=opencv pillow=pil pyjwt=jwt
+psycopg2-binary=psycopg2 pymupdf=fitz pytz=tz pyyaml=yaml scikit-image=skimage scikit-learn=sklearn
+"""
+"""Packages of PyPI, and what Debian calls them behind `python3-`."""
 
-    Raises:
-        ImageBuildError: The recipe's script fails.
-    """
+_ONLINE = "build online, from PyPI: leave out `--offline`"
+
+
+def debian_names(name: str) -> str:
+    """Return the Debian packages that may be a package of PyPI, as words, the likeliest first."""
+    if not re.fullmatch("[a-z0-9-]+", name):
+        message = f"{name} asks for more than a name, and Debian has one version of each package."
+        raise ImageBuildError(message, remedy=f"Name the package alone, or {_ONLINE}.")
+    known = dict(pair.split("=") for pair in _DEBIAN.split())
+    plain = name.removeprefix("python3-").removeprefix("python-")
+    return f"python3-{known.get(name, plain)} python3-{name}"
+
+
+async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
+    """Return the image's settings as Dockerfile instructions, from the recipe."""
     argv = ["sh", str(context.recipe / SCRIPT), "--changes", flavour]
     result = await context.run(argv, timeout=30.0)
     if not result.ok:
@@ -195,15 +209,9 @@ def failure(result: CommandResult) -> ImageBuildError:
 
 _NAMESPACES = ("newuidmap", "newgidmap", "unshare", "/etc/subuid", "user namespace")
 _MIRROR = (
-    "could not resolve",
-    "temporary failure",
-    "failed to fetch",
-    "unable to fetch",
-    "could not connect",
-    "connection timed out",
-    "unable to locate package",
-    "apt-get update",
-)
+    "could not resolve", "temporary failure", "failed to fetch", "unable to fetch",
+    "could not connect", "connection timed out", "unable to locate package", "apt-get update",
+)  # fmt: skip
 
 
 def _remedy(told: str, result: CommandResult) -> str:
@@ -213,6 +221,8 @@ def _remedy(told: str, result: CommandResult) -> str:
             "The offline build needs Debian's mmdebstrap: `apt-get install mmdebstrap`. On another "
             "system build online: `mcp-code-bridge image build`."
         )
+    if "is called" in low:
+        return f"Find its Debian name with `apt-cache search`, or {_ONLINE}."
     if "no space left on device" in low or "disk quota exceeded" in low:
         return "Free disk space, or point TMPDIR and MCP_BRIDGE_STATE_DIR to where there is some."
     if "no debian" in low or "has no" in low and "source" in low:
@@ -228,11 +238,7 @@ def _remedy(told: str, result: CommandResult) -> str:
 
 
 def _check_space(flavour: Flavour, cache: Path) -> None:
-    """Reject a build for which the disk space is insufficient.
-
-    Raises:
-        ImageBuildError: There is too little, or no directory to write to.
-    """
+    """Reject a build for which the disk space is insufficient."""
     try:
         cache.mkdir(parents=True, exist_ok=True)
         if not os.access(cache, os.W_OK | os.X_OK):

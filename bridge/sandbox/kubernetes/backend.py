@@ -190,11 +190,7 @@ class KubernetesBackend(Backend):
             warm.mine.discard(name)
 
     async def _running(self, cluster: Cluster, seen: Document) -> Document:
-        """Return a pod once it runs; bounded by the time that a run may wait for room.
-
-        Raises:
-            SandboxError: It cannot start, or did not in time.
-        """
+        """Return a pod once it runs; bounded by the time that a run may wait for room."""
         with anyio.move_on_after(self._settings.room_seconds):
             # Closed here: left to the collector, it would keep its connection till then.
             async with aclosing(cluster.follow(seen)) as changes:
@@ -206,12 +202,7 @@ class KubernetesBackend(Backend):
         raise faults.no_room(seen)
 
     async def _confine(self, stream: PodStream, spec: LaunchSpec) -> None:
-        """Send the first step, and wait until it says that all is in force.
-
-        Raises:
-            SandboxLostError: The pod is gone, or silent: nothing of the program ran.
-            LaunchError: It cannot put something in force, or lacks the program.
-        """
+        """Send the first step, and wait until it says that all is in force."""
         step = pod.first_step(spec, self._filters, own_user=not self._template.user)
         said = b""
         with anyio.move_on_after(CONFINE_SECONDS):

@@ -54,11 +54,7 @@ MAX_MESSAGE_BYTES = 1024 * 1024  # Longest message taken from a stream; kubelets
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
-    """Return the cluster, its user and its namespace. Blocks.
-
-    Raises:
-        SettingsError: There is none, or the context is not in it.
-    """
+    """Return the cluster, its user and its namespace. Blocks."""
     remedy = "Set `kubeconfig` and `context` in [kubernetes], or KUBECONFIG."
     try:
         if not (settings.kubeconfig or settings.context or "KUBECONFIG" in environ):
@@ -174,7 +170,6 @@ class Cluster:
             return None
 
     async def list(self, path: str, labels: Mapping[str, str]) -> list[Document]:
-        """Return the objects of a collection with certain labels."""
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         found = await self._ask("GET", path, params={"labelSelector": selector})
         items = found.get("items")
@@ -219,11 +214,7 @@ class Cluster:
         return None if faults.restarts(found) else found
 
     async def follow(self, seen: Document) -> AsyncGenerator[Document, None]:
-        """Yield a pod as it was seen, and each time that it has changed.
-
-        Raises:
-            SandboxLostError: It was deleted.
-        """
+        """Yield a pod as it was seen, and each time that it has changed."""
         while True:
             yield seen
             try:
@@ -341,11 +332,7 @@ async def _whole(response: httpx2.Response) -> bytes:
 
 
 def _changed(event: Any) -> Document:
-    """Return the object of a watch's event.
-
-    Raises:
-        SandboxError: It was deleted, or the watch cannot go on.
-    """
+    """Return the object of a watch's event."""
     if event["type"] == "DELETED":
         raise SandboxLostError(faults.REMOVED)
     if event["type"] == "ERROR":
@@ -355,11 +342,7 @@ def _changed(event: Any) -> Document:
 
 
 def _object(found: Any) -> Document:
-    """Return an object of the API server's.
-
-    Raises:
-        ClusterDownError: It is none: something else answers in its place.
-    """
+    """Return an object of the API server's."""
     known = found if isinstance(found, dict) else {}
     metadata = known.get("metadata")
     if isinstance(metadata, dict):

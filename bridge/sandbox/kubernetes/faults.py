@@ -51,18 +51,12 @@ _CANNOT_START: Mapping[str, tuple[type[SandboxError], str | None]] = {
 """Why a container waits, where waiting longer does not help."""
 
 _ENDED_BY: Mapping[str, type[SandboxError]] = {
-    "DeadlineExceeded": PodDeadlineError,
-    "Evicted": PodEvictedError,
-    "Preempting": PodEvictedError,
-    "NodeLost": NodeLostError,
-    "NodeShutdown": NodeLostError,
-    "Shutdown": NodeLostError,
-    "Terminated": NodeLostError,
-    "UnexpectedAdmissionError": CapacityError,
-    "OutOfmemory": CapacityError,
-    "OutOfcpu": CapacityError,
-    "OutOfpods": CapacityError,
-}
+    "DeadlineExceeded": PodDeadlineError, "Evicted": PodEvictedError,
+    "Preempting": PodEvictedError, "NodeLost": NodeLostError, "NodeShutdown": NodeLostError,
+    "Shutdown": NodeLostError, "Terminated": NodeLostError,
+    "UnexpectedAdmissionError": CapacityError, "OutOfmemory": CapacityError,
+    "OutOfcpu": CapacityError, "OutOfpods": CapacityError,
+}  # fmt: skip
 """The reason in a failed pod's status, and what it means."""
 
 
@@ -82,13 +76,9 @@ _ACCOUNT = (ClusterRefusedError, "The cluster refuses the bridge's account.")
 _BUSY = (BusyError, "The cluster could not do it.")
 
 _REFUSALS: Mapping[int, tuple[type[SandboxError], str]] = {
-    401: _ACCOUNT,
-    403: _ACCOUNT,
-    404: (NotFoundError, "The cluster has no such object."),
-    409: (ConflictError, "It was changed meanwhile."),
-    410: _BUSY,
-    429: _BUSY,
-}
+    401: _ACCOUNT, 403: _ACCOUNT, 404: (NotFoundError, "The cluster has no such object."),
+    409: (ConflictError, "It was changed meanwhile."), 410: _BUSY, 429: _BUSY,
+}  # fmt: skip
 """What an API server's status means."""
 
 
@@ -156,7 +146,6 @@ def is_running(pod: Document) -> bool:
 
 
 def has_ended(pod: Document) -> bool:
-    """Return whether a pod's process has ended for good."""
     return _status(pod).get("phase") in ("Failed", "Succeeded") or "terminated" in _state(pod)
 
 

@@ -247,18 +247,10 @@ _LOGS = (
 )
 
 _LAYERS = (
-    "read-only-root",
-    "no-capabilities",
-    "no-new-privileges",
-    "private-ipc",
-    "masked-proc",
-    "unprivileged-user",
-    "seccomp",
-    "own-seccomp",
-    "network-calls-refused",
-    "ulimits",
+    "read-only-root", "no-capabilities", "no-new-privileges", "private-ipc", "masked-proc",
+    "unprivileged-user", "seccomp", "own-seccomp", "network-calls-refused", "ulimits",
     "memory-limit",
-)
+)  # fmt: skip
 
 
 def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None) -> Isolation:

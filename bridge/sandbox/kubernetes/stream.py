@@ -51,11 +51,7 @@ class PodStream:
         self._input_ended = self._socket.subprotocol == PROTOCOLS[0]
 
     async def receive(self) -> bytes:
-        """Return the next of stdout; empty at the end.
-
-        Raises:
-            BrokenStreamError: It did not end, but broke.
-        """
+        """Return the next of stdout; empty at the end."""
         if self._unread:
             data, self._unread = self._unread, b""
             return data

@@ -325,11 +325,7 @@ class SandboxCgroups:
             raise CgroupError(f"Cannot leave a control group: {error}.") from error
 
     def enter(self, pid: int) -> None:
-        """Move a process to the `unentered`; what it starts from now on is in as well.
-
-        Raises:
-            CgroupError: It could not be moved.
-        """
+        """Move a process to the `unentered`; what it starts from now on is in as well."""
         for directory in self.unentered:
             try:
                 _write(directory / "cgroup.procs", str(pid))

@@ -67,15 +67,9 @@ _DEVICE_LINKS = (
 )
 
 MASKED = (
-    "/proc/acpi",
-    "/proc/kallsyms",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-)
+    "/proc/acpi", "/proc/kallsyms", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list",
+)  # fmt: skip
 """The paths of /proc that container engines mask; those that this host has are covered."""
 
 GROUP = f"sandbox:x:{UID}:\n"
@@ -88,35 +82,19 @@ def passwd(spec: LaunchSpec) -> str:
 
 
 SYSTEM = (
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/share",
-    "/usr/local/lib",
-    "/usr/local/share",
-    "/lib",
-    "/lib32",
-    "/lib64",
-)
+    "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/share", "/usr/local/lib", "/usr/local/share",
+    "/lib", "/lib32", "/lib64",
+)  # fmt: skip
 """For commands: the system's libraries and data, public to all its users. Not its programs."""
 
 SYSTEM_FILES = (
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-    "/etc/mime.types",
-    "/etc/protocols",
-    "/etc/services",
-)
+    "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/protocols", "/etc/services",
+)  # fmt: skip
 
 NETWORK_FILES = (
-    "/etc/hosts",
-    "/etc/nsswitch.conf",
-    "/etc/pki/tls",
-    "/etc/pki/ca-trust",
-    "/etc/resolv.conf",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-)
+    "/etc/hosts", "/etc/nsswitch.conf", "/etc/pki/tls", "/etc/pki/ca-trust", "/etc/resolv.conf",
+    "/etc/ssl/certs", "/etc/ssl/openssl.cnf",
+)  # fmt: skip
 
 PYTHON = ("python3", "-I", "-S", "-c")
 
@@ -263,7 +241,7 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
     command = spec.command
     own = [(bind.source, bind.inside) for bind in interpreter.binds]
     if command is None:
-        return own
+        return own + [(bind.source, bind.inside) for bind in interpreter.tools]
     wanted = [
         (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
     ]
@@ -420,7 +398,7 @@ def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landloc
         for bind in spec.binds
     ]
     if spec.command is None:
-        own = interpreter.binds
+        own = (*interpreter.binds, *interpreter.tools)
         runs = [
             landlock.Rule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
             for bind in own

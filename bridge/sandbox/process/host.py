@@ -61,7 +61,6 @@ def shows_user(dump: str, uid: int) -> bool:
 
 
 def kernel_settings(bwrap: str | None) -> KernelSettings:
-    """Return the kernel's settings for user namespaces."""
     return KernelSettings(
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
@@ -72,7 +71,6 @@ def kernel_settings(bwrap: str | None) -> KernelSettings:
 
 
 def in_container() -> bool:
-    """Return whether this process seems to be in a container."""
     if Path("/run/.containerenv").exists() or Path("/.dockerenv").exists():
         return True
     try:
@@ -100,7 +98,6 @@ def masked_paths() -> tuple[tuple[str, bool], ...]:
 
 
 def counts_processes_per_namespace(release: str) -> bool:
-    """Return whether a kernel of that release counts a user's processes per user namespace."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= (5, 14)
 
@@ -186,11 +183,7 @@ def _program_remedy(bind: Bind) -> str:
 
 
 def require_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
-    """Check that a user can reach a host path. Blocks.
-
-    Raises:
-        LaunchError: The user cannot.
-    """
+    """Check that a user can reach a host path. Blocks."""
     problem = ""
     for parent in reversed(Path(path).parents):
         if not _may(parent, uid, gid, 0o1):

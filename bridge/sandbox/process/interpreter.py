@@ -78,11 +78,7 @@ def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> P
 
 
 def check_environment(place: Path, setting: str = VARIABLE) -> None:
-    """Check that a setting names a virtual environment, before any backend is tried.
-
-    Raises:
-        SettingsError: It does not.
-    """
+    """Check that a setting names a virtual environment, before any backend is tried."""
     if not place.is_dir():
         message = f"{setting}: there is no directory {place}."
         raise SettingsError(message, remedy=f"Make an environment with `{_MAKER} {place}`.")
@@ -157,6 +153,10 @@ OWN_REMEDY = (
 
 _DATA = ("/usr/share/zoneinfo",)  # Public data that the standard library reads at a fixed path.
 
+_TOOLS = "cat cp date echo env head ls mkdir mv rm sh sleep sort tail touch uname wc"
+"""A shell and the commands that programs use most, which the runtime image has, too. Each is a
+mount, and bubblewrap takes the longer for a mount the more there are."""
+
 _LOADER_CACHE = "/etc/ld.so.cache"
 
 _OWNERS_ONLY = "is readable by its owner only"
@@ -179,6 +179,8 @@ for directory in dynload:
 for name in (
     "libgcc_s.so.1", "libstdc++.so.6", "libnss_files.so.2",
     "libpthread.so.0", "libdl.so.2", "librt.so.1", "libutil.so.1", "libm.so.6",
+    # … and the shell and its commands.
+    "libacl.so.1", "libattr.so.1", "libcap.so.2", "libselinux.so.1", "libtinfo.so.6",
 ):
     try:
         ctypes.CDLL(name)
@@ -233,6 +235,7 @@ class Interpreter:
         links: Symbolic links to make inside: target and path.
         hidden: Directories within `binds` that are covered by empty ones.
         packages: Further directories that programs import from.
+        tools: The mounts of a shell and its commands, which commands of profiles do not get.
         tag: Its bytecode's kind and version, which code must be compiled for.
     """
 
@@ -242,6 +245,7 @@ class Interpreter:
     links: tuple[tuple[str, str], ...]
     hidden: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    tools: tuple[Bind, ...] = ()
     tag: str = ""
 
 
@@ -333,6 +337,10 @@ def describe(facts: Mapping[str, object], packages: str | None = None) -> Interp
     if packages is not None:
         binds.append(_bind(packages))
     hidden = [f"{d}/{name}" for d in directories for name in ("site-packages", "dist-packages")]
+    tools = (f"{place}/{name}" for name in _TOOLS.split() for place in ("/usr/bin", "/bin"))
+    found = {
+        bind.inside: bind for path in tools if open_to_all(Path(path)) for bind in [_bind(path)]
+    }
     links = [] if executable == SYSTEM_PYTHON else [(executable, SYSTEM_PYTHON)]
     return Interpreter(
         executable=executable,
@@ -341,6 +349,7 @@ def describe(facts: Mapping[str, object], packages: str | None = None) -> Interp
         links=tuple(links) + _merged_directories(),
         hidden=tuple(p for p in dict.fromkeys(hidden) if p != packages and Path(p).is_dir()),
         packages=(packages,) if packages is not None else (),
+        tools=tuple(found.values()),
         tag=str(facts.get("tag", "")),
     )
 

@@ -251,7 +251,6 @@ def wait(family: ProcessTree, leash: int, wake: int) -> None:
 
 
 def signal_descriptor() -> int:
-    """Return a descriptor on which signals arrive as bytes."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

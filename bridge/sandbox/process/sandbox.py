@@ -190,7 +190,6 @@ class LaunchPipes:
 
     @property
     def descriptors(self) -> Descriptors:
-        """The numbers of the inherited descriptors."""
         return Descriptors(
             info=self.info[1],
             status=self.status[1],
@@ -213,12 +212,10 @@ class LaunchPipes:
         return descriptor
 
     def close_child_ends(self) -> None:
-        """Close the descriptors that the process has inherited."""
         for descriptor in (self.stdin[0], self.stdout[1], self.stderr[1], *self.inherited):
             self._close(descriptor)
 
     def close_options(self) -> None:
-        """Close the pipe that the process reads its options from."""
         self._close(self.options[1])
 
     def _pipe(self) -> tuple[int, int]:
@@ -349,7 +346,6 @@ class ProcessSandbox:
         await self._pipes.send(data)
 
     def end_input(self) -> None:
-        """Close stdin."""
         self._pipes.end_input()
 
     async def end_output(self) -> None:

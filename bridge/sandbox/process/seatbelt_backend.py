@@ -39,13 +39,9 @@ from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBacken
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 
 _SYSTEM = (
-    "/usr/lib",
-    "/System/Library/Frameworks",
-    "/System/Library/PrivateFrameworks",
-    "/System/Volumes/Preboot/Cryptexes/OS",
-    "/usr/share/zoneinfo",
-    "/private/var/db/timezone",
-)
+    "/usr/lib", "/System/Library/Frameworks", "/System/Library/PrivateFrameworks",
+    "/System/Volumes/Preboot/Cryptexes/OS", "/usr/share/zoneinfo", "/private/var/db/timezone",
+)  # fmt: skip
 """Paths that the dynamic loader and the C library read; public and owned by the system."""
 
 _READ_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -55,18 +51,9 @@ _LINKS = ("/", "/tmp", "/var", "/etc")
 """Links of which only the metadata may be read, so that paths through them resolve."""
 
 _SYSCTLS = (
-    "hw.activecpu",
-    "hw.logicalcpu",
-    "hw.logicalcpu_max",
-    "hw.memsize",
-    "hw.ncpu",
-    "hw.pagesize",
-    "kern.argmax",
-    "kern.osrelease",
-    "kern.ostype",
-    "kern.osversion",
-    "kern.version",
-)
+    "hw.activecpu", "hw.logicalcpu", "hw.logicalcpu_max", "hw.memsize", "hw.ncpu", "hw.pagesize",
+    "kern.argmax", "kern.osrelease", "kern.ostype", "kern.osversion", "kern.version",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

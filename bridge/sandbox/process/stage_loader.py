@@ -65,11 +65,7 @@ def stage_payload(step: str | bytes, *words: str) -> bytes:
 
 
 def compiled_stage(interpreter: Interpreter) -> bytes:
-    """Return the stage as code for an interpreter. Blocks if that one has to compile it.
-
-    Raises:
-        LaunchError: It cannot compile it.
-    """
+    """Return the stage as code for an interpreter. Blocks if that one has to compile it."""
     if interpreter.tag == own_tag():
         return marshal.dumps(_compile(stage_text()))
     [code] = compile_with(interpreter.executable, [stage_text()], name="<string>")
@@ -77,11 +73,7 @@ def compiled_stage(interpreter: Interpreter) -> bytes:
 
 
 def compile_with(executable: str, texts: Sequence[str], *, name: str) -> list[bytes]:
-    """Return texts as marshalled code, compiled by an interpreter. Blocks.
-
-    Raises:
-        LaunchError: It cannot compile them.
-    """
+    """Return texts as marshalled code, compiled by an interpreter. Blocks."""
     try:
         done = subprocess.run(
             [executable, *INTERPRETER[1:], _COMPILE],

@@ -179,11 +179,7 @@ class UnnamespacedBackend(Backend, Generic[F]):
 
     @abstractmethod
     def _look(self) -> F:
-        """Return the findings about this machine. Blocks.
-
-        Raises:
-            SandboxError: The backend cannot work here.
-        """
+        """Return the findings about this machine. Blocks."""
 
     @abstractmethod
     def _start(

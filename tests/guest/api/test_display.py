@@ -38,6 +38,12 @@ class Bundle:
 class Broken:
     def _repr_png_(self): raise KeyError("gone")
     def _repr_html_(self): return "<p>second</p>"
+class Model:
+    def _repr_html_(self): return "<style>pages</style>"
+    def _repr_mimebundle_(self, **kw): return {{"text/html": self._repr_html_()}}
+    def __repr__(self): return "Model(depth=3)"
+class Chart(Model):
+    def show(self): ...
 class Anything:
     def __getattr__(self, name): return lambda *a: b"anything"
     def __repr__(self): return "<anything>"
@@ -79,6 +85,8 @@ def test_the_best_form_of_each_value_is_shown_and_what_has_none_is_printed(guest
         ("Png()", "image/png", (False, None, "")),
         ("Blob('image/png', PNG)", "image/png", (False, None, "")),
         ("Anything()", "", (False, None, "<anything>")),
+        ("Model()", "", (False, None, "Model(depth=3)")),
+        ("Chart()", "text/html", (False, None, "")),
         ("Blob('audio/wav', b'abc')", "", (False, None, "<Blob audio/wav, 3 bytes>")),
         ("[{'a': 1}]", "", (True, [{"a": 1}], "")),
         ("display(Png())", "image/png", (False, None, "")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import pytest
 
@@ -45,22 +46,60 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
 @pytest.mark.parametrize(
     ("name", "packages", "told"),
     [
-        ("pandas", False, "`data` image has pandas"),
-        ("seaborn", False, "nothing can be installed here"),
-        ("sklearn.linear_model", True, 'run_python(packages=["scikit-learn"])'),
-        ("pandas", True, 'run_python(packages=["pandas"])'),
-        ("tkinter", True, "leave out matplotlib.use"),
-        ("IPython.display", True, "`display(x)` is there without an import"),
-        ("runtime.mcp_client", True, "no client is needed"),
-        ("mcp_runtime", True, "no client is needed"),
+        ("skimage.io", [], "`mcp-code-bridge image build --package scikit-image`"),
+        ("seaborn", ["pandas"], "nothing can be installed here"),
+        ("sklearn.linear_model", ["scikit-*"], 'run_python(packages=["scikit-learn"])'),
+        ("pandas", ["pandas"], 'run_python(packages=["pandas"])'),
+        ("scikit_learn", ["*"], "the package scikit-learn is imported as sklearn"),
+        ("tkinter", ["*"], "leave out matplotlib.use"),
+        ("IPython.display", ["*"], "`display(x)` is there without an import"),
+        ("runtime.mcp_client", ["*"], "no client is needed"),
+        ("mcp_runtime", ["*"], "no client is needed"),
     ],
 )
 def test_a_missing_module_is_asked_for_where_that_is_allowed(
-    name: str, packages: bool, told: str
+    name: str, packages: list[str], told: str
 ) -> None:
     """And else it is said what there is instead."""
     assert told in hint(ModuleNotFoundError("x", name=name), packages)
     assert hint(ModuleNotFoundError("the bridge's own words, without a name"), packages) == ""
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        (
+            "`Import tabulate` failed.  Use pip or conda to install the tabulate package.",
+            "tabulate",
+        ),
+        ("Missing optional dependency 'Jinja2'. DataFrame.style requires jinja2.", "Jinja2"),
+        ("Unable to find an engine.\nA suitable version of pyarrow or fastparquet is", "pyarrow"),
+        ("Pandas requires version '2.0.1' or newer of 'xlrd' (version '1.0' installed).", "xlrd"),
+        ("matplotlib is required for plotting when the default backend is", "matplotlib"),
+        ("'numexpr' is not installed or an unsupported version.", "numexpr"),
+        ("lxml not found, please install or use the etree parser.", "lxml"),
+        ("Using a URI string requires 'sqlalchemy' version '2.0.42' or newer.", "sqlalchemy"),
+        ("Plotly Express requires numpy to be installed. You can install numpy", "numpy"),
+        ('Image export needs kaleido:\n$ pip install -U "kaleido"', "kaleido"),
+        ("The '.style' accessor requires jinja2", "jinja2"),
+        ("cannot import name 'x' from 'y'", ""),
+    ],
+)
+def test_a_library_that_names_the_package_it_misses_gets_the_hint(message: str, name: str) -> None:
+    """As pandas and plotly say it; whatever the class of the error."""
+    told = hint(ImportError(message), packages=["*"])
+    assert told.endswith(f'run_python(packages=["{name}"]).' if name else "")
+    if "accessor requires" in message:
+        assert hint(AttributeError(message), packages=["*"]) == told
+
+
+def test_who_starts_pip_is_told_of_packages() -> None:
+    """By a list or a shell's line; another command's failure says nothing of packages."""
+    for command in (["python3", "-m", "pip", "install", "-q", "polars"], "pip install polars"):
+        told = hint(CalledProcessError(1, command), packages=["*"])
+        assert 'run_python(packages=["polars"])' in told
+    assert hint(CalledProcessError(1, ["apt", "install", "curl"]), packages=["*"]) == ""
+    assert "libgomp.so.1" in hint(OSError("libgomp.so.1: cannot open shared object file: No"))
 
 
 def test_an_address_is_no_path(workspace: Path) -> None:

@@ -119,6 +119,19 @@ def test_of_too_much_the_largest_go_first_and_are_told_of() -> None:
     assert lost["a"].startswith("there is no room for it")
 
 
+def test_what_fits_once_it_is_compressed_is_kept() -> None:
+    """Twice the limit is tried; beside files, and with what cannot be written down left out."""
+    names = {"a": "row " * 10_000, "b": bytes(50_000), "c": 1, "module": iter([])}
+    data, lost = saved(names, limit=60_000)
+    assert len(data) < 10_000
+    assert list(lost) == ["module"]
+    names.pop("module")
+    assert opened(data)[0] == names
+    random = os.urandom(50_000)
+    _, lost = saved({"a": random, "b": random[:1] + random}, limit=60_000)
+    assert list(lost) == ["b"]
+
+
 def test_what_is_shared_counts_once_as_long_as_all_of_it_fits() -> None:
     shared = bytes(40_000)
     data, lost = saved({"a": [shared], "b": [shared]}, limit=60_000)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.guest.descriptors import file_version
 from bridge.guest.protocol.wire import File, decode_guest_frame, encode
 from bridge.guest.supervisor import output_files as collecting
 from bridge.guest.supervisor.output_files import (
@@ -99,9 +100,9 @@ def test_nothing_is_sent_for_nothing(out: Path) -> None:
 
 def test_links_devices_pipes_and_sockets_are_named_and_not_opened(out: Path) -> None:
     """To open a pipe would wait, and a link leads to what the program did not write there."""
-    (out.parent / "secret").write_text("not in out")
+    (out.parent / ".secret").write_text("not in out")
     (out / "absolute").symlink_to("/etc/passwd")
-    (out / "relative").symlink_to("../secret")
+    (out / "relative").symlink_to("../.secret")
     (out / "circle").symlink_to("circle")
     (out / "above").symlink_to("..")
     os.mkfifo(out / "pipe")
@@ -207,7 +208,7 @@ def test_a_name_that_comes_to_be_a_link_is_not_followed(
 
     def switch(above: int, name: str, flags: int) -> int:
         if name in ("a", "b", "c"):
-            (out / name).rename(out.parent / name)
+            (out / name).rename(out.parent / f".{name}")
             if name == "b":
                 os.mkfifo(out / name)
             else:
@@ -326,3 +327,30 @@ def test_in_a_session_only_what_is_new_or_changed_comes_again(out: Path) -> None
     # What there was no room for comes when there is.
     assert again() == {"d": b"1"}
     assert again() == {}
+
+
+def test_new_and_changed_files_beside_out_come_too(out: Path) -> None:
+    """What was put there does not; caches do not; a new directory is named with how to get it."""
+    top = out.parent
+    for name in ("given.csv", "changed.csv", "old/a.txt"):
+        (top / name).parent.mkdir(exist_ok=True)
+        (top / name).write_text("given")
+    placed = {path.name: list(file_version(path.lstat())) for path in top.iterdir()}
+    (top / "changed.csv").write_text("by the program")
+    for name in ("plot.png", ".cache", "new/b.txt", "empty/c", "__pycache__/x.pyc", "old/d.txt"):
+        (top / name).parent.mkdir(exist_ok=True)
+        (top / name).write_text("made")
+    (top / "empty/c").unlink()
+    (top / "link.txt").symlink_to("/etc/passwd")
+    (out / "o.txt").write_text("out")
+    taken = Taken()
+    Collector().collect(taken.send, LIMITS, root=str(top), placed=placed)
+    assert taken.files == {
+        "o.txt": b"out",
+        "../changed.csv": b"by the program",
+        "../plot.png": b"made",
+    }
+    assert taken.problems == {
+        "../link.txt": "it is a symbolic link; only regular files are read",
+        "../new": "a directory with 1 names; write it below out/ to get it back",
+    }

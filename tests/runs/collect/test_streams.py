@@ -16,6 +16,8 @@ from bridge.errors import ArtifactQuotaError
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
+from bridge.rpc.output import MEMORY_BYTES
+from bridge.rpc.terminal_view import terminal_view
 from bridge.runs.collect import Collected
 from bridge.runs.collect.streams import AT_ONCE_BYTES, Streams
 from bridge.store import Store
@@ -67,15 +69,41 @@ async def test_head_and_tail_and_what_is_kept_are_what_was_written(
     texts = [(text * times).encode() for text, times in pieces]
     left = await written(store, *(Output("stdout", text) for text in texts))
     whole = b"".join(texts)
+    shown = terminal_view(whole).decode()
     if not left.artifacts:
-        assert left.stdout == whole.decode()
+        assert left.stdout == shown
         return
     head, _, rest = left.stdout.partition("[… ")
     _, _, tail = rest.rpartition(" …]\n")
     assert all_of(store) == whole
-    assert whole.decode().startswith(head.removesuffix("\n"))
-    assert whole.decode().endswith(tail)
     assert left.dropped["stdout"] < len(whole)
+    if len(whole) <= MEMORY_BYTES or shown == whole.decode():
+        assert shown.startswith(head.removesuffix("\n"))
+        assert shown.endswith(tail)
+
+
+async def test_bars_and_repeated_lines_take_a_line_and_are_kept_raw(tmp_path: Path) -> None:
+    """What does not fit is kept as the program wrote it; a longer stream's ends are drawn too."""
+    store = store_in(tmp_path)
+    bars = b"".join(b"\r%d%%|%s|" % (n, b"#" * n) for n in range(101))
+    left = await written(store, Output("stderr", bars + b"\n" + b"findfont: none\n" * 81))
+    assert left.stderr == f"100%|{'#' * 100}|\nfindfont: none (81 times)\n"
+    assert left.artifacts == ()
+    numbers = b"".join(b"%d\n" % n for n in range(5000))
+    left = await written(store, Output("stdout", bars + numbers))
+    assert left.stdout.startswith(f"100%|{'#' * 100}|0\n1\n")
+    assert all_of(store) == bars + numbers
+    left = await written(store, Output("stdout", bars * 200))
+    head, _, tail = left.stdout.splitlines()
+    assert set(head + tail) <= set("0123456789%|#")
+    assert all_of(store) == bars * 200
+
+
+@pytest.mark.parametrize("split", [b"\x1b[0m", b"x\b", b"\x1b[K", b"\x1b]0;t\x07"])
+async def test_no_secret_is_made_whole_by_what_a_terminal_ignores(split: bytes) -> None:
+    """The raw stream is searched piece by piece, where the secret is in two parts."""
+    left = await written(None, Output("stdout", b"correct-horse" + split + b"-battery-staple\n"))
+    assert left.stdout == "[redacted: TOKEN of x]\n"
 
 
 @pytest.mark.parametrize("size", [5_000, 127_000, 128 * 1024, 1_000_000, 5_000_000])
@@ -155,17 +183,16 @@ async def test_without_a_store_the_middle_is_dropped_and_the_result_says_so(
         left = await written(store, *[Output("stderr", b"line\n" * 10_000)] * 10)
         assert left.artifacts == ()
         assert " dropped …]" in left.stderr
-        assert left.stderr.endswith("line\n")
+        assert left.stderr.endswith("line (250 times)\n")
         assert [loss.name for loss in left.missing] == (["stderr"] if store else [])
 
 
 async def test_the_streams_share_the_budget(tmp_path: Path) -> None:
     """A short stderr is whole beside a long stdout."""
     store = store_in(tmp_path)
-    left = await written(
-        store, Output("stdout", b"out\n" * 10_000), Output("stderr", b"a warning\n" * 20)
-    )
-    assert left.stderr == "a warning\n" * 20
+    out = b"".join(b"out %d\n" % n for n in range(10_000))
+    left = await written(store, Output("stdout", out), Output("stderr", b"a warning\n" * 9))
+    assert left.stderr == "a warning\n" * 9
     assert [artifact.kind for artifact in left.artifacts] == ["stdout"]
 
 

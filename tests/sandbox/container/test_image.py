@@ -22,7 +22,6 @@ from bridge.sandbox.container.image import (
     local_name,
     partial_name,
     require_present,
-    resolve,
     status,
 )
 from bridge.sandbox.container.image_engine import (
@@ -77,14 +76,14 @@ async def test_the_set_image_comes_first_then_a_built_one_then_the_public_one(
     setting: str | None, built: set[str], chosen: str
 ) -> None:
     names = {f"{REPOSITORY}:{flavour}" for flavour in built}
-    assert resolve(setting, names.__contains__) == chosen
     engine = FakeImages(images={name: ImageFacts(id=name) for name in names})
     assert await choose(setting, engine) == chosen
 
 
-def test_an_unfinished_build_is_never_chosen() -> None:
-    unfinished = {partial_name("slim", now=5.0)}
-    assert resolve(None, unfinished.__contains__) == DEFAULT_FALLBACK
+async def test_an_unfinished_build_is_never_chosen() -> None:
+    name = partial_name("slim", now=5.0)
+    engine = FakeImages(images={name: ImageFacts(id=name)})
+    assert await choose(None, engine) == DEFAULT_FALLBACK
 
 
 def test_unfinished_builds_have_names_of_their_own() -> None:

@@ -27,7 +27,13 @@ from bridge.sandbox.container.image import (
 from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image import rootfs as image_rootfs
 from bridge.sandbox.image.build import BuildRequest, assemble, build, with_guest
-from bridge.sandbox.image.rootfs import RootfsContext, cache_key, failure, recipe_dir
+from bridge.sandbox.image.rootfs import (
+    RootfsContext,
+    cache_key,
+    debian_names,
+    failure,
+    recipe_dir,
+)
 
 NOW = 1_800_000_000.0
 SLIM = local_name("slim")
@@ -378,6 +384,7 @@ async def test_a_script_that_fails_leaves_no_file_and_keeps_what_was_made_before
         ),
         ("tar: ./usr/lib/x: Cannot write: No space left on device", "TMPDIR"),
         ("E: newuidmap 4711 failed: Operation not permitted", "/etc/subuid"),
+        ("build-rootfs: no package of Debian trixie is called python3-polars", "from PyPI"),
         ("something else", "build online"),
     ],
 )
@@ -449,9 +456,35 @@ def test_the_context_leaves_compiled_files_out(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, b"")
     _write(recipe / "Containerfile", CONTAINERFILE.encode())
-    assemble(recipe, guest, tmp_path / "out")
+    request = BuildRequest(packages=("polars<2", "seaborn"))
+    assemble(recipe, guest, tmp_path / "out", request)
     found = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*")}
-    assert found == {"guest/d/m.py"}
+    assert found == {"guest/d/m.py", "packages-slim-pip.txt"}
+    asked = (tmp_path / "out" / "packages-slim-pip.txt").read_text(encoding="utf-8")
+    assert asked == "polars<2\nseaborn\n"
+
+
+@pytest.mark.parametrize("offline", [True, False])
+async def test_an_image_carries_what_was_added_and_its_tarball_is_another(
+    tmp_path: Path, offline: bool
+) -> None:
+    script, rootfs = FakeScript(), tmp_path
+    for packages in ((), ("python-pptx", "scikit-image"), ("python-pptx", "scikit-image")):
+        request = BuildRequest(packages=packages, offline=offline)
+        built = await build(FakeEngine(), request, context(rootfs, script), progress=quiet)
+        assert built.packages == packages
+    if offline:
+        added = [argv[2:-2] for argv in script.calls if "--package" in argv]
+        names = ["python3-pptx python3-python-pptx", "python3-skimage python3-scikit-image"]
+        assert added == [["--package", names[0], "--package", names[1]]]
+        assert len(script.calls) == 4
+
+
+@pytest.mark.parametrize("name", ["numpy<2", "httpx[http2]", 'x; python_version > "3"'])
+def test_debian_has_one_version_of_a_package(name: str) -> None:
+    with pytest.raises(ImageBuildError, match="one version of each") as caught:
+        debian_names(name)
+    assert "leave out `--offline`" in caught.value.remedy
 
 
 def test_the_guests_stage_is_filled_from_the_context() -> None:

@@ -258,7 +258,7 @@ async def test_a_containerfile_is_built_through_the_engines_api(
     guest.mkdir()
     (recipe / "Containerfile").write_text(text, encoding="utf-8")
     (guest / "told.json").write_text('{"told": 1}', encoding="utf-8")
-    assemble(recipe, guest, files)
+    assemble(recipe, guest, files, BuildRequest())
     name, lines = f"{OWN}:good", list[str]()
     try:
         await images.build(files, name, target="good", labels={"mcb": "yes"}, progress=lines.append)

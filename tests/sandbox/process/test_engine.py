@@ -42,7 +42,10 @@ async def engine(settings: Settings, backend: BubblewrapBackend) -> AsyncIterato
 async def test_the_standard_library_works(engine: Engine) -> None:
     """Threads, processes, shared memory, subprocesses, sqlite, ctypes."""
     result = await engine.run(RunRequest(code=TIME_ZONES + STANDARD_LIBRARY))
-    assert (result.status, result.result) == ("success", ["a", "c", "out", "x.db"]), result.error
+    assert (result.status, result.result) == (
+        "success",
+        ["a", "c", "out", "run_python.py", "x.db"],
+    ), result.error
 
 
 @pytest.mark.parametrize(("zone", "offset"), [("Asia/Tokyo", 9), ("America/Phoenix", -7)])

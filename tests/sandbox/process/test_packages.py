@@ -7,18 +7,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio.to_thread
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.model import RunRequest
+from bridge.model import InputFile, RunRequest
 from bridge.runs import open_engine
 from bridge.sandbox.process.interpreter import SYSTEM_PYTHON, check_environment, find, read_packages
 from bridge.settings import load
 from tests.engine_rig import ListFinder
+from tests.packages.rig import allowing, wheel
 
 
 @pytest.fixture
@@ -139,6 +142,44 @@ async def test_a_program_imports_from_the_environment_and_cannot_change_it(
     assert "ESCAPED" not in result.result[1], result.result
     assert (package / "greeting.py").read_text() == "WORD = 'hello'\n"
     assert not (package / "new.py").exists()
+
+
+async def test_a_name_in_several_places_is_what_was_asked_for_and_what_depends_on_it_fits(
+    shared: Path, tmp_path: Path
+) -> None:
+    """The working directory, then what the run asks for, then the environment."""
+    place, links = shared / "environment", tmp_path / "links"
+    await anyio.to_thread.run_sync(_make, place)
+    (site,) = place.glob("lib/python*/site-packages")
+    links.mkdir()
+    for version in ("1.0", "2.0"):
+        wheel(links, "helper", version)
+        wheel(links, "needs", version, requires=[f"helper=={version}"])
+    wheel(links, "both", "1.0", files={"both.py": "PLACE = 'packages'"})
+    for name in ("helper", "needs"):
+        with zipfile.ZipFile(links / f"{name}-1.0-py3-none-any.whl") as archive:
+            archive.extractall(site)
+    (site / "both.py").write_text("PLACE = 'environment'")
+    environ = {"HOME": str(shared), "MCP_BRIDGE_PACKAGES": str(place)}
+    settings = load({"warm": "0", "runtime": "bubblewrap"}, environ)
+    dependencies = allowing(links, "*", cache=str(shared / "cache"))
+    settings = replace(settings, dependencies=dependencies, state_dir=tmp_path / "s")
+    async with open_engine(settings, finder=ListFinder()) as engine:
+        own = RunRequest(code="import both, needs, helper; both.PLACE, needs.VERSION")
+        assert (await engine.run(own)).result == ["environment", "1.0"]
+        file = InputFile(name="both.py", data=b"PLACE = 'workspace'")
+        asked = replace(own, packages=("helper==2.0", "both"))
+        assert (await engine.run(asked)).result == ["packages", "2.0"]
+        assert (await engine.run(replace(asked, files=(file,)))).result == ["workspace", "2.0"]
+
+
+async def test_a_program_finds_a_shell_and_its_commands(tmp_path: Path) -> None:
+    """As in the runtime image; no other program of the host is there."""
+    settings = load({"warm": "0", "runtime": "bubblewrap"}, {"HOME": str(tmp_path)})
+    command = "echo b a | sort | head -1; ls; command -v perl bash bwrap"
+    code = f"import os; open('x', 'w'); print(os.popen({command!r}).read())"
+    async with open_engine(settings, finder=ListFinder()) as engine:
+        assert (await engine.run(RunRequest(code=code))).stdout.split() == ["b", "a", "out", "x"]
 
 
 def _make(place: Path) -> None:
