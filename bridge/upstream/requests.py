@@ -91,7 +91,7 @@ _LIST_REQUESTS: Mapping[Kind, Any] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Call:
     """One request with its parameters.
 
@@ -318,14 +318,7 @@ class Requests:
             # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
             if connection.direct is not None and not connection.modern:
                 params = _encoded({"cursor": cursor} if cursor else {}).encode()
-                listing = Call(
-                    tool="",
-                    arguments={},
-                    text=params,
-                    what=what,
-                    seconds=seconds,
-                    method="tools/list",
-                )
+                listing = Call("", {}, params, what, seconds, "tools/list")
                 return await self._send_directly(connection, connection.direct, listing)
             page = await self._send_through_session(connection, what, seconds, send)
             if kept and isinstance(page.get("tools"), list):

@@ -285,7 +285,7 @@ class UpstreamServer:
             and (self.connection_epoch is None or self._is_fresh(refresh))
         ):
             return kept
-        return await self._list_with_retry(partial(self._list_tools, refresh, patient))
+        return await self._with_retry(partial(self._list_tools, refresh, patient), lists=True)
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; () without the capability.
@@ -296,7 +296,7 @@ class UpstreamServer:
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:
             return kept
-        return await self._list_with_retry(lambda: self._list_offers(kind))
+        return await self._with_retry(lambda: self._list_offers(kind), lists=True)
 
     async def _list_offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         async with self._use() as connection:
@@ -309,17 +309,30 @@ class UpstreamServer:
                 self._offers[kind] = found
             return found
 
-    async def _list_with_retry(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Request a list, once more if the connection was lost; listing has no side effects."""
-        try:
-            return await ask()
-        except (ServerLostError, ExpiredError):
-            # The connection may have ended earlier, which only this request has shown.
-            pass
-        try:
-            return await ask()
-        except ExpiredError as expired:
-            raise (expired.failure or lost_error(self.spec.name, _SESSION_LOST_TWICE)) from None
+    async def _with_retry(self, ask: Callable[[], Awaitable[Answer]], *, lists: bool) -> Answer:
+        """Make a request, and once more over a new connection where that repeats no effect.
+
+        | the request failed because | a list | a call |
+        | --- | --- | --- |
+        | the connection was lost | again | raise |
+        | the session was lost (HTTP 404) | again | again |
+        | the session was lost, said otherwise | again | connect again and raise |
+        """
+        failure: UpstreamError
+        for _ in range(2):
+            try:
+                return await ask()
+            except ServerLostError as error:
+                # The connection may have ended earlier, which only this request has shown.
+                failure = error
+                if not lists:
+                    raise
+            except ExpiredError as expired:
+                failure = expired.failure or lost_error(self.spec.name, _SESSION_LOST_TWICE)
+                if expired.failure is not None and not lists:
+                    failure = await self._reconnect(failure)
+                    break
+        raise failure
 
     async def _list_tools(self, refresh: bool, patient: bool) -> tuple[Tool, ...]:
         async with self._use(patient=patient, lists=True) as connection, connection.listing:
@@ -385,7 +398,7 @@ class UpstreamServer:
             async with self._use() as connection:
                 await self._requests.await_update(connection, uri, timeout)
 
-        await self._list_with_retry(wait)
+        await self._with_retry(wait, lists=True)
         return await self.read_resource(uri)
 
     async def complete(self, params: Mapping[str, Json]) -> dict[str, Json]:
@@ -418,15 +431,20 @@ class UpstreamServer:
         )
 
     async def _call_until_complete(self, call: Call) -> dict[str, Json]:
+        async def send(call: Call) -> dict[str, Json]:
+            async with self._use() as connection:
+                return await self._requests.call(connection, call)
+
         async def refresh(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-            return await self._call_with_new_session(replace(call, answers=answers, state=state))
+            more = replace(call, answers=answers, state=state)
+            return await self._with_retry(partial(send, more), lists=False)
 
         try:
-            result = await self._call_with_new_session(call)
+            result = await self._with_retry(partial(send, call), lists=False)
         except ToolCallError as refusal:
             if not await complete_url_elicitations(self.spec.name, call.what, refusal):
                 raise
-            result = await self._call_with_new_session(call)
+            result = await self._with_retry(partial(send, call), lists=False)
         return await resolve_input(self.spec.name, call.what, result, refresh, roots=self._roots)
 
     @asynccontextmanager
@@ -508,17 +526,6 @@ class UpstreamServer:
                 connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection
 
-    async def _call_with_new_session(self, call: Call) -> dict[str, Json]:
-        try:
-            return await self._call(call)
-        except ExpiredError as expired:
-            if expired.failure is not None:
-                raise await self._reconnect(expired.failure) from None
-        try:
-            return await self._call(call)
-        except ExpiredError:
-            raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
-
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:
         """Connect again after a lost session, and return the error of the request that showed it.
 
@@ -539,10 +546,6 @@ class UpstreamServer:
             data=getattr(failure, "data", None),
             doubtful=failure.doubtful,
         )
-
-    async def _call(self, call: Call) -> dict[str, Json]:
-        async with self._use() as connection:
-            return await self._requests.call(connection, call)
 
 
 def _server_info(connection: Connection) -> dict[str, str]:
