@@ -17,6 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -53,45 +54,16 @@ class KeyringError(Exception):
     """There is no keyring, or it failed. The text contains no secret."""
 
 
-async def read_keyring(entry: str, seconds: float) -> str | None:
-    """Return the text stored under `entry`; None if there is none.
-
-    Raises:
-        KeyringError: The keyring cannot be read.
-    """
-    return await _run_in_thread(lambda: _backend().get_password(SERVICE, entry), seconds)
+def _write_entry(backend: KeyringBackend, entry: str, text: str) -> None:
+    backend.set_password(SERVICE, entry, text)
+    # Some keyrings report success and store only a part, or nothing.
+    if backend.get_password(SERVICE, entry) != text:
+        raise KeyringError("it did not store what it was given")
 
 
-async def write_keyring(entry: str, text: str, seconds: float) -> None:
-    """Store `text` under `entry`, and check that it can be read.
-
-    Raises:
-        KeyringError: It could not be stored.
-    """
-
-    def keep() -> None:
-        backend = _backend()
-        backend.set_password(SERVICE, entry, text)
-        # Some keyrings report success and store only a part, or nothing.
-        if backend.get_password(SERVICE, entry) != text:
-            raise KeyringError("it did not store what it was given")
-
-    await _run_in_thread(keep, seconds)
-
-
-async def clear_keyring(entry: str, seconds: float) -> None:
-    """Remove the text stored under `entry`, if there is one.
-
-    Raises:
-        KeyringError: It may still be there.
-    """
-
-    def forget() -> None:
-        backend = _backend()
-        if backend.get_password(SERVICE, entry) is not None:
-            backend.delete_password(SERVICE, entry)
-
-    await _run_in_thread(forget, seconds)
+def _clear_entry(backend: KeyringBackend, entry: str) -> None:
+    if backend.get_password(SERVICE, entry) is not None:
+        backend.delete_password(SERVICE, entry)
 
 
 def _backend() -> KeyringBackend:
@@ -254,11 +226,11 @@ class TokenStore:
         Raises:
             StoreError: It cannot be read, or must not be trusted.
         """
-        kept = await anyio.to_thread.run_sync(self._read, key)
+        kept, entry = await anyio.to_thread.run_sync(self._read, key), _keyring_entry(key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
         try:
-            text = await read_keyring(_keyring_entry(key), self._keyring_seconds)
+            text = await self._ask(lambda backend: backend.get_password(SERVICE, entry))
         except KeyringError as error:
             raise StoreError(f"it is in the system's keyring, and {error}") from None
         found = _parse(text.encode(), key) if text is not None else None
@@ -290,7 +262,7 @@ class TokenStore:
         whole = _stored_login(key, "keyring", record)
         text = _STORED_LOGIN.dump_json(whole).decode()
         try:
-            await write_keyring(_keyring_entry(key), text, self._keyring_seconds)
+            await self._ask(partial(_write_entry, entry=_keyring_entry(key), text=text))
         except KeyringError as error:
             await self._write(key, record, "file")
             return "file", str(error)
@@ -309,7 +281,7 @@ class TokenStore:
             kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is not None and kept.place == "keyring":
             try:
-                await clear_keyring(_keyring_entry(key), self._keyring_seconds)
+                await self._ask(partial(_clear_entry, entry=_keyring_entry(key)))
             except KeyringError as error:
                 raise StoreError(f"it is in the system's keyring, and {error}") from None
         try:
@@ -339,6 +311,9 @@ class TokenStore:
             # Closing releases the lock. The file stays: if it were removed, two processes could
             # each lock a file of their own.
             os.close(descriptor)
+
+    async def _ask(self, ask: Callable[[KeyringBackend], Result]) -> Result:
+        return await _run_in_thread(lambda: ask(_backend()), self._keyring_seconds)
 
     def _open_lock(self, key: Key) -> int:
         self._make_directory()

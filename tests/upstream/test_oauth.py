@@ -6,11 +6,14 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import httpx2
 import pytest
+from mcp.server.auth.provider import AccessToken
 from mcp.shared.auth import OAuthClientInformationFull
 from pydantic import AnyUrl
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -24,6 +27,7 @@ from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
 from bridge.upstream.token_store import Record, key_of
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
+from tests.upstream.test_oauth_web import TOKEN_FORMS, T
 
 PRM = "/.well-known/oauth-protected-resource/mcp"
 METADATA = "/.well-known/oauth-authorization-server"
@@ -188,13 +192,117 @@ async def test_a_second_login_uses_the_first_ones_registration(
 async def test_a_port_taken_meanwhile_costs_a_registration(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """And not the login."""
+    """And not the login; the user is told."""
+    spec, browser = rig.remote(fake.url), NotingBrowser()
+    await do_login(spec, logins)
+    address = (await kept(spec, logins)).redirect_uri
+    with socket.create_server(("127.0.0.1", urlsplit(address).port or 0)):
+        await do_login(spec, logins, browser.show)
+    assert fake.authority.counts["registered"] == 2
+    (notice,) = browser.notices
+    assert f"instead of {address}. The bridge registers again" in notice
+
+
+class NotingBrowser:
+    """A browser that notes why the bridge registers again."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    async def show(self, url: str, callback: Callback) -> None:
+        self.notices.append(callback.notice)
+        await browse(url, callback)
+
+
+@pytest.mark.parametrize("spoilt", ["forgotten", "invalid_client", "unauthorized_client", "moved"])
+async def test_a_registration_that_does_not_serve_any_more_is_made_again_at_once(
+    rig: Rig, logins: Logins, fake: Guarded, spoilt: str
+) -> None:
+    """Whether the authorization server shows an error page, or names the error when it returns."""
+    spec, browser = rig.remote(fake.url), NotingBrowser()
+    await do_login(spec, logins)
+    first = await kept(spec, logins)
+    client = fake.authority.clients[first.client_id]
+    if spoilt == "forgotten":
+        fake.authority.clients.clear()
+    elif spoilt == "moved":
+        client.redirect_uris = [AnyUrl("http://127.0.0.1:1/callback")]
+    else:
+        fake.authority.errors[first.client_id] = spoilt
+    seconds = 3.0 if spoilt in ("forgotten", "moved") else PATIENCE_SECONDS
+    done = await log_in(spec, logins.store, browser.show, seconds=seconds)
+    assert (done.scope, fake.authority.counts["registered"]) == ("read", 2)
+    assert (await kept(spec, logins)).client_id != first.client_id
+    before, notice = browser.notices
+    assert before == ""
+    problem = "nobody logged in within 3 s" if seconds == 3.0 else spoilt
+    assert notice.startswith("Logging in to server 'server' did not work: ")
+    assert problem in notice
+    assert notice.endswith(" The bridge registers again at the authorization server.")
+
+
+async def test_a_registration_refused_with_the_code_is_made_again(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """As when its secret has expired; one that is new is refused but once."""
+    spec, browser = rig.remote(fake.url), NotingBrowser()
+    await do_login(spec, logins)
+    fake.replaced["/token"] = document(error="invalid_client")
+    with pytest.raises(LoginFailedError, match="token answered with HTTP status 200, invalid_cli"):
+        await do_login(spec, logins, browser.show)
+    assert fake.authority.counts["registered"] == len(browser.notices) == 2
+
+
+async def test_a_login_that_was_interrupted_leaves_its_registration_unused(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """The user may have seen an error page; the login that works until then goes on."""
     spec = rig.remote(fake.url)
     await do_login(spec, logins)
-    port = urlsplit((await kept(spec, logins)).redirect_uri).port
-    with socket.create_server(("127.0.0.1", port or 0)):
-        await do_login(spec, logins)
+    before = await kept(spec, logins)
+
+    async def interrupt(url: str, callback: Callback) -> None:
+        scope.cancel()
+        await anyio.sleep_forever()
+
+    with anyio.CancelScope() as scope:
+        await do_login(spec, logins, interrupt)
+    assert await kept(spec, logins) == replace(before, redirect_uri="")
+    fake.authority.expire()
+    async with rig.pool(spec, logins=logins) as pool:
+        assert (await pool.call_tool("server", "echo", {"a": 1}))["content"]
+    fake.authority.clients.clear()
+    await do_login(spec, logins)
     assert fake.authority.counts["registered"] == 2
+
+
+@pytest.mark.parametrize("resource", ["shop", "urn:example:shop", "api://4f1c/shop"])
+async def test_a_resource_that_is_no_url_is_sent_unchanged(
+    rig: Rig, logins: Logins, fake: Guarded, resource: str
+) -> None:
+    """With the code and with each renewal."""
+    fake.replaced[PRM] = document(resource=resource, authorization_servers=[f"{fake.origin}/"])
+    spec = rig.remote(fake.url)
+    await do_login(spec, logins)
+    assert {code.resource for code in fake.authority.granted} == {resource}
+    assert (await kept(spec, logins)).resource == resource
+
+
+async def test_tokens_of_a_login_are_read_in_every_form(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    spec = rig.remote(fake.url)
+    fake.authority.access[T] = AccessToken(
+        token=T, client_id="c", scopes=["read"], expires_at=2**33
+    )
+    for response, refresh, life, scope in TOKEN_FORMS:
+        headers = {"content-type": response.headers["content-type"]}
+        fake.replaced["/token"] = Response(response.content, response.status_code, headers)
+        done = await do_login(spec, logins)
+        record = await kept(spec, logins)
+        assert (record.access_token, record.refresh_token) == (T, refresh)
+        assert record.scope == ("read" if scope is None else scope)
+        assert ("gave no `refresh_token`" in done.end) is (life is not None and not refresh)
 
 
 @pytest.mark.parametrize("method", ["client_secret_post", "client_secret_basic"])
@@ -350,8 +458,10 @@ def document(**fields: object) -> Response:
             "PKCE",
         ),
         ("/register", document(error="invalid_redirect_uri"), "does not register"),
-        ("/token", document(access_token="a\r\nX-More: b"), "is not valid"),
-        ("/token", document(surprise="secret-surprise"), "is not valid|gave no token"),
+        ("/token", document(access_token="a\r\nX-More: b"), "without a usable `access_token`"),
+        ("/token", document(surprise="secret-surprise"), "without a usable `access_token`"),
+        ("/token", Response("<b>Maintenance</b>", 503), "token answered with .* 503: <b>Mainte"),
+        ("/token", document(error="invalid_request"), "status 200, invalid_request"),
         ("/mcp", Response(status_code=503), "HTTP status 503"),
     ],
 )
