@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
 
 from bridge.callers.client import RunCaller
-from bridge.errors import CannotAskError, LoginFailedError
+from bridge.errors import CannotAskError, LoginFailedError, SandboxError
 from bridge.gate.question import safe_name
 from bridge.gate.result_redaction import clear_logs
 from bridge.model import ServerSpec
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
+from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.selection import select_backend
 from bridge.servers.configuration import ConfigFinder, Finder, context_for
 from bridge.servers.consents import consents_of
@@ -30,6 +32,7 @@ from bridge.servers.servers import Servers
 from bridge.servers.tool_cache import ToolCache
 from bridge.settings import Settings, store_of
 from bridge.upstream.client_features import current_caller
+from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
 from bridge.upstream.pool import Pool
 from bridge.upstream.token_store import TokenStore
@@ -82,6 +85,26 @@ class LoginOffers:
         return True
 
 
+def containers_of_servers(settings: Settings) -> Containers:
+    """Return what labels the containers of servers, and removes them as those of sandboxes."""
+    reaped: set[str] = set()
+
+    async def reap(engine: str, environ: Mapping[str, str], ended: str) -> None:
+        # Imported here: most bridges have no server in a container.
+        from bridge.sandbox.container.backend import container_backend
+
+        if not ended and engine in reaped:
+            return
+        reaped.add(engine)
+        try:
+            async with container_backend(engine, replace(settings, environ=environ)) as backend:
+                await backend.reap(ended)
+        except SandboxError as error:
+            logger.warning("%s: containers of servers were not removed: %s", engine, error)
+
+    return Containers(lambda: current_owner().labels(), reap)
+
+
 @asynccontextmanager
 async def open_engine(
     settings: Settings,
@@ -115,6 +138,7 @@ async def open_engine(
         logins=logins,
         roots=settings.roots,
         server_settings=settings.server_settings,
+        containers=containers_of_servers(settings),
     )
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)

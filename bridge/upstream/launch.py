@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import anyio
 
 from bridge.model import ServerSpec
+from bridge.upstream.installation import starts_others
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"  # Prefix of the bridge's own settings, which servers do not inherit.
 
@@ -54,6 +56,29 @@ _OF_PROJECT = re.compile(
 """npm's options that choose a project or the shell, and packages of the current directory."""
 
 
+_RUN = re.compile(
+    r"(?<![^\0\s;&|(/])(docker|podman)[\0\s]+"
+    r"(?:--?(?:[cHl]|config|connection|context|host|identity|log-level|module|root|runroot|runtime"
+    r"|storage-driver|storage-opt|tls\w+|tmpdir|url)[\0\s]+[^\0\s]+[\0\s]+|-[^\0\s]*[\0\s]+)*"
+    r"(?:container[\0\s]+)?run([\0\s])"
+)
+"""An engine's `run`, and its options before that; words end with a NUL, or in a shell's text with
+a space."""
+
+
+class Containers(NamedTuple):
+    """How containers of servers are removed: as those of sandboxes are.
+
+    Attributes:
+        labels: Returns the labels of a container of this bridge.
+        reap: Removes from an engine, in an environment, the containers with a label; if that is
+            empty, those of dead bridges.
+    """
+
+    labels: Callable[[], Mapping[str, str]]
+    reap: Callable[[str, Mapping[str, str], str], Awaitable[None]]
+
+
 class Launch(NamedTuple):
     """A process to start, in the bridge's directory if `cwd` is None."""
 
@@ -61,6 +86,24 @@ class Launch(NamedTuple):
     environ: Mapping[str, str]
     cwd: str | None = None
     hint: str = ""
+
+
+def container_engine(spec: ServerSpec) -> str:
+    """Return the engine that runs a server in a container, "docker" or "podman"; may be empty."""
+    match = _RUN.search("\0".join((spec.command, *spec.args)))
+    first = match is not None and "\0" not in match.string[: match.start()]
+    return match[1] if match and (first or starts_others(spec.command)) else ""
+
+
+def label_container(argv: Sequence[str], labels: Mapping[str, str]) -> list[str]:
+    """Return an engine's command line with labels for the container that it runs."""
+
+    def add(run: re.Match[str]) -> str:
+        words = [word for label in labels.items() for word in ("--label", "=".join(label))]
+        text = "\0".join(words) if run[2] == "\0" else shlex.join(words)
+        return f"{run[0]}{text}{run[2]}"
+
+    return _RUN.sub(add, "\0".join(argv), count=1).split("\0")
 
 
 def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:

@@ -26,6 +26,7 @@ from bridge.upstream.client_features import Roots
 from bridge.upstream.connection import Connection
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.installation import installs_packages
+from bridge.upstream.launch import Containers
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
@@ -95,6 +96,7 @@ class Pool:
         patient: Whether callers wait as long as that, too.
         server_settings: What is set of single servers, by name.
         direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
+        containers: What labels and removes the containers that servers run in.
     """
 
     def __init__(
@@ -113,7 +115,9 @@ class Pool:
         roots: Sequence[Path] = (),
         server_settings: Mapping[str, ServerSettings] | None = None,
         direct: bool = True,
+        containers: Containers | None = None,
     ) -> None:
+        self._containers = containers
         self._log_dir = log_dir
         self._environ = dict(environ)
         self._call_timeout = call_timeout
@@ -354,6 +358,7 @@ class Pool:
             log=ServerLog(log_path(self._log_dir, spec.name)),
             max_message_bytes=self._max_bytes,
             direct=self._direct,
+            containers=self._containers,
         )
 
     async def _reap_orphans(self) -> None:

@@ -47,14 +47,23 @@ from bridge.upstream.framing import (
 )
 from bridge.upstream.installation import Keeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
-from bridge.upstream.launch import plan_launch, server_environment
-from bridge.upstream.process import STOP_SECONDS, Child, spawn, wait_for_installation
+from bridge.upstream.launch import (
+    Containers,
+    container_engine,
+    label_container,
+    plan_launch,
+    server_environment,
+)
+from bridge.upstream.process import STOP_SECONDS, Child, new_tag, spawn, wait_for_installation
 from bridge.upstream.results import split_batch
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
 
 FLUSH_SECONDS = 0.5
 """For writing queued messages when the connection closes; normally microseconds."""
+
+TREE_LABEL = "org.mcp-code-bridge.tree"
+"""On the container of a server; its value is the tag of the server's processes."""
 
 _BLANK = re.compile(rb"\n\n+")
 
@@ -99,6 +108,7 @@ class StdioEndpoint(Endpoint):
 
     Args:
         direct: Whether calls go past the SDK's session.
+        containers: What labels and removes a container that the server runs in.
     """
 
     def __init__(
@@ -109,8 +119,11 @@ class StdioEndpoint(Endpoint):
         log: ServerLog,
         max_message_bytes: int,
         direct: bool = True,
+        containers: Containers | None = None,
     ) -> None:
         self._spec = spec
+        self._engine = container_engine(spec) if containers else ""
+        self._containers = containers
         self._by_direct = direct
         self._environ = server_environment(environ, spec)
         self._log = log
@@ -162,6 +175,11 @@ class StdioEndpoint(Endpoint):
         """Wait for a process, of an earlier bridge perhaps, that is installing this server."""
         if installs_packages(self._spec.command, self._spec.args):
             await wait_for_installation(self._spec.definition)
+        await self._reap_containers("")
+
+    async def _reap_containers(self, ended: str) -> None:
+        if self._engine and self._containers:
+            await self._containers.reap(self._engine, self._environ, ended)
 
     def started(self) -> None:
         """Note that the server is ready, or will not be: an installation is over."""
@@ -224,6 +242,7 @@ class StdioEndpoint(Endpoint):
             self.started()
             with anyio.move_on_after(STOP_SECONDS):
                 await pipes.child.stop()
+            await self._reap_containers(f"{TREE_LABEL}={pipes.child.tag}")
         pipes.running.cancel()
 
     async def _run_pipes(self, pipes: _Pipes) -> None:
@@ -242,8 +261,10 @@ class StdioEndpoint(Endpoint):
         spec = self._spec
         try:
             launch = await plan_launch(spec, self._environ, self._log.path.with_name("no-project"))
-            self._hint = launch.hint
-            self._child = spawn(launch.argv, environ=launch.environ, cwd=launch.cwd)
+            self._hint, argv, tag = launch.hint, launch.argv, new_tag()
+            if self._engine and self._containers:
+                argv = label_container(argv, {**self._containers.labels(), TREE_LABEL: tag})
+            self._child = spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
         except (OSError, ValueError) as error:
             detail, remedy = explain_spawn_failure(spec, self._environ, error)
             message = f"Server {spec.name!r} did not start: its command cannot be run."

@@ -16,7 +16,7 @@ import resource
 import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from bridge.errors import (
     ImageMissingError,
     LaunchError,
     OciRuntimeError,
+    SandboxError,
     SettingsError,
 )
 from bridge.model import Isolation, Limits
@@ -180,19 +181,23 @@ class ContainerBackend(Backend):
             machine.before_stop = drain
             await machine.stop_when_idle()
 
-    async def reap(self) -> int:
+    async def reap(self, ended: str = "") -> int:
+        """Remove what dead bridges left, or else all containers with the label `ended`."""
         await reap_services(self._runtime_dir)
         connection = await self._connector.connected()
         await self._remove_leftovers(connection.api)
         judge = await self._ownership()
         reaped = 0
-        for container, labels in await connection.api.labelled(OWNER_LABEL):
+        for container, labels in await connection.api.labelled(ended or OWNER_LABEL):
             owner = Owner.from_labels(labels)
-            if owner is None or owner == judge:
+            if owner is None or (owner == judge and not ended):
                 continue
-            if not await anyio.to_thread.run_sync(partial(is_dead, owner, judge=judge)):
+            dead = partial(is_dead, owner, judge=judge)
+            if not ended and not await anyio.to_thread.run_sync(dead):
                 continue
-            logger.info("removing container %s of a bridge that died", container[:12])
+            logger.info("removing container %s, which was left", container[:12])
+            with suppress(SandboxError):  # podman would wait 10 s for it to end by itself.
+                await connection.api.kill(container)
             if await remove_with_retries(connection.api, container):
                 reaped += 1
             else:
