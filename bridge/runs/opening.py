@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 import anyio
 
 from bridge.callers.client import RunCaller
-from bridge.errors import CannotAskError, LoginFailedError, SandboxError
+from bridge.errors import CannotAskError, LoginFailedError
 from bridge.gate.question import safe_name
 from bridge.gate.result_redaction import clear_logs
 from bridge.model import ServerSpec
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
-from bridge.sandbox.ownership import current_owner
+from bridge.sandbox.ownership import current_owner, reap_leftovers
 from bridge.sandbox.selection import select_backend
 from bridge.servers.configuration import ConfigFinder, Finder, context_for
 from bridge.servers.consents import consents_of
@@ -85,24 +85,23 @@ class LoginOffers:
         return True
 
 
-def containers_of_servers(settings: Settings) -> Containers:
-    """Return what labels the containers of servers, and removes them as those of sandboxes."""
-    reaped: set[str] = set()
+class ServerContainers(Containers):
+    """Labels the containers of servers as those of sandboxes, and removes them as those."""
 
-    async def reap(engine: str, environ: Mapping[str, str], ended: str) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def labels(self) -> Mapping[str, str]:
+        return current_owner().labels()
+
+    async def reap(self, engine: str, environ: Mapping[str, str], ended: str) -> None:
         # Imported here: most bridges have no server in a container.
         from bridge.sandbox.container.backend import container_backend
 
-        if not ended and engine in reaped:
-            return
-        reaped.add(engine)
-        try:
-            async with container_backend(engine, replace(settings, environ=environ)) as backend:
-                await backend.reap(ended)
-        except SandboxError as error:
-            logger.warning("%s: containers of servers were not removed: %s", engine, error)
-
-    return Containers(lambda: current_owner().labels(), reap)
+        settings = replace(self._settings, environ=environ)
+        async with container_backend(engine, settings) as backend:
+            backend.ended = ended
+            await reap_leftovers(backend)
 
 
 @asynccontextmanager
@@ -138,8 +137,8 @@ async def open_engine(
         logins=logins,
         roots=settings.roots,
         server_settings=settings.server_settings,
-        containers=containers_of_servers(settings),
     )
+    pool.containers = ServerContainers(settings)
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)
     where = finder or ConfigFinder(context, consents)

@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -62,21 +62,19 @@ _RUN = re.compile(
     r"|storage-driver|storage-opt|tls\w+|tmpdir|url)[\0\s]+[^\0\s]+[\0\s]+|-[^\0\s]*[\0\s]+)*"
     r"(?:container[\0\s]+)?run([\0\s])"
 )
-"""An engine's `run`, and its options before that; words end with a NUL, or in a shell's text with
-a space."""
+"""An engine's `run` and the options before it; words end with a NUL, in a shell's text a space."""
+
+TREE_LABEL = "org.mcp-code-bridge.tree"  # Its value is the tag of the server's processes.
 
 
-class Containers(NamedTuple):
-    """How containers of servers are removed: as those of sandboxes are.
+class Containers:
+    """Labels the containers that servers run in, and removes them. This one does neither."""
 
-    Attributes:
-        labels: Returns the labels of a container of this bridge.
-        reap: Removes from an engine, in an environment, the containers with a label; if that is
-            empty, those of dead bridges.
-    """
+    def labels(self) -> Mapping[str, str]:
+        return {}
 
-    labels: Callable[[], Mapping[str, str]]
-    reap: Callable[[str, Mapping[str, str], str], Awaitable[None]]
+    async def reap(self, engine: str, environ: Mapping[str, str], ended: str) -> None:
+        """Remove the containers with the label `ended`; if it is empty, those of dead bridges."""
 
 
 class Launch(NamedTuple):
@@ -88,22 +86,15 @@ class Launch(NamedTuple):
     hint: str = ""
 
 
-def container_engine(spec: ServerSpec) -> str:
-    """Return the engine that runs a server in a container, "docker" or "podman"; may be empty."""
-    match = _RUN.search("\0".join((spec.command, *spec.args)))
-    first = match is not None and "\0" not in match.string[: match.start()]
-    return match[1] if match and (first or starts_others(spec.command)) else ""
-
-
-def label_container(argv: Sequence[str], labels: Mapping[str, str]) -> list[str]:
-    """Return an engine's command line with labels for the container that it runs."""
-
-    def add(run: re.Match[str]) -> str:
-        words = [word for label in labels.items() for word in ("--label", "=".join(label))]
-        text = "\0".join(words) if run[2] == "\0" else shlex.join(words)
-        return f"{run[0]}{text}{run[2]}"
-
-    return _RUN.sub(add, "\0".join(argv), count=1).split("\0")
+def label_container(argv: Sequence[str], labels: Mapping[str, str]) -> tuple[list[str], str]:
+    """Return a command line with labels for the container that it runs, and the engine if any."""
+    text = "\0".join(argv)
+    run = _RUN.search(text)
+    if run is None or ("\0" in text[: run.start()] and not starts_others(argv[0])):
+        return [*argv], ""
+    words = [word for label in labels.items() for word in ("--label", "=".join(label))]
+    added = "\0".join(words) if run[2] == "\0" else shlex.join(words)
+    return f"{text[: run.end()]}{added}{run[2]}{text[run.end() :]}".split("\0"), run[1]
 
 
 def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:

@@ -209,8 +209,12 @@ class Login:
         # Sending the request may use up the old refresh token, so the new one is stored even if
         # the caller is cancelled meanwhile. Everything in here has a timeout.
         with anyio.CancelScope(shield=True):
+            secret = stored.client_secret or (self._hints.client_secret if self._hints else "")
             try:
-                record = await self._refresh(stored)
+                async with web_client() as client:
+                    request = refresh_request(stored, secret)
+                    response = await fetch(client, request, self._url)
+                record = with_token(stored, read_tokens(response), self._clock())
                 self._use(record)
                 self._not_before = self._clock() + SETTLE_SECONDS
             except WebError as error:
@@ -229,18 +233,6 @@ class Login:
                 await self._store.save(self._key, record)
             except StoreError as error:
                 logger.warning("the renewed login to %r is not stored: %s", self._key.server, error)
-
-    async def _refresh(self, record: Record) -> Record:
-        """Return the login with new tokens.
-
-        Raises:
-            WebError: The authorization server did not give any; see `read_tokens`.
-        """
-        secret = record.client_secret or (self._hints.client_secret if self._hints else "")
-        request = refresh_request(record, secret)
-        async with web_client() as client:
-            tokens = read_tokens(await fetch(client, request, self._url))
-        return with_token(record, tokens, self._clock())
 
 
 def sets_authorization(spec: ServerSpec) -> bool:

@@ -66,15 +66,11 @@ class AuthorizationResponse:
 
 
 class Callback:
-    """Waits for one redirect of the browser, whose state was given to `expect`.
-
-    Attributes:
-        notice: Why the bridge registers again for this login; empty if it does not.
-    """
+    """Waits for one redirect of the browser, whose state was given to `expect`."""
 
     def __init__(self, host: Host, port: int) -> None:
         self.port = port
-        self.notice = ""
+        self.notice = ""  # Why the bridge registers again for this login.
         self.redirect_uri = f"http://{host}:{port}{PATH}"
         self._state = ""
         self._response: AuthorizationResponse | None = None

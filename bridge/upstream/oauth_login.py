@@ -2,7 +2,8 @@
 
 Owns the redirect address, the bridge's client registration and what is stored. The SDK does the
 discovery, the registration, PKCE and the exchange of the code; each of its requests goes through
-`oauth_web.fetch`, which checks the address and bounds time and size.
+`oauth_web.fetch`, which checks the address and bounds time and size. What fails is a
+LoginFailedError.
 """
 
 from __future__ import annotations
@@ -208,11 +209,7 @@ async def run_login(
     spec: ServerSpec,
     scopes: str,
 ) -> httpx2.Response:
-    """Log in through the SDK; return the server's response to the request with the token.
-
-    Raises:
-        LoginFailedError: The login failed.
-    """
+    """Log in through the SDK; return the server's response to the request with the token."""
     remedy = ""
     try:
         probe, refused = await _probe(spec, web, server)
@@ -247,9 +244,6 @@ async def _probe(
     """Return a request that the server refuses without a login, and its response.
 
     If the server refuses none of the probes, return the last one with its response.
-
-    Raises:
-        WebError: The server cannot be reached, or fails.
     """
     if spec.transport == "sse":
         accept = {**spec.headers, "accept": "text/event-stream"}
@@ -353,9 +347,6 @@ async def log_in(
         show: Called with each address that the user has to open in a browser.
         seconds: How long the user may take for one address.
         notice: Why a stored registration is not used.
-
-    Raises:
-        LoginFailedError: The login failed, or its tokens cannot be stored.
     """
     server, key, stored = _login_url(spec), key_of(spec), None
     with suppress(StoreError):
@@ -402,9 +393,6 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
 
     Returns:
         Whether there was a login, and whether its authorization server revoked it.
-
-    Raises:
-        LoginFailedError: The login could not be removed.
     """
     key = key_of(spec)
     revoked = False
@@ -428,11 +416,7 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
 
 
 def _login_url(spec: ServerSpec) -> httpx2.URL:
-    """Return the URL of a server to log in to.
-
-    Raises:
-        LoginFailedError: The server has no login of this kind.
-    """
+    """Return the URL of a server to log in to."""
     problem, remedy = "", ""
     server = httpx2.URL("")
     try:
@@ -471,18 +455,12 @@ async def _open_callback(spec: ServerSpec, stored: Record | None) -> AsyncIterat
                 raise LoginFailedError(msg, server=spec.name) from None
         else:
             # Some authorization servers insist on the very port that was registered.
+            port = urlsplit(stored.redirect_uri).port if stored else None
             try:
-                callback = await stack.enter_async_context(listen(port=_port(stored)))
+                callback = await stack.enter_async_context(listen(port=port or 0))
             except OSError:
                 callback = await stack.enter_async_context(listen())
         yield callback
-
-
-def _port(stored: Record | None) -> int:
-    try:
-        return (urlsplit(stored.redirect_uri).port if stored else None) or 0
-    except ValueError:
-        return 0
 
 
 def _registered_client(

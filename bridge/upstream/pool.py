@@ -89,6 +89,7 @@ class Pool:
         on_tools_changed: Called with a server's name when its list of tools changed, or when its
             change notifications were lost; only if the list was requested before.
         admission: Decides on each start and connection, and records it.
+        containers: Labels and removes the containers that servers run in.
 
     Args:
         start_timeout: Longest start, and longest wait for one.
@@ -96,7 +97,6 @@ class Pool:
         patient: Whether callers wait as long as that, too.
         server_settings: What is set of single servers, by name.
         direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
-        containers: What labels and removes the containers that servers run in.
     """
 
     def __init__(
@@ -115,9 +115,8 @@ class Pool:
         roots: Sequence[Path] = (),
         server_settings: Mapping[str, ServerSettings] | None = None,
         direct: bool = True,
-        containers: Containers | None = None,
     ) -> None:
-        self._containers = containers
+        self.containers = Containers()
         self._log_dir = log_dir
         self._environ = dict(environ)
         self._call_timeout = call_timeout
@@ -358,7 +357,7 @@ class Pool:
             log=ServerLog(log_path(self._log_dir, spec.name)),
             max_message_bytes=self._max_bytes,
             direct=self._direct,
-            containers=self._containers,
+            containers=self.containers,
         )
 
     async def _reap_orphans(self) -> None:

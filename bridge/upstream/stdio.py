@@ -48,8 +48,8 @@ from bridge.upstream.framing import (
 from bridge.upstream.installation import Keeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.launch import (
+    TREE_LABEL,
     Containers,
-    container_engine,
     label_container,
     plan_launch,
     server_environment,
@@ -61,9 +61,6 @@ from bridge.upstream.transport import Endpoint
 
 FLUSH_SECONDS = 0.5
 """For writing queued messages when the connection closes; normally microseconds."""
-
-TREE_LABEL = "org.mcp-code-bridge.tree"
-"""On the container of a server; its value is the tag of the server's processes."""
 
 _BLANK = re.compile(rb"\n\n+")
 
@@ -108,7 +105,6 @@ class StdioEndpoint(Endpoint):
 
     Args:
         direct: Whether calls go past the SDK's session.
-        containers: What labels and removes a container that the server runs in.
     """
 
     def __init__(
@@ -122,8 +118,8 @@ class StdioEndpoint(Endpoint):
         containers: Containers | None = None,
     ) -> None:
         self._spec = spec
-        self._engine = container_engine(spec) if containers else ""
-        self._containers = containers
+        self._containers = containers or Containers()
+        self._engine = label_container([spec.command, *spec.args], {})[1]
         self._by_direct = direct
         self._environ = server_environment(environ, spec)
         self._log = log
@@ -175,11 +171,8 @@ class StdioEndpoint(Endpoint):
         """Wait for a process, of an earlier bridge perhaps, that is installing this server."""
         if installs_packages(self._spec.command, self._spec.args):
             await wait_for_installation(self._spec.definition)
-        await self._reap_containers("")
-
-    async def _reap_containers(self, ended: str) -> None:
-        if self._engine and self._containers:
-            await self._containers.reap(self._engine, self._environ, ended)
+        if self._engine:
+            await self._containers.reap(self._engine, self._environ, "")
 
     def started(self) -> None:
         """Note that the server is ready, or will not be: an installation is over."""
@@ -242,7 +235,9 @@ class StdioEndpoint(Endpoint):
             self.started()
             with anyio.move_on_after(STOP_SECONDS):
                 await pipes.child.stop()
-            await self._reap_containers(f"{TREE_LABEL}={pipes.child.tag}")
+            if self._engine:
+                ended = f"{TREE_LABEL}={pipes.child.tag}"
+                await self._containers.reap(self._engine, self._environ, ended)
         pipes.running.cancel()
 
     async def _run_pipes(self, pipes: _Pipes) -> None:
@@ -261,9 +256,9 @@ class StdioEndpoint(Endpoint):
         spec = self._spec
         try:
             launch = await plan_launch(spec, self._environ, self._log.path.with_name("no-project"))
-            self._hint, argv, tag = launch.hint, launch.argv, new_tag()
-            if self._engine and self._containers:
-                argv = label_container(argv, {**self._containers.labels(), TREE_LABEL: tag})
+            self._hint, tag = launch.hint, new_tag()
+            labels = {**self._containers.labels(), TREE_LABEL: tag} if self._engine else {}
+            argv = label_container(launch.argv, labels)[0]
             self._child = spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
         except (OSError, ValueError) as error:
             detail, remedy = explain_spawn_failure(spec, self._environ, error)

@@ -207,6 +207,8 @@ def key_of(spec: ServerSpec) -> Key:
 class TokenStore:
     """Stores logins in one directory, and their secrets in a keyring where there is one.
 
+    Its methods raise StoreError if a login cannot be read, trusted, stored, locked or removed.
+
     Args:
         directory: Made when the first login is stored.
         keyring_seconds: Timeout of one keyring operation.
@@ -221,11 +223,7 @@ class TokenStore:
         return self._directory / f"{key.digest}.json"
 
     async def load(self, key: Key) -> Record | None:
-        """Return the stored login; None if there is none.
-
-        Raises:
-            StoreError: It cannot be read, or must not be trusted.
-        """
+        """Return the stored login; None if there is none."""
         kept, entry = await anyio.to_thread.run_sync(self._read, key), _keyring_entry(key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
@@ -241,9 +239,6 @@ class TokenStore:
 
         Returns:
             Where it is stored, and why not in the keyring.
-
-        Raises:
-            StoreError: It cannot be stored.
         """
         with suppress(StoreError):
             # A file that must not be trusted is replaced by a trusted one.
@@ -254,11 +249,7 @@ class TokenStore:
         return await self.save_in_keyring(key, record)
 
     async def save_in_keyring(self, key: Key, record: Record) -> tuple[Place, str]:
-        """Store a login in the keyring if possible, else in its file; see `save`.
-
-        Raises:
-            StoreError: It cannot be stored.
-        """
+        """Store a login in the keyring if possible, else in its file; see `save`."""
         whole = _stored_login(key, "keyring", record)
         text = _STORED_LOGIN.dump_json(whole).decode()
         try:
@@ -270,11 +261,7 @@ class TokenStore:
         return "keyring", ""
 
     async def remove(self, key: Key) -> bool:
-        """Remove a login; return whether there was one.
-
-        Raises:
-            StoreError: It is still there.
-        """
+        """Remove a login; return whether there was one."""
         path = self.path(key)
         kept = None
         with suppress(StoreError):
@@ -294,11 +281,7 @@ class TokenStore:
 
     @asynccontextmanager
     async def locked(self, key: Key) -> AsyncIterator[None]:
-        """Lock a login against all other tasks and processes.
-
-        Raises:
-            StoreError: Another process holds the lock for too long, or it cannot be made.
-        """
+        """Lock a login against all other tasks and processes."""
         descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
         try:
             with anyio.move_on_after(LOCK_SECONDS) as scope:
@@ -324,11 +307,7 @@ class TokenStore:
             raise StoreError(f"{path} cannot be opened: {error.strerror}") from None
 
     def _make_directory(self) -> None:
-        """Make the directory if needed, and close it to other users.
-
-        Raises:
-            StoreError: It cannot be made, or belongs to another user.
-        """
+        """Make the directory if needed, and close it to other users."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._directory.lstat()
@@ -397,13 +376,7 @@ def _parse(data: bytes, key: Key) -> _StoredLogin | None:
 
 
 def _stored_login(key: Key, place: Place, record: Record | None) -> _StoredLogin:
-    return _StoredLogin(
-        server=key.server,
-        address=key.address,
-        definition=key.definition,
-        place=place,
-        record=record,
-    )
+    return _StoredLogin(**vars(key), place=place, record=record)
 
 
 def _keyring_entry(key: Key) -> str:
@@ -412,8 +385,7 @@ def _keyring_entry(key: Key) -> str:
 
 
 def _try_lock(descriptor: int) -> bool:
-    try:
+    with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return True
+    return False

@@ -97,34 +97,26 @@ def test_an_error_is_shown_only_if_it_can_be_one(body: bytes, name: str) -> None
     assert error_name(httpx2.Response(400, content=body)) == name
 
 
-JSON = "application/json"
-FORM = "application/x-www-form-urlencoded"
 T, R = "new-access", "new-refresh"
 
 
-def answer(status: int, body: object, kind: str = JSON) -> httpx2.Response:
+def answer(status: int, body: object) -> httpx2.Response:
     content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    request = httpx2.Request(
-        "POST", "https://as.test/token?key=hush", data={"refresh_token": "rt-old", "client_id": "c"}
-    )
-    return httpx2.Response(status, content=content, headers={"content-type": kind}, request=request)
+    form = {"refresh_token": "rt-old", "client_id": "c"}
+    request = httpx2.Request("POST", "https://as.test/token?key=hush", data=form)
+    return httpx2.Response(status, content=content, request=request)
 
 
 TOKEN_FORMS: list[tuple[httpx2.Response, str, int | None, str | None]] = [
     (answer(200, {"access_token": T, "token_type": "Bearer", "expires_in": 60}), "", 60, None),
-    (answer(201, {"access_token": T, "refresh_token": R, "token_type": "bearer"}), R, None, None),
-    (answer(203, {"access_token": T, "token_type": "user"}), "", None, None),
+    (answer(201, {"access_token": T, "refresh_token": R, "token_type": "user"}), R, None, None),
     (answer(200, {"access_token": T, "expires_in": 59.5, "scope": ["a", "b", 1]}), "", 60, "a b"),
     (answer(200, {"access_token": T, "expires_in": "59.5", "scope": "a b"}), "", 60, "a b"),
     (answer(200, {"access_token": T, "expires_in": "soon", "scope": None}), "", None, None),
-    (answer(200, {"access_token": T, "expires_in": 0, "refresh_token": None}), "", None, None),
-    (answer(200, {"access_token": T, "expires_in": -5, "refresh_token": ""}), "", None, None),
+    (answer(200, {"access_token": T, "expires_in": -5, "refresh_token": None}), "", None, None),
     (answer(200, f'{{"access_token":"{T}","expires_in":1e999}}'), "", 366 * 86400, None),
     (answer(200, f'{{"access_token":"{T}","expires_in":NaN}}'), "", None, None),
-    (answer(200, f'{{"access_token":"{T}","expires_in":{"9" * 400}}}'), "", None, None),
-    (answer(200, f'\ufeff{{"access_token":"{T}"}}', "text/html"), "", None, None),
-    (answer(200, f"access_token={T}&refresh_token={R}&expires_in=60&scope=a", FORM), R, 60, "a"),
-    (answer(200, f"access_token={T}&scope=a%2Cb&token_type=bearer", "text/plain"), "", None, "a,b"),
+    (answer(200, f"access_token={T}&refresh_token={R}&expires_in=60&scope=a"), R, 60, "a"),
     (answer(200, {"ok": True, "authed_user": {"access_token": T, "scope": "a"}}), "", None, "a"),
     (answer(200, {"access_token": T, "authed_user": {"access_token": "x"}}), "", None, None),
 ]
@@ -148,18 +140,16 @@ WHERE = "https://as.test/token answered with HTTP status"
     [
         (answer(200, {"ok": False, "error": "bad_code"}), "200, bad_code, without a usable `acc"),
         (answer(200, {"id_token": "hidden"}), "200, without a usable `access_token`"),
-        (answer(200, {"access_token": 7, "x": "hidden"}), "200, without a usable `access_token`"),
         (answer(200, {"access_token": "a\nb"}), "200, without a usable `access_token`"),
-        (answer(200, "error=bad&hidden=1", FORM), "200, without a usable `access_token`"),
-        (answer(200, '{"access_token": "hidden"', JSON), "200"),
-        (answer(200, "<h1>Sign in\n to the hotel</h1>", "text/html"), "200: <h1>Sign in to the"),
+        (answer(200, "error=bad&hidden=1"), "200, without a usable `access_token`"),
+        (answer(200, '{"access_token": "hidden"'), "200"),
+        (answer(200, "<h1>Sign in\n to the hotel</h1>"), "200: <h1>Sign in to the"),
         (answer(204, ""), "204 and an empty body"),
         (answer(302, {"access_token": "x"}), "302: {"),
-        (answer(403, "<html>Forbidden by proxy</html>", "text/html"), "403: <html>Forbidden by"),
+        (answer(403, "<html>Forbidden by proxy</html>"), "403: <html>Forbidden by"),
         (answer(400, {"error": "invalid_request"}), '400: {"error": "invalid_request"}'),
         (answer(500, f"Traceback: {'Ab1' * 9} and rt-old\x1b[2J"), "500: Traceback: … and … [2J"),
         (answer(502, "x" * 100_000), f"502: {'x' * 300}…"),
-        (answer(503, b"\xff\xfe".decode("latin-1")), "503: "),
         (answer(200, "[" * 100_000), "200: [[["),
     ],
 )

@@ -73,6 +73,9 @@ MAX_UNREMOVED = 1000
 class ContainerBackend(Backend):
     """Runs sandboxes as containers of one engine. Enter it before use; it connects at first use.
 
+    Attributes:
+        ended: The label of containers to reap; if empty, those of dead bridges are.
+
     Args:
         engine: "podman", "docker" or the path of either's executable.
         image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
@@ -112,6 +115,7 @@ class ContainerBackend(Backend):
         self._limits = limits or Limits()
         self._owner: Owner | None = None
         self._unremoved: set[str] = set()
+        self.ended = ""
 
     def __repr__(self) -> str:
         connection = self._connector.connection
@@ -181,19 +185,18 @@ class ContainerBackend(Backend):
             machine.before_stop = drain
             await machine.stop_when_idle()
 
-    async def reap(self, ended: str = "") -> int:
-        """Remove what dead bridges left, or else all containers with the label `ended`."""
+    async def reap(self) -> int:
         await reap_services(self._runtime_dir)
         connection = await self._connector.connected()
         await self._remove_leftovers(connection.api)
         judge = await self._ownership()
         reaped = 0
-        for container, labels in await connection.api.labelled(ended or OWNER_LABEL):
+        for container, labels in await connection.api.labelled(self.ended or OWNER_LABEL):
             owner = Owner.from_labels(labels)
-            if owner is None or (owner == judge and not ended):
+            if owner is None or (owner == judge and not self.ended):
                 continue
             dead = partial(is_dead, owner, judge=judge)
-            if not ended and not await anyio.to_thread.run_sync(dead):
+            if not self.ended and not await anyio.to_thread.run_sync(dead):
                 continue
             logger.info("removing container %s, which was left", container[:12])
             with suppress(SandboxError):  # podman would wait 10 s for it to end by itself.

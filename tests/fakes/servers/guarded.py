@@ -44,7 +44,6 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         lifetime: Of access tokens, in seconds.
         renews: Whether refresh tokens are honoured.
         counts: How often each thing was done.
-        granted: Every code, also one that was used.
         errors: What clients are told instead of a code, by their ids.
         secrets: Everything that must not be seen anywhere else.
     """
@@ -57,7 +56,6 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         self.secrets: set[str] = set()
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.codes: dict[str, AuthorizationCode] = {}
-        self.granted: list[AuthorizationCode] = []
         self.errors: dict[str, str] = {}
         self.refresh: dict[str, RefreshToken] = {}
         self.access: dict[str, AccessToken] = {}
@@ -98,7 +96,6 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
                 redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
                 resource=params.resource,
             )
-            self.granted.append(self.codes[code])
         return f"{params.redirect_uri}?{urlencode(answer)}"
 
     async def load_authorization_code(
