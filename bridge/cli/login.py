@@ -28,6 +28,8 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
 
     async def show(url: str, callback: Callback) -> None:
         what = "Open this address in a browser"
+        if callback.notice:
+            write_err(f"{visible(callback.notice)}\n\n")
         if opens:
             what = "A browser opens this address. If none does, open it yourself"
         write_err(
@@ -42,6 +44,8 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
     done = await log_in(spec, TokenStore(settings.state_dir / "logins"), show, seconds=seconds)
     granted = f" ({visible(done.scope)})" if done.scope else ""
     write_out(f"Logged in to {visible(repr(spec.name))}{granted}.\n")
+    if done.end:
+        write_err(f"{visible(done.end)}\n")
     if done.place == "keyring":
         write_err("The tokens are in the system's keyring.\n")
     else:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from bridge.gate.result_redaction import clear_logs
 from bridge.model import ServerSpec
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
+from bridge.sandbox.ownership import current_owner, reap_leftovers
 from bridge.sandbox.selection import select_backend
 from bridge.servers.configuration import ConfigFinder, Finder, context_for
 from bridge.servers.consents import consents_of
@@ -30,6 +32,7 @@ from bridge.servers.servers import Servers
 from bridge.servers.tool_cache import ToolCache
 from bridge.settings import Settings, store_of
 from bridge.upstream.client_features import current_caller
+from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
 from bridge.upstream.pool import Pool
 from bridge.upstream.token_store import TokenStore
@@ -82,6 +85,25 @@ class LoginOffers:
         return True
 
 
+class ServerContainers(Containers):
+    """Labels the containers of servers as those of sandboxes, and removes them as those."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def labels(self) -> Mapping[str, str]:
+        return current_owner().labels()
+
+    async def reap(self, engine: str, environ: Mapping[str, str], ended: str) -> None:
+        # Imported here: most bridges have no server in a container.
+        from bridge.sandbox.container.backend import container_backend
+
+        settings = replace(self._settings, environ=environ)
+        async with container_backend(engine, settings) as backend:
+            backend.ended = ended
+            await reap_leftovers(backend)
+
+
 @asynccontextmanager
 async def open_engine(
     settings: Settings,
@@ -116,6 +138,7 @@ async def open_engine(
         roots=settings.roots,
         server_settings=settings.server_settings,
     )
+    pool.containers = ServerContainers(settings)
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)
     where = finder or ConfigFinder(context, consents)

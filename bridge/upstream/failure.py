@@ -317,6 +317,11 @@ def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
             host_detail=where,
             remedy="" if refused.logged_in else f"If it takes a token, give that in {entry}.",
         )
+    if refused.logged_in and refused.login_problem:
+        text = (
+            f"Server {spec.name!r} cannot be used: its login is kept, but {refused.login_problem}."
+        )
+        return ServerStartError(text, server=spec.name, remedy="Run this again later.")
     detail = f"(There is a login, but {refused.login_problem}.)" if refused.login_problem else ""
     if refused.challenged or refused.logged_in:
         text = f"Server {spec.name!r} wants you to log in. {ask}"

@@ -64,10 +64,15 @@ nothing collects zombies, which signals would reach."""
 def installs_packages(command: str, args: Sequence[str]) -> bool:
     """Whether a command may first download and install what it starts."""
     words = [command, *args]
-    if _name(command) not in _WRAPPERS:
+    if not starts_others(command):
         return _runs_package(words)
     words = [part for word in words for part in re.split(r"[\s;&|()]+", word)]
     return any(_runs_package(words[at:]) for at in range(len(words)))
+
+
+def starts_others(command: str) -> bool:
+    """Whether a command starts the command among its words, as `env` and `sh` do."""
+    return _name(command) in _WRAPPERS
 
 
 def _runs_package(words: Sequence[str]) -> bool:

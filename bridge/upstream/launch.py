@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import anyio
 
 from bridge.model import ServerSpec
+from bridge.upstream.installation import starts_others
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"  # Prefix of the bridge's own settings, which servers do not inherit.
 
@@ -55,6 +57,27 @@ _OF_PROJECT = re.compile(
 """npm's options that choose a project or the shell, and packages of the current directory."""
 
 
+_RUN = re.compile(
+    r"(?<![^\0\s;&|(/])(docker|podman)[\0\s]+"
+    r"(?:--?(?:[cHl]|config|connection|context|host|identity|log-level|module|root|runroot|runtime"
+    r"|storage-driver|storage-opt|tls\w+|tmpdir|url)[\0\s]+[^\0\s]+[\0\s]+|-[^\0\s]*[\0\s]+)*"
+    r"(?:container[\0\s]+)?run([\0\s])"
+)
+"""An engine's `run` and the options before it; words end with a NUL, in a shell's text a space."""
+
+TREE_LABEL = "org.mcp-code-bridge.tree"  # Its value is the tag of the server's processes.
+
+
+class Containers:
+    """Labels the containers that servers run in, and removes them. This one does neither."""
+
+    def labels(self) -> Mapping[str, str]:
+        return {}
+
+    async def reap(self, engine: str, environ: Mapping[str, str], ended: str) -> None:
+        """Remove the containers with the label `ended`; if it is empty, those of dead bridges."""
+
+
 class Launch(NamedTuple):
     """A process to start, in the bridge's directory if `cwd` is None."""
 
@@ -62,6 +85,17 @@ class Launch(NamedTuple):
     environ: Mapping[str, str]
     cwd: str | None = None
     hint: str = ""
+
+
+def label_container(argv: Sequence[str], labels: Mapping[str, str]) -> tuple[list[str], str]:
+    """Return a command line with labels for the container that it runs, and the engine if any."""
+    text = "\0".join(argv)
+    run = _RUN.search(text)
+    if run is None or ("\0" in text[: run.start()] and not starts_others(argv[0])):
+        return [*argv], ""
+    words = [word for label in labels.items() for word in ("--label", "=".join(label))]
+    added = "\0".join(words) if run[2] == "\0" else shlex.join(words)
+    return f"{text[: run.end()]}{added}{run[2]}{text[run.end() :]}".split("\0"), run[1]
 
 
 def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:

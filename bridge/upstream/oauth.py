@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,14 +22,13 @@ from urllib.parse import quote
 import anyio
 import httpx2
 from mcp.shared.auth import OAuthToken
-from pydantic import ValidationError
 
 from bridge.model import ServerSpec
 from bridge.upstream.oauth_web import (
     WebError,
-    error_name,
     fetch,
     joined_scopes,
+    read_tokens,
     same_origin,
     web_client,
 )
@@ -48,8 +46,8 @@ SETTLE_SECONDS = 1.0
 """A new token is not renewed for so long, even if its server refuses it. One that refuses every
 token would cause renewals without end."""
 
-_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
-"""Tokens that fit into a header. A token with a line break would make two headers."""
+UNKNOWN_CLIENT = frozenset({"invalid_client", "unauthorized_client", "timed out"})
+"""Errors of a registration that was forgotten. At the last one the user may see an error page."""
 
 
 OnTokens = Callable[[str, Mapping[str, str]], None]
@@ -90,6 +88,7 @@ class Login:
         on_tokens: OnTokens | None = None,
     ) -> None:
         self._on_tokens = on_tokens
+        self._spec = spec
         self._url = httpx2.URL(spec.url)
         self._key = key_of(spec)
         self._hints = spec.oauth
@@ -99,6 +98,7 @@ class Login:
         self._record: Record | None = None
         self._loaded = False
         self._not_before = -math.inf
+        self._over = False
         self.problem = ""
 
     def __repr__(self) -> str:
@@ -106,8 +106,8 @@ class Login:
 
     @property
     def exists(self) -> bool:
-        """Whether the store has a login, with or without a usable token."""
-        return self._record is not None
+        """Whether the store has a login that is good, or that a later renewal can make good."""
+        return self._record is not None and not self._over
 
     @property
     def _current(self) -> str:
@@ -185,7 +185,7 @@ class Login:
         self._loaded = True
         self._record = record
         if record is not None and record.access_token:
-            self.problem = ""
+            self.problem, self._over = "", False
         if record is not None and self._on_tokens is not None:
             tokens = {
                 "OAuth access token": record.access_token,
@@ -194,8 +194,8 @@ class Login:
             }
             self._on_tokens(self._key.server, {name: text for name, text in tokens.items() if text})
 
-    def _fail(self, problem: str) -> None:
-        self.problem = problem
+    def _fail(self, problem: str, *, over: bool = False) -> None:
+        self.problem, self._over = problem, over
         self._not_before = self._clock() + RETRY_SECONDS
 
     async def _renew(self, refused: str) -> None:
@@ -204,42 +204,35 @@ class Login:
             self._use(stored)
             return
         if not stored.refresh_token or not stored.token_endpoint:
-            self._fail("it has expired, and cannot be renewed")
+            self._fail(f"it has expired{explain_no_renewal(stored, self._spec)}", over=True)
             return
         # Sending the request may use up the old refresh token, so the new one is stored even if
         # the caller is cancelled meanwhile. Everything in here has a timeout.
         with anyio.CancelScope(shield=True):
+            secret = stored.client_secret or (self._hints.client_secret if self._hints else "")
             try:
-                record = await self._refresh(stored)
+                async with web_client() as client:
+                    request = refresh_request(stored, secret)
+                    response = await fetch(client, request, self._url)
+                record = with_token(stored, read_tokens(response), self._clock())
+                self._use(record)
+                self._not_before = self._clock() + SETTLE_SECONDS
             except WebError as error:
-                self._fail(f"it could not be renewed: {error}")
-                return
-            self._use(record)
-            self._not_before = self._clock() + SETTLE_SECONDS
-            if not record.access_token:
-                self._fail("the authorization server does not renew it any more")
+                if error.name not in UNKNOWN_CLIENT | {"invalid_grant"}:
+                    self._fail(f"it could not be renewed: {error}")
+                    return
+                record = replace(stored, access_token="", refresh_token="", renew_at=None)
+                problem = f"the authorization server does not renew it any more ({error.name})"
+                if error.name in UNKNOWN_CLIENT and not (self._hints and self._hints.client_id):
+                    record = replace(record, redirect_uri="")
+                    problem += ", and the next login registers the bridge there again"
+                self._use(record)
+                self._fail(problem, over=True)
             # If storing fails, at least this process can use the tokens.
             try:
                 await self._store.save(self._key, record)
             except StoreError as error:
                 logger.warning("the renewed login to %r is not stored: %s", self._key.server, error)
-
-    async def _refresh(self, record: Record) -> Record:
-        """Return the login with new tokens, or without tokens if the renewal was refused."""
-        secret = record.client_secret or (self._hints.client_secret if self._hints else "")
-        request = refresh_request(record, secret)
-        async with web_client() as client:
-            response = await fetch(client, request, self._url)
-        if response.status_code != httpx2.codes.OK:
-            error = error_name(response)
-            if response.status_code in (400, 401, 403) and error != "temporarily_unavailable":
-                return replace(record, access_token="", refresh_token="", renew_at=None)
-            raise WebError(f"HTTP status {response.status_code} {error}".strip())
-        try:
-            token = OAuthToken.model_validate_json(response.content)
-            return with_token(record, token, self._clock())
-        except (ValidationError, ValueError):
-            raise WebError("the response is no token") from None
 
 
 def sets_authorization(spec: ServerSpec) -> bool:
@@ -252,17 +245,9 @@ def sets_authorization(spec: ServerSpec) -> bool:
 
 
 def with_token(record: Record, token: OAuthToken, now: float) -> Record:
-    """Return a login with new tokens; fields that the response leaves out stay unchanged.
-
-    Raises:
-        ValueError: The tokens cannot be used. The text does not show them.
-    """
-    for text in (token.access_token, token.refresh_token):
-        if text is not None and not _TOKEN.fullmatch(text):
-            raise ValueError("the token cannot be sent in a header")
+    """Return a login with new tokens; fields that the response leaves out stay unchanged."""
     renew_at = None
-    if token.expires_in is not None:
-        life = min(max(token.expires_in, 0), 366 * 86400.0)  # whatever the server claims
+    if (life := token.expires_in) is not None:
         # A token of a few seconds is not renewed every time.
         renew_at = now + life - min(RENEW_EARLY_SECONDS, life * 0.25)
     return replace(
@@ -272,6 +257,15 @@ def with_token(record: Record, token: OAuthToken, now: float) -> Record:
         renew_at=renew_at,
         scope=record.scope if token.scope is None else joined_scopes(token.scope),
     )
+
+
+def explain_no_renewal(record: Record, spec: ServerSpec) -> str:
+    """Return why a login cannot be renewed and what to do, to follow a text about its end."""
+    text = ", and the authorization server gave no `refresh_token`"
+    if "offline_access" not in record.scope.split():
+        text += f": `offline_access` is not in its scopes ({record.scope}). Add it to them as"
+        text += f" `scopes` of the login in {spec.source.path}, and log in again"
+    return text
 
 
 def refresh_request(record: Record, secret: str) -> httpx2.Request:

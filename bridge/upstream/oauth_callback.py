@@ -70,6 +70,7 @@ class Callback:
 
     def __init__(self, host: Host, port: int) -> None:
         self.port = port
+        self.notice = ""  # Why the bridge registers again for this login.
         self.redirect_uri = f"http://{host}:{port}{PATH}"
         self._state = ""
         self._response: AuthorizationResponse | None = None

@@ -2,27 +2,23 @@
 
 Owns the redirect address, the bridge's client registration and what is stored. The SDK does the
 discovery, the registration, PKCE and the exchange of the code; each of its requests goes through
-`oauth_web.fetch`, which checks the address and bounds time and size.
+`oauth_web.fetch`, which checks the address and bounds time and size. What fails is a
+LoginFailedError.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx2
-from mcp.client.auth import (
-    OAuthClientProvider,
-    OAuthFlowError,
-    OAuthRegistrationError,
-    OAuthTokenError,
-)
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError
 from mcp.client.auth.utils import (
     extract_resource_metadata_from_www_auth,
     extract_scope_from_www_auth,
@@ -41,14 +37,23 @@ from pydantic import AnyUrl, ValidationError
 from bridge import __version__
 from bridge.errors import LoginFailedError
 from bridge.model import OAuthHints, ServerSpec
-from bridge.upstream.oauth import revoke_request, sets_authorization, with_token
+from bridge.upstream.oauth import (
+    UNKNOWN_CLIENT,
+    explain_no_renewal,
+    revoke_request,
+    sets_authorization,
+    with_token,
+)
 from bridge.upstream.oauth_callback import Callback, listen
 from bridge.upstream.oauth_web import (
     WebError,
-    error_name,
+    describe_response,
     fetch,
     joined_scopes,
+    read_document,
+    read_tokens,
     safe_url,
+    shorten,
     url_problem,
     web_client,
 )
@@ -57,10 +62,13 @@ from bridge.upstream.token_store import Place, Record, StoreError, TokenStore, k
 
 CLIENT_NAME = "mcp-code-bridge"
 
+# The SDK's texts about failures quote responses, and so secrets.
+logging.getLogger("mcp.client.auth.oauth2").setLevel(logging.CRITICAL + 1)
+
+REGISTERING_AGAIN = "The bridge registers again at the authorization server."
+
 MAX_REQUESTS = 40
 """Requests of one login. The longest login of the SDK makes half as many, with some redirects."""
-
-MAX_FAILURE_CHARS = 300  # Longest text of the SDK about a failure.
 
 _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     (
@@ -87,46 +95,33 @@ ShowAddress = Callable[[str, Callback], Awaitable[None]]
 """Shows a person the address to open in a browser."""
 
 
-class _DeniedError(Exception):
-    """The browser returned without an authorization code."""
-
-
-@dataclass(kw_only=True)
-class LoginState:
-    """One login in progress: the SDK's storage, and the responses to its requests.
-
-    It starts without tokens: stored ones were refused or are to be replaced.
+class Provider(OAuthClientProvider):
+    """One login: the SDK's provider, which is its own storage and starts without tokens.
 
     Attributes:
+        registration: The client registration to begin with; None to register.
+        registered_by_hand: Whether the configuration has it.
         challenged: Whether the server refused a request without a token.
-        responses: Address, status and error name of each response.
+        resource: The server's identifier if it is no URL; sent to the authorization server.
+        last: The last response, as a text.
+        ended_by: The name of the error that ended the login.
     """
 
-    challenged: bool = False
-    client: OAuthClientInformationFull | None = field(default=None, repr=False)
-    tokens: OAuthToken | None = field(default=None, repr=False)
-    responses: list[tuple[str, int, str]] = field(default_factory=list)
+    registration: OAuthClientInformationFull | None = None
+    registered_by_hand = challenged = False
+    redirect_uri = resource = last = ended_by = ""
 
-    async def get_tokens(self) -> OAuthToken | None:
-        return None
+    async def get_tokens(self) -> None:
+        """Return none: stored ones were refused or are to be replaced."""
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        # Before the SDK puts one into a header.
-        with_token(Record(), tokens, 0.0)
-        self.tokens = tokens
+        """Leave them to `record`."""
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return self.client
+        return self.registration
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        self.client = client_info
-
-
-class Provider(OAuthClientProvider):
-    """The SDK's provider, with authentication of preregistered clients and a record to store."""
-
-    registered_by_hand = False
-    redirect_uri = ""
+        """Leave it to `record`."""
 
     async def _exchange_token_authorization_code(self, auth_code: str, code_verifier: str) -> Any:
         client, metadata = self.context.client_info, self.context.oauth_metadata
@@ -138,6 +133,10 @@ class Provider(OAuthClientProvider):
                 "client_secret_post" if post else "client_secret_basic"
             )
         return await super()._exchange_token_authorization_code(auth_code, code_verifier)
+
+    async def _handle_token_response(self, response: httpx2.Response) -> None:
+        tokens = read_tokens(response).model_dump_json()
+        await super()._handle_token_response(httpx2.Response(200, content=tokens))
 
     def record(self, tokens: OAuthToken, now: float) -> Record:
         """Return the login to store."""
@@ -164,7 +163,7 @@ class Provider(OAuthClientProvider):
 
 
 def provider_for(
-    spec: ServerSpec, state: LoginState, callback: Callback, show: ShowAddress, seconds: float
+    spec: ServerSpec, callback: Callback, show: ShowAddress, seconds: float
 ) -> Provider:
     async def open_browser(url: str) -> None:
         address = httpx2.URL(url)
@@ -182,19 +181,22 @@ def provider_for(
             response = await callback.wait()
             if response.error:
                 msg = f"the authorization server said: {response.error}. {response.description}"
-                raise _DeniedError(msg.strip())
+                raise WebError(msg.strip(), response.error)
             return AuthorizationCodeResult(
                 code=response.code, state=response.state, iss=response.issuer
             )
-        raise _DeniedError(f"nobody logged in within {seconds:g} s")
+        raise WebError(f"nobody logged in within {seconds:g} s", "timed out")
 
     provider = Provider(
         str(httpx2.URL(spec.url).copy_with(query=None, fragment=None)),
         OAuthClientMetadata(client_name=CLIENT_NAME, redirect_uris=[AnyUrl(callback.redirect_uri)]),
-        state,
+        cast("Any", None),
         redirect_handler=open_browser,
         callback_handler=await_callback,
     )
+    context, known = provider.context, provider.context.get_resource_url
+    context.storage = provider
+    context.get_resource_url = lambda: provider.resource or known()  # type: ignore[method-assign]
     provider.redirect_uri = callback.redirect_uri
     provider.registered_by_hand = bool(spec.oauth and spec.oauth.client_id)
     return provider
@@ -205,42 +207,33 @@ async def run_login(
     web: httpx2.AsyncClient,
     server: httpx2.URL,
     spec: ServerSpec,
-    state: LoginState,
     scopes: str,
 ) -> httpx2.Response:
-    """Log in through the SDK; return the server's response to the request with the token.
-
-    Raises:
-        LoginFailedError: The login failed.
-    """
+    """Log in through the SDK; return the server's response to the request with the token."""
     remedy = ""
     try:
         probe, refused = await _probe(spec, web, server)
-        state.challenged = refused.status_code in UNAUTHORIZED
+        provider.challenged = refused.status_code in UNAUTHORIZED
         async with aclosing(provider.async_auth_flow(probe)) as flow:
             # The SDK's first request has no token and would be refused like the probe: not sent.
             await anext(flow)
-            return await _drive(flow, probe, _challenge(refused, scopes), web, server, state)
+            return await _drive(flow, probe, _challenge(refused, scopes), web, server, provider)
     except WebError as error:
-        text = str(error)
-    except _DeniedError as error:
-        text = str(error)
+        text, provider.ended_by = str(error), error.name
     except OAuthRegistrationError:
-        text = _describe_failure(state, "the authorization server does not register this program")
+        text = f"the authorization server does not register this program: {provider.last}"
         remedy = (
             "If it needs a client that was registered beforehand, or a token, give that in "
             f"{spec.source.path}."
         )
-        if not state.challenged:
+        if not provider.challenged:
             text = f"it did not ask for a login, and {text}"
             remedy = f"It may need none: check with `mcp-code-bridge servers --check`. {remedy}"
-    except OAuthTokenError:
-        text = _describe_failure(state, "the authorization server gave no token")
     except OAuthFlowError as error:
-        text = _shortened(error)
+        text = shorten(str(error))
     except (ValidationError, ValueError, UnicodeError):
         # The texts of these errors quote the response.
-        text = _describe_failure(state, "the authorization server's response is not valid")
+        text = f"the authorization server's response is not valid: {provider.last}"
     msg = f"Logging in to server {spec.name!r} did not work: {text.rstrip('.')}."
     raise LoginFailedError(msg, server=spec.name, remedy=remedy)
 
@@ -251,9 +244,6 @@ async def _probe(
     """Return a request that the server refuses without a login, and its response.
 
     If the server refuses none of the probes, return the last one with its response.
-
-    Raises:
-        WebError: The server cannot be reached, or fails.
     """
     if spec.transport == "sse":
         accept = {**spec.headers, "accept": "text/event-stream"}
@@ -264,15 +254,13 @@ async def _probe(
             web.build_request("POST", spec.url, headers={**accept, **headers}, json=body)
             for body, headers in _PROBES
         ]
-    *others, last = requests
-    for request in others:
-        response = await fetch(web, request, server, head_only=True)
-        if response.status_code in UNAUTHORIZED:
-            return request, response
-    response = await fetch(web, last, server, head_only=True)
+    response = await fetch(web, requests[0], server, head_only=True)
+    while response.status_code not in UNAUTHORIZED and requests[1:]:
+        del requests[0]
+        response = await fetch(web, requests[0], server, head_only=True)
     if response.is_server_error:
         raise WebError(f"it answered with HTTP status {response.status_code}")
-    return last, response
+    return requests[0], response
 
 
 async def _drive(
@@ -281,7 +269,7 @@ async def _drive(
     response: httpx2.Response,
     web: httpx2.AsyncClient,
     server: httpx2.URL,
-    state: LoginState,
+    provider: Provider,
 ) -> httpx2.Response:
     for _ in range(MAX_REQUESTS):
         try:
@@ -291,10 +279,23 @@ async def _drive(
         is_probe = request is probe
         response = await fetch(web, request, server, head_only=is_probe)
         if not is_probe:
-            state.responses.append(
-                (safe_url(request.url), response.status_code, error_name(response))
-            )
+            provider.last = describe_response(response)
+            response = _accept_resource(response, server, provider)
     raise WebError(f"it takes more than {MAX_REQUESTS} requests")
+
+
+def _accept_resource(
+    response: httpx2.Response, server: httpx2.URL, provider: Provider
+) -> httpx2.Response:
+    """Return metadata as the SDK takes it: with a URL as `resource`; another one is remembered."""
+    document = read_document(response)
+    if not isinstance(document, dict) or "authorization_servers" not in document:
+        return response
+    resource = document.get("resource")
+    if not isinstance(resource, str) or resource.lower().startswith(("http:", "https:")):
+        return response
+    provider.resource = resource
+    return httpx2.Response(response.status_code, json={**document, "resource": str(server)})
 
 
 def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
@@ -316,31 +317,6 @@ def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
     )
 
 
-def _describe_failure(state: LoginState, text: str) -> str:
-    """Return `text` with the last response's address, status and error name, and no more."""
-    if not state.responses:
-        return text
-    where, status, error = state.responses[-1]
-    return f"{text}: {where} answered with HTTP status {status}" + (f", {error}" if error else "")
-
-
-def _shortened(error: Exception) -> str:
-    text = "".join(c if c.isprintable() else " " for c in str(error))
-    return text[:MAX_FAILURE_CHARS] + ("…" if len(text) > MAX_FAILURE_CHARS else "")
-
-
-@contextmanager
-def silence_sdk_log() -> Iterator[None]:
-    """Turn off the SDK's log of failures: its texts quote responses, and so secrets."""
-    log = logging.getLogger("mcp.client.auth.oauth2")
-    before = log.level
-    log.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
-
-
 @dataclass(frozen=True, kw_only=True)
 class LoginResult:
     """A successful login.
@@ -349,51 +325,67 @@ class LoginResult:
         scope: The granted scopes, if known.
         place: Where the tokens are stored.
         notice: Why they are not in a keyring.
+        end: Why the login cannot be renewed, and what to do about it; empty if it can.
     """
 
     scope: str
     place: Place
     notice: str = ""
+    end: str = ""
 
 
 async def log_in(
-    spec: ServerSpec, store: TokenStore, show: ShowAddress, *, seconds: float
+    spec: ServerSpec, store: TokenStore, show: ShowAddress, *, seconds: float, notice: str = ""
 ) -> LoginResult:
     """Log in to a server and store the tokens.
 
-    Args:
-        show: Called once with the address that the user has to open in a browser.
-        seconds: How long the user may take.
+    An authorization server may have forgotten a stored registration, and show the user an error
+    instead of returning. So if it refuses the registration or no one logs in, the login starts
+    once more with a new one.
 
-    Raises:
-        LoginFailedError: The login failed, or its tokens cannot be stored.
+    Args:
+        show: Called with each address that the user has to open in a browser.
+        seconds: How long the user may take for one address.
+        notice: Why a stored registration is not used.
     """
-    server = _login_url(spec)
-    key = key_of(spec)
-    stored = None
+    server, key, stored = _login_url(spec), key_of(spec), None
     with suppress(StoreError):
-        stored = await store.load(key)
+        async with store.locked(key):
+            if stored := await store.load(key):
+                # Only a login that succeeds lets the next one use the registration.
+                await store.save(key, replace(stored, redirect_uri=""))
     async with AsyncExitStack() as stack:
-        callback, registered = await stack.enter_async_context(_open_callback(spec, stored))
+        callback = await stack.enter_async_context(_open_callback(spec, stored))
         web = await stack.enter_async_context(web_client())
-        state = LoginState(client=_registered_client(spec.oauth, stored if registered else None))
-        provider = provider_for(spec, state, callback, show, seconds)
-        with silence_sdk_log():
-            final = await run_login(provider, web, server, spec, state, _scopes(spec.oauth, stored))
-    if final.status_code in UNAUTHORIZED or state.tokens is None:
+        callback.notice = notice
+        provider = provider_for(spec, callback, show, seconds)
+        provider.registration = _registered_client(spec.oauth, stored, callback)
+        try:
+            final = await run_login(provider, web, server, spec, _scopes(spec.oauth, stored))
+        except LoginFailedError as error:
+            fresh = provider.registration is None or provider.registered_by_hand
+            if fresh or provider.ended_by not in UNKNOWN_CLIENT:
+                raise
+            notice = f"{error.message} {REGISTERING_AGAIN}"
+            return await log_in(spec, store, show, seconds=seconds, notice=notice)
+    tokens = provider.context.current_tokens
+    if final.status_code in UNAUTHORIZED or tokens is None:
         msg = (
             f"Server {spec.name!r} refuses the token that its authorization server gave: it "
             f"answered with HTTP status {final.status_code}."
         )
         raise LoginFailedError(msg, server=spec.name)
-    record = provider.record(state.tokens, time.time())
+    record = provider.record(tokens, time.time())
     try:
         async with store.locked(key):
             place, notice = await store.save_in_keyring(key, record)
     except StoreError as error:
         msg = f"The login to {spec.name!r} worked, but cannot be stored: {error}."
         raise LoginFailedError(msg, server=spec.name) from None
-    return LoginResult(scope=record.scope, place=place, notice=notice)
+    end = ""
+    if record.renew_at is not None and not record.refresh_token:
+        end = f"It ends in {tokens.expires_in} s{explain_no_renewal(record, spec)}."
+    return LoginResult(scope=record.scope, place=place, notice=notice, end=end)
 
 
 async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
@@ -401,9 +393,6 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
 
     Returns:
         Whether there was a login, and whether its authorization server revoked it.
-
-    Raises:
-        LoginFailedError: The login could not be removed.
     """
     key = key_of(spec)
     revoked = False
@@ -427,11 +416,7 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
 
 
 def _login_url(spec: ServerSpec) -> httpx2.URL:
-    """Return the URL of a server to log in to.
-
-    Raises:
-        LoginFailedError: The server has no login of this kind.
-    """
+    """Return the URL of a server to log in to."""
     problem, remedy = "", ""
     server = httpx2.URL("")
     try:
@@ -452,13 +437,10 @@ def _login_url(spec: ServerSpec) -> httpx2.URL:
 
 
 @asynccontextmanager
-async def _open_callback(
-    spec: ServerSpec, stored: Record | None
-) -> AsyncIterator[tuple[Callback, bool]]:
-    """Listen at the registered redirect address; yield also whether the registration fits it."""
+async def _open_callback(spec: ServerSpec, stored: Record | None) -> AsyncIterator[Callback]:
+    """Listen at the registered redirect address if that is free, or else at another one."""
     hints = spec.oauth
     async with AsyncExitStack() as stack:
-        registered = False
         if hints and hints.callback_port is not None:
             # A client with a fixed port was registered for another MCP client, and those use
             # `localhost`.
@@ -471,34 +453,29 @@ async def _open_callback(
                     f"{error.strerror or error}."
                 )
                 raise LoginFailedError(msg, server=spec.name) from None
-            registered = stored is not None and stored.redirect_uri == callback.redirect_uri
         else:
             # Some authorization servers insist on the very port that was registered.
-            port = _port(stored)
+            port = urlsplit(stored.redirect_uri).port if stored else None
             try:
-                callback = await stack.enter_async_context(listen(port=port))
-                registered = bool(port)
+                callback = await stack.enter_async_context(listen(port=port or 0))
             except OSError:
                 callback = await stack.enter_async_context(listen())
-        yield callback, registered
-
-
-def _port(stored: Record | None) -> int:
-    try:
-        return (urlsplit(stored.redirect_uri).port if stored else None) or 0
-    except ValueError:
-        return 0
+        yield callback
 
 
 def _registered_client(
-    hints: OAuthHints | None, stored: Record | None
+    hints: OAuthHints | None, stored: Record | None, callback: Callback
 ) -> OAuthClientInformationFull | None:
-    """Return the bridge's client registration, configured or stored; None to register anew."""
+    """Return the bridge's client registration, configured or stored; None to register again."""
     if hints and hints.client_id:
         return OAuthClientInformationFull(
             client_id=hints.client_id, client_secret=hints.client_secret or None
         )
-    if stored is None or not stored.client_id or not stored.issuer or stored.wanted:
+    address = stored.redirect_uri if stored and not callback.notice else ""
+    if address and address != callback.redirect_uri:
+        callback.notice = f"The browser returns to {callback.redirect_uri} instead of {address}."
+        callback.notice += f" {REGISTERING_AGAIN}"
+    if stored is None or address != callback.redirect_uri or not stored.issuer or stored.wanted:
         # More scopes are wanted: some authorization servers grant only registered scopes.
         return None
     return OAuthClientInformationFull(

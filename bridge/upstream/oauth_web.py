@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import socket
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
+from urllib.parse import parse_qsl
 from urllib.request import proxy_bypass
 
 import anyio
 import httpx2
+from mcp.shared.auth import OAuthToken
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +30,21 @@ MAX_DOCUMENT_BYTES = 256 * 1024
 RESPONSE_SECONDS = 15.0  # For one request, from connecting to the response's last byte.
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # A scope by the specification (RFC 6749).
 MAX_SCOPE_CHARS = 1024  # Of all scopes of a login; scopes beyond this are left out.
+MAX_FAILURE_CHARS = 300  # Longest text of a response or of the SDK about a failure.
+
+_TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
+"""Tokens that fit into a header. A token with a line break would make two headers."""
+
+_FORM = re.compile(r"\w+=[\w.~%+*&=/:-]+\s*", re.ASCII)
+_SECRET = re.compile(r"(?=[\w~+/=-]*[A-Z0-9])[\w~+/=-]{16,}")  # Words that may be tokens.
 
 
 class WebError(Exception):
-    """A request was not sent, or had no usable response. The text contains no secret."""
+    """A login or a request of it failed. The text and the error's name contain no secret."""
+
+    def __init__(self, text: str, name: str = "") -> None:
+        super().__init__(text)
+        self.name = name
 
 
 def safe_url(url: httpx2.URL) -> str:
@@ -147,6 +162,7 @@ async def fetch(
         raise WebError(f"{safe_url(request.url)} is not used: {problem}")
     # A small compressed response may be a large document.
     request.headers["accept-encoding"] = "identity"
+    request.headers.setdefault("accept", "application/json")
     where = safe_url(request.url)
     try:
         with anyio.fail_after(RESPONSE_SECONDS):
@@ -185,12 +201,62 @@ async def _read_body(response: httpx2.Response, where: str) -> httpx2.Response:
     )
 
 
+def read_tokens(response: httpx2.Response) -> OAuthToken:
+    """Return the tokens of a response: JSON or a form, or an object in it, such as Slack sends.
+
+    Raises:
+        WebError: It has no usable access token; nothing else is needed.
+    """
+    document = read_document(response) if response.is_success else None
+    objects = [document, *document.values()] if isinstance(document, dict) else []
+    fields = next((o for o in objects if isinstance(o, dict) and o.get("access_token")), {})
+    access, refresh, scope = map(fields.get, ("access_token", "refresh_token", "scope"))
+    if not isinstance(access, str) or not _TOKEN.fullmatch(access):
+        lack = ", without a usable `access_token`" if objects else ""
+        raise WebError(describe_response(response) + lack, error_name(response))
+    if isinstance(scope, list):
+        scope = " ".join(each for each in scope if isinstance(each, str))
+    life = 0
+    with suppress(TypeError, ValueError, OverflowError):
+        life = math.ceil(min(float(fields.get("expires_in") or 0), 366 * 86400.0))
+    return OAuthToken(
+        access_token=access,
+        refresh_token=refresh if isinstance(refresh, str) and _TOKEN.fullmatch(refresh) else None,
+        expires_in=life if life > 0 else None,
+        scope=scope if isinstance(scope, str) else None,
+    )
+
+
+def read_document(response: httpx2.Response) -> Any:
+    """Return what JSON or a form contains; None if a body is neither."""
+    with suppress(ValueError, RecursionError, httpx2.StreamError):
+        return json.loads(response.content)
+    return dict(parse_qsl(response.text)) if _FORM.fullmatch(response.text) else None
+
+
+def describe_response(response: httpx2.Response) -> str:
+    """Return a response's address and status, and how its body begins, without secrets."""
+    text = f"{safe_url(response.request.url)} answered with HTTP status {response.status_code}"
+    name, body = error_name(response), response.text[: 16 * MAX_FAILURE_CHARS]
+    if response.is_success and (re.search("token|secret", body) or read_document(response)):
+        return f"{text}, {name}" if name else text
+    for field, value in parse_qsl(response.request.content.decode("utf-8", "replace")):
+        body = body.replace(value, "…") if re.search("token|code|secret", field) else body
+    body = shorten(_SECRET.sub("…", " ".join(body.split())))
+    return f"{text}: {body}" if body else f"{text} and an empty body"
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a text as one line, for an error."""
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text[:MAX_FAILURE_CHARS] + ("…" if len(text) > MAX_FAILURE_CHARS else "")
+
+
 def error_name(response: httpx2.Response) -> str:
-    """Return the error named in an authorization server's response; empty if there is none."""
-    try:
+    """Return the error that a response names in JSON; empty if there is none."""
+    document: Any = None
+    with suppress(ValueError, RecursionError, httpx2.StreamError):
         document = json.loads(response.content)
-    except (ValueError, RecursionError, httpx2.StreamError):
-        return ""
     return safe_error_name(document.get("error") if isinstance(document, dict) else None)
 
 

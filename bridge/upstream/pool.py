@@ -26,6 +26,7 @@ from bridge.upstream.client_features import Roots
 from bridge.upstream.connection import Connection
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.installation import installs_packages
+from bridge.upstream.launch import Containers
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
@@ -90,6 +91,7 @@ class Pool:
         on_tools_changed: Called with a server's name when its list of tools changed, or when its
             change notifications were lost; only if the list was requested before.
         admission: Decides on each start and connection, and records it.
+        containers: Labels and removes the containers that servers run in.
 
     Args:
         start_timeout: Longest start, and longest wait for one.
@@ -118,6 +120,7 @@ class Pool:
         server_settings: Mapping[str, ServerSettings] | None = None,
         direct: bool = True,
     ) -> None:
+        self.containers = Containers()
         self._log_dir = log_dir
         self._environ = dict(environ)
         self._call_timeout = call_timeout
@@ -361,6 +364,7 @@ class Pool:
             log=ServerLog(log_path(self._log_dir, spec.name)),
             max_message_bytes=self._max_bytes,
             direct=self._direct,
+            containers=self.containers,
         )
 
     async def _reap_orphans(self) -> None:

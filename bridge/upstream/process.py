@@ -386,7 +386,7 @@ class Child:
                 member.close()
 
 
-def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None) -> Child:
+def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None, tag: str) -> Child:
     """Start a server's process.
 
     Synchronous, so that it cannot be cancelled between the spawn and the return.
@@ -395,7 +395,6 @@ def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None) -
         OSError: The command or the directory cannot be used.
         ValueError: An argument or a variable holds a NUL.
     """
-    tag = new_tag()
     popen = subprocess.Popen(
         list(argv),
         stdin=subprocess.PIPE,

@@ -55,8 +55,15 @@ from bridge.upstream.framing import (
 )
 from bridge.upstream.installation import Keeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
-from bridge.upstream.launch import explain_missing, plan_launch, server_environment
-from bridge.upstream.process import STOP_SECONDS, Child, spawn, wait_for_installation
+from bridge.upstream.launch import (
+    TREE_LABEL,
+    Containers,
+    explain_missing,
+    label_container,
+    plan_launch,
+    server_environment,
+)
+from bridge.upstream.process import STOP_SECONDS, Child, new_tag, spawn, wait_for_installation
 from bridge.upstream.results import EXCERPT_CHARACTERS, split_batch
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
@@ -117,8 +124,11 @@ class StdioEndpoint(Endpoint):
         log: ServerLog,
         max_message_bytes: int,
         direct: bool = True,
+        containers: Containers | None = None,
     ) -> None:
         self._spec = spec
+        self._containers = containers or Containers()
+        self._engine = label_container([spec.command, *spec.args], {})[1]
         self._by_direct = direct
         self._environ = server_environment(environ, spec)
         self._log = log
@@ -190,6 +200,8 @@ class StdioEndpoint(Endpoint):
         """Wait for a process, of an earlier bridge perhaps, that is installing this server."""
         if installs_packages(self._spec.command, self._spec.args):
             await wait_for_installation(self._spec.definition)
+        if self._engine:
+            await self._containers.reap(self._engine, self._environ, "")
 
     def started(self) -> None:
         """Note that the server is ready, or will not be: an installation is over."""
@@ -252,6 +264,9 @@ class StdioEndpoint(Endpoint):
             self.started()
             with anyio.move_on_after(STOP_SECONDS):
                 await pipes.child.stop()
+            if self._engine:
+                ended = f"{TREE_LABEL}={pipes.child.tag}"
+                await self._containers.reap(self._engine, self._environ, ended)
         pipes.running.cancel()
 
     async def _run_pipes(self, pipes: _Pipes) -> None:
@@ -270,8 +285,10 @@ class StdioEndpoint(Endpoint):
         spec = self._spec
         try:
             launch = await plan_launch(spec, self._environ, self._log.path.with_name("no-project"))
-            self._hint = launch.hint
-            self._child = spawn(launch.argv, environ=launch.environ, cwd=launch.cwd)
+            self._hint, tag = launch.hint, new_tag()
+            labels = {**self._containers.labels(), TREE_LABEL: tag} if self._engine else {}
+            argv = label_container(launch.argv, labels)[0]
+            self._child = spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
         except (OSError, ValueError) as error:
             detail, remedy = explain_spawn_failure(spec, self._environ, error)
             message = f"Server {spec.name!r} did not start: its command cannot be run."

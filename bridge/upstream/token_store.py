@@ -17,6 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -53,45 +54,16 @@ class KeyringError(Exception):
     """There is no keyring, or it failed. The text contains no secret."""
 
 
-async def read_keyring(entry: str, seconds: float) -> str | None:
-    """Return the text stored under `entry`; None if there is none.
-
-    Raises:
-        KeyringError: The keyring cannot be read.
-    """
-    return await _run_in_thread(lambda: _backend().get_password(SERVICE, entry), seconds)
+def _write_entry(backend: KeyringBackend, entry: str, text: str) -> None:
+    backend.set_password(SERVICE, entry, text)
+    # Some keyrings report success and store only a part, or nothing.
+    if backend.get_password(SERVICE, entry) != text:
+        raise KeyringError("it did not store what it was given")
 
 
-async def write_keyring(entry: str, text: str, seconds: float) -> None:
-    """Store `text` under `entry`, and check that it can be read.
-
-    Raises:
-        KeyringError: It could not be stored.
-    """
-
-    def keep() -> None:
-        backend = _backend()
-        backend.set_password(SERVICE, entry, text)
-        # Some keyrings report success and store only a part, or nothing.
-        if backend.get_password(SERVICE, entry) != text:
-            raise KeyringError("it did not store what it was given")
-
-    await _run_in_thread(keep, seconds)
-
-
-async def clear_keyring(entry: str, seconds: float) -> None:
-    """Remove the text stored under `entry`, if there is one.
-
-    Raises:
-        KeyringError: It may still be there.
-    """
-
-    def forget() -> None:
-        backend = _backend()
-        if backend.get_password(SERVICE, entry) is not None:
-            backend.delete_password(SERVICE, entry)
-
-    await _run_in_thread(forget, seconds)
+def _clear_entry(backend: KeyringBackend, entry: str) -> None:
+    if backend.get_password(SERVICE, entry) is not None:
+        backend.delete_password(SERVICE, entry)
 
 
 def _backend() -> KeyringBackend:
@@ -235,6 +207,8 @@ def key_of(spec: ServerSpec) -> Key:
 class TokenStore:
     """Stores logins in one directory, and their secrets in a keyring where there is one.
 
+    Its methods raise StoreError if a login cannot be read, trusted, stored, locked or removed.
+
     Args:
         directory: Made when the first login is stored.
         keyring_seconds: Timeout of one keyring operation.
@@ -249,16 +223,12 @@ class TokenStore:
         return self._directory / f"{key.digest}.json"
 
     async def load(self, key: Key) -> Record | None:
-        """Return the stored login; None if there is none.
-
-        Raises:
-            StoreError: It cannot be read, or must not be trusted.
-        """
-        kept = await anyio.to_thread.run_sync(self._read, key)
+        """Return the stored login; None if there is none."""
+        kept, entry = await anyio.to_thread.run_sync(self._read, key), _keyring_entry(key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
         try:
-            text = await read_keyring(_keyring_entry(key), self._keyring_seconds)
+            text = await self._ask(lambda backend: backend.get_password(SERVICE, entry))
         except KeyringError as error:
             raise StoreError(f"it is in the system's keyring, and {error}") from None
         found = _parse(text.encode(), key) if text is not None else None
@@ -269,9 +239,6 @@ class TokenStore:
 
         Returns:
             Where it is stored, and why not in the keyring.
-
-        Raises:
-            StoreError: It cannot be stored.
         """
         with suppress(StoreError):
             # A file that must not be trusted is replaced by a trusted one.
@@ -282,15 +249,11 @@ class TokenStore:
         return await self.save_in_keyring(key, record)
 
     async def save_in_keyring(self, key: Key, record: Record) -> tuple[Place, str]:
-        """Store a login in the keyring if possible, else in its file; see `save`.
-
-        Raises:
-            StoreError: It cannot be stored.
-        """
+        """Store a login in the keyring if possible, else in its file; see `save`."""
         whole = _stored_login(key, "keyring", record)
         text = _STORED_LOGIN.dump_json(whole).decode()
         try:
-            await write_keyring(_keyring_entry(key), text, self._keyring_seconds)
+            await self._ask(partial(_write_entry, entry=_keyring_entry(key), text=text))
         except KeyringError as error:
             await self._write(key, record, "file")
             return "file", str(error)
@@ -298,18 +261,14 @@ class TokenStore:
         return "keyring", ""
 
     async def remove(self, key: Key) -> bool:
-        """Remove a login; return whether there was one.
-
-        Raises:
-            StoreError: It is still there.
-        """
+        """Remove a login; return whether there was one."""
         path = self.path(key)
         kept = None
         with suppress(StoreError):
             kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is not None and kept.place == "keyring":
             try:
-                await clear_keyring(_keyring_entry(key), self._keyring_seconds)
+                await self._ask(partial(_clear_entry, entry=_keyring_entry(key)))
             except KeyringError as error:
                 raise StoreError(f"it is in the system's keyring, and {error}") from None
         try:
@@ -322,11 +281,7 @@ class TokenStore:
 
     @asynccontextmanager
     async def locked(self, key: Key) -> AsyncIterator[None]:
-        """Lock a login against all other tasks and processes.
-
-        Raises:
-            StoreError: Another process holds the lock for too long, or it cannot be made.
-        """
+        """Lock a login against all other tasks and processes."""
         descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
         try:
             with anyio.move_on_after(LOCK_SECONDS) as scope:
@@ -340,6 +295,9 @@ class TokenStore:
             # each lock a file of their own.
             os.close(descriptor)
 
+    async def _ask(self, ask: Callable[[KeyringBackend], Result]) -> Result:
+        return await _run_in_thread(lambda: ask(_backend()), self._keyring_seconds)
+
     def _open_lock(self, key: Key) -> int:
         self._make_directory()
         path = self._directory / f"{key.digest}.lock"
@@ -349,11 +307,7 @@ class TokenStore:
             raise StoreError(f"{path} cannot be opened: {error.strerror}") from None
 
     def _make_directory(self) -> None:
-        """Make the directory if needed, and close it to other users.
-
-        Raises:
-            StoreError: It cannot be made, or belongs to another user.
-        """
+        """Make the directory if needed, and close it to other users."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._directory.lstat()
@@ -422,13 +376,7 @@ def _parse(data: bytes, key: Key) -> _StoredLogin | None:
 
 
 def _stored_login(key: Key, place: Place, record: Record | None) -> _StoredLogin:
-    return _StoredLogin(
-        server=key.server,
-        address=key.address,
-        definition=key.definition,
-        place=place,
-        record=record,
-    )
+    return _StoredLogin(**vars(key), place=place, record=record)
 
 
 def _keyring_entry(key: Key) -> str:
@@ -437,8 +385,7 @@ def _keyring_entry(key: Key) -> str:
 
 
 def _try_lock(descriptor: int) -> bool:
-    try:
+    with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return True
+    return False

@@ -17,6 +17,7 @@ import pytest
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec
 from bridge.upstream.installation import broken_cache, installs_packages
+from bridge.upstream.launch import label_container
 from bridge.upstream.process import KEPT_VARIABLE, TAG_VARIABLE, reap_orphans
 from tests.fakes.registry import SlowRegistry, slow_registry
 from tests.upstream.rig import Rig, wait_until
@@ -72,6 +73,30 @@ def test_commands_that_install_what_they_start_are_known(line: str, installs: bo
     words, _, script = line.partition("|")
     command, *args = words.split()
     assert installs_packages(command, [*args, *filter(None, [script])]) is installs
+
+
+@pytest.mark.parametrize(
+    ("line", "labelled"),
+    [
+        ("docker run -i --label k=v img run", "docker run @ -i --label k=v img run"),
+        ("/opt/bin/podman --log-level run --remote container run x", "container run @ x"),
+        ("env A=b timeout 5 docker -H tcp://h:1 run x", "tcp://h:1 run @ x"),
+        ("sh -c|cd / && exec docker run -i x | tee y", "exec docker run @ -i x | tee y"),
+        ("docker --debug exec -i box run x", ""),
+        ("docker compose run x", ""),
+        ("podman-compose run x", ""),
+        ("python server.py docker run x", ""),
+        ("docker run", ""),
+    ],
+)
+def test_a_container_is_labelled_where_its_engine_reads_options(line: str, labelled: str) -> None:
+    head, _, script = line.partition("|")
+    argv = [*head.split(), *filter(None, [script])]
+    added, engine = label_container(argv, {"a": "[1]"})
+    assert bool(engine) is bool(labelled)
+    label = "--label 'a=[1]'" if script else "--label a=[1]"
+    assert " ".join(added).endswith(labelled.replace("@", label) or " ".join(argv))
+    assert label_container(argv, {})[1] == engine
 
 
 @pytest.mark.parametrize(

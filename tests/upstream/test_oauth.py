@@ -6,11 +6,14 @@ import json
 import logging
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
 import httpx2
 import pytest
+from mcp.server.auth.provider import AccessToken
 from mcp.shared.auth import OAuthClientInformationFull
 from pydantic import AnyUrl
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -24,6 +27,7 @@ from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
 from bridge.upstream.token_store import Record, key_of
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
+from tests.upstream.test_oauth_web import TOKEN_FORMS, T
 
 PRM = "/.well-known/oauth-protected-resource/mcp"
 METADATA = "/.well-known/oauth-authorization-server"
@@ -185,16 +189,106 @@ async def test_a_second_login_uses_the_first_ones_registration(
     assert second.access_token != first.access_token
 
 
+async def log_in_again(spec: ServerSpec, logins: Logins, seconds: float) -> list[str]:
+    """Log in; return why the bridge registers again, for each address that it shows."""
+    notices: list[str] = []
+
+    async def show(url: str, callback: Callback) -> None:
+        notices.append(callback.notice)
+        await browse(url, callback)
+
+    await log_in(spec, logins.store, show, seconds=seconds)
+    return notices
+
+
 async def test_a_port_taken_meanwhile_costs_a_registration(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """And not the login."""
+    """And not the login; the user is told."""
     spec = rig.remote(fake.url)
     await do_login(spec, logins)
-    port = urlsplit((await kept(spec, logins)).redirect_uri).port
-    with socket.create_server(("127.0.0.1", port or 0)):
-        await do_login(spec, logins)
+    address = (await kept(spec, logins)).redirect_uri
+    with socket.create_server(("127.0.0.1", urlsplit(address).port or 0)):
+        (notice,) = await log_in_again(spec, logins, PATIENCE_SECONDS)
     assert fake.authority.counts["registered"] == 2
+    assert f"instead of {address}. The bridge registers again" in notice
+
+
+@pytest.mark.parametrize("spoilt", ["forgotten", "moved", "invalid_client", "unauthorized_client"])
+async def test_a_registration_that_does_not_serve_any_more_is_made_again_at_once(
+    rig: Rig, logins: Logins, fake: Guarded, spoilt: str
+) -> None:
+    """Whether the authorization server shows an error page, or names the error when it returns."""
+    spec = rig.remote(fake.url)
+    await do_login(spec, logins)
+    first = await kept(spec, logins)
+    if spoilt == "moved":
+        moved = [AnyUrl("http://127.0.0.1:1/callback")]
+        fake.authority.clients[first.client_id].redirect_uris = moved
+    elif spoilt == "forgotten":
+        fake.authority.clients.clear()
+    fake.authority.errors[first.client_id] = spoilt
+    by_page = spoilt in ("forgotten", "moved")
+    before, notice = await log_in_again(spec, logins, 3.0 if by_page else PATIENCE_SECONDS)
+    assert fake.authority.counts["registered"] == 2
+    assert (await kept(spec, logins)).client_id != first.client_id
+    assert before == ""
+    assert ("nobody logged in within 3 s" if by_page else spoilt) in notice
+    assert notice.endswith(" The bridge registers again at the authorization server.")
+
+
+async def test_a_registration_refused_with_the_code_is_made_again_once(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """As when its secret has expired."""
+    await do_login(rig.remote(fake.url), logins)
+    fake.replaced["/token"] = document(error="invalid_client")
+    with pytest.raises(LoginFailedError, match="token answered with HTTP status 200, invalid_cli"):
+        await do_login(rig.remote(fake.url), logins)
+    assert fake.authority.counts["registered"] == 2
+
+
+async def test_a_login_that_was_interrupted_leaves_its_registration_unused(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """The user may have seen an error page; the earlier login goes on meanwhile."""
+    spec = rig.remote(fake.url)
+    await do_login(spec, logins)
+    before = await kept(spec, logins)
+
+    async def interrupt(url: str, callback: Callback) -> None:
+        scope.cancel()
+
+    with anyio.CancelScope() as scope:
+        await do_login(spec, logins, interrupt)
+    assert await kept(spec, logins) == replace(before, redirect_uri="")
+    await do_login(spec, logins)
+    assert fake.authority.counts["registered"] == 2
+
+
+@pytest.mark.parametrize("resource", ["shop", "urn:example:shop"])
+async def test_a_resource_that_is_no_url_is_sent_unchanged(
+    rig: Rig, logins: Logins, fake: Guarded, resource: str
+) -> None:
+    """With the code and with each renewal."""
+    fake.replaced[PRM] = document(resource=resource, authorization_servers=[f"{fake.origin}/"])
+    await do_login(rig.remote(fake.url), logins)
+    assert {token.resource for token in fake.authority.access.values()} == {resource}
+    assert (await kept(rig.remote(fake.url), logins)).resource == resource
+
+
+async def test_tokens_of_a_login_are_read_in_every_form(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    granted = AccessToken(token=T, client_id="c", scopes=["read"], expires_at=2**33)
+    fake.authority.access[T] = granted
+    for response, refresh, life, scope in TOKEN_FORMS:
+        fake.replaced["/token"] = Response(response.content, response.status_code)
+        done = await do_login(rig.remote(fake.url), logins)
+        record = await kept(rig.remote(fake.url), logins)
+        assert (record.access_token, record.refresh_token) == (T, refresh)
+        assert record.scope == ("read" if scope is None else scope)
+        assert ("gave no `refresh_token`" in done.end) is (life is not None and not refresh)
 
 
 @pytest.mark.parametrize("method", ["client_secret_post", "client_secret_basic"])
@@ -350,8 +444,10 @@ def document(**fields: object) -> Response:
             "PKCE",
         ),
         ("/register", document(error="invalid_redirect_uri"), "does not register"),
-        ("/token", document(access_token="a\r\nX-More: b"), "is not valid"),
-        ("/token", document(surprise="secret-surprise"), "is not valid|gave no token"),
+        ("/token", document(access_token="a\r\nX-More: b"), "without a usable `access_token`"),
+        ("/token", document(surprise="secret-surprise"), "without a usable `access_token`"),
+        ("/token", Response("<b>Maintenance</b>", 503), "token answered with .* 503: <b>Mainte"),
+        ("/token", document(error="invalid_request"), "status 200, invalid_request"),
         ("/mcp", Response(status_code=503), "HTTP status 503"),
     ],
 )

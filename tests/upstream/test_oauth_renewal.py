@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import anyio
@@ -168,12 +171,68 @@ async def test_a_broken_authorization_server_costs_no_login(
     assert await login.token(httpx2.URL(fake.url)) == before.access_token
     assert await login.renewed_token(before.access_token) == ""
     assert "HTTP status 503" in login.problem
+    assert login.exists
     assert await kept(fake, logins) == before
     del fake.replaced["/token"]
     assert await login.renewed_token(before.access_token) == ""
     now[0] += 6
     assert await login.renewed_token(before.access_token) != ""
     assert login.problem == ""
+
+
+HTML = b"<html>Forbidden by proxy</html>"
+PROOFS = ("invalid_grant", "invalid_client", "unauthorized_client")
+
+
+def named(error: object) -> bytes:
+    return json.dumps({"error": error}).encode()
+
+
+KEEPING = (
+    *map(named, ("invalid_request", "temporarily_unavailable", {"status": "invalid_grant"})),
+    *(b'{"message": "invalid_grant"}', b"error=invalid_grant", b"<p>invalid_grant</p>", HTML, b""),
+)
+STATUSES = (200, 302, 400, 401, 403, 404, 429, 500, 503)
+
+
+async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    """By one of three errors in JSON; all else may pass, and is quoted."""
+    before = await kept(fake, logins)
+    for status, body in product(STATUSES, (*map(named, PROOFS), *KEEPING)):
+        await logins.store.save(_key(fake), before)
+        fake.replaced["/token"] = Response(body, status)
+        login = Login(rig.remote(fake.url), logins.store)
+        assert await login.token(httpx2.URL(fake.url)) == before.access_token
+        assert await login.renewed_token(before.access_token) == ""
+        after = await kept(fake, logins)
+        ends = body not in KEEPING
+        assert login.exists is not ends, (status, body)
+        if ends:
+            assert (after.access_token, after.refresh_token) == ("", "")
+            assert "does not renew it any more (" in login.problem
+            assert (after.redirect_uri == "") is (b"client" in body)
+        else:
+            assert after == before, (status, body)
+            assert f"{fake.origin}/token answered with HTTP status {status}" in login.problem
+            assert body != HTML or HTML.decode() in login.problem
+            assert before.refresh_token not in login.problem
+    del fake.replaced["/token"]
+    assert await Login(rig.remote(fake.url), logins.store).renewed_token(before.access_token)
+
+
+async def test_a_login_without_a_refresh_token_says_what_to_do(
+    rig: Rig, logins: Logins, fake: Guarded
+) -> None:
+    before = await kept(fake, logins)
+    await logins.store.save(_key(fake), replace(before, refresh_token=""))
+    login = Login(rig.remote(fake.url), logins.store)
+    await login.token(httpx2.URL(fake.url))
+    assert await login.renewed_token(before.access_token) == ""
+    assert "gave no `refresh_token`: `offline_access` is not in its scopes (read)" in login.problem
+    assert "as `scopes` of the login in /tmp/servers.json, and log in again" in login.problem
+    assert not login.exists
 
 
 async def test_a_server_that_refuses_every_token_does_not_use_them_up(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx2
 import pytest
 
 from bridge.upstream.oauth_web import (
     MAX_SCOPE_CHARS,
+    WebError,
     error_name,
     joined_scopes,
+    read_tokens,
     same_origin,
     url_problem,
 )
@@ -91,3 +95,67 @@ def test_scopes_are_joined_once_each_and_bounded() -> None:
 def test_an_error_is_shown_only_if_it_can_be_one(body: bytes, name: str) -> None:
     """The rest of the answer may be anything, and may hold a token."""
     assert error_name(httpx2.Response(400, content=body)) == name
+
+
+T, R = "new-access", "new-refresh"
+
+
+def answer(status: int, body: object) -> httpx2.Response:
+    content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    form = {"refresh_token": "rt-old", "client_id": "c"}
+    request = httpx2.Request("POST", "https://as.test/token?key=hush", data=form)
+    return httpx2.Response(status, content=content, request=request)
+
+
+TOKEN_FORMS: list[tuple[httpx2.Response, str, int | None, str | None]] = [
+    (answer(200, {"access_token": T, "token_type": "Bearer", "expires_in": 60}), "", 60, None),
+    (answer(201, {"access_token": T, "refresh_token": R, "token_type": "user"}), R, None, None),
+    (answer(200, {"access_token": T, "expires_in": 59.5, "scope": ["a", "b", 1]}), "", 60, "a b"),
+    (answer(200, {"access_token": T, "expires_in": "59.5", "scope": "a b"}), "", 60, "a b"),
+    (answer(200, {"access_token": T, "expires_in": "soon", "scope": None}), "", None, None),
+    (answer(200, {"access_token": T, "expires_in": -5, "refresh_token": None}), "", None, None),
+    (answer(200, f'{{"access_token":"{T}","expires_in":1e999}}'), "", 366 * 86400, None),
+    (answer(200, f'{{"access_token":"{T}","expires_in":NaN}}'), "", None, None),
+    (answer(200, f"access_token={T}&refresh_token={R}&expires_in=60&scope=a"), R, 60, "a"),
+    (answer(200, {"ok": True, "authed_user": {"access_token": T, "scope": "a"}}), "", None, "a"),
+    (answer(200, {"access_token": T, "authed_user": {"access_token": "x"}}), "", None, None),
+]
+"""Responses with tokens, and the refresh token, life and scopes that they mean."""
+
+
+@pytest.mark.parametrize(("response", "refresh", "life", "scope"), TOKEN_FORMS)
+def test_tokens_are_read_in_every_form(
+    response: httpx2.Response, refresh: str, life: int | None, scope: str | None
+) -> None:
+    tokens = read_tokens(response)
+    assert (tokens.access_token, tokens.refresh_token or "") == (T, refresh)
+    assert (tokens.expires_in, tokens.scope) == (life, scope)
+
+
+WHERE = "https://as.test/token answered with HTTP status"
+
+
+@pytest.mark.parametrize(
+    ("response", "problem"),
+    [
+        (answer(200, {"ok": False, "error": "bad_code"}), "200, bad_code, without a usable `acc"),
+        (answer(200, {"id_token": "hidden"}), "200, without a usable `access_token`"),
+        (answer(200, {"access_token": "a\nb"}), "200, without a usable `access_token`"),
+        (answer(200, "error=bad&hidden=1"), "200, without a usable `access_token`"),
+        (answer(200, '{"access_token": "hidden"'), "200"),
+        (answer(200, "<h1>Sign in\n to the hotel</h1>"), "200: <h1>Sign in to the"),
+        (answer(204, ""), "204 and an empty body"),
+        (answer(302, {"access_token": "x"}), "302: {"),
+        (answer(403, "<html>Forbidden by proxy</html>"), "403: <html>Forbidden by"),
+        (answer(400, {"error": "invalid_request"}), '400: {"error": "invalid_request"}'),
+        (answer(500, f"Traceback: {'Ab1' * 9} and rt-old\x1b[2J"), "500: Traceback: … and … [2J"),
+        (answer(502, "x" * 100_000), f"502: {'x' * 300}…"),
+        (answer(200, "[" * 100_000), "200: [[["),
+    ],
+)
+def test_a_response_without_tokens_is_described(response: httpx2.Response, problem: str) -> None:
+    """By its address, its status and what it lacks or how it begins, and by no secret."""
+    with pytest.raises(WebError) as caught:
+        read_tokens(response)
+    assert str(caught.value).startswith(f"{WHERE} {problem}")
+    assert [secret for secret in ("hush", "hidden", "rt-old") if secret in str(caught.value)] == []

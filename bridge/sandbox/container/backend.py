@@ -16,7 +16,7 @@ import resource
 import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from bridge.errors import (
     ImageMissingError,
     LaunchError,
     OciRuntimeError,
+    SandboxError,
     SettingsError,
 )
 from bridge.model import Isolation, Limits
@@ -72,6 +73,9 @@ MAX_UNREMOVED = 1000
 class ContainerBackend(Backend):
     """Runs sandboxes as containers of one engine. Enter it before use; it connects at first use.
 
+    Attributes:
+        ended: The label of containers to reap; if empty, those of dead bridges are.
+
     Args:
         engine: "podman", "docker" or the path of either's executable.
         image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
@@ -111,6 +115,7 @@ class ContainerBackend(Backend):
         self._limits = limits or Limits()
         self._owner: Owner | None = None
         self._unremoved: set[str] = set()
+        self.ended = ""
 
     def __repr__(self) -> str:
         connection = self._connector.connection
@@ -180,13 +185,16 @@ class ContainerBackend(Backend):
         await self._remove_leftovers(connection.api)
         judge = await self._ownership()
         reaped = 0
-        for container, labels in await connection.api.labelled(OWNER_LABEL):
+        for container, labels in await connection.api.labelled(self.ended or OWNER_LABEL):
             owner = Owner.from_labels(labels)
-            if owner is None or owner == judge:
+            if owner is None or (owner == judge and not self.ended):
                 continue
-            if not await anyio.to_thread.run_sync(partial(is_dead, owner, judge=judge)):
+            dead = partial(is_dead, owner, judge=judge)
+            if not self.ended and not await anyio.to_thread.run_sync(dead):
                 continue
-            logger.info("removing container %s of a bridge that died", container[:12])
+            logger.info("removing container %s, which was left", container[:12])
+            with suppress(SandboxError):  # podman would wait 10 s for it to end by itself.
+                await connection.api.kill(container)
             if await remove_with_retries(connection.api, container):
                 reaped += 1
             else:

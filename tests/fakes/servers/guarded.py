@@ -44,6 +44,7 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         lifetime: Of access tokens, in seconds.
         renews: Whether refresh tokens are honoured.
         counts: How often each thing was done.
+        errors: What clients are told instead of a code, by their ids.
         secrets: Everything that must not be seen anywhere else.
     """
 
@@ -55,6 +56,7 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         self.secrets: set[str] = set()
         self.clients: dict[str, OAuthClientInformationFull] = {}
         self.codes: dict[str, AuthorizationCode] = {}
+        self.errors: dict[str, str] = {}
         self.refresh: dict[str, RefreshToken] = {}
         self.access: dict[str, AccessToken] = {}
 
@@ -79,6 +81,8 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         answer = {"state": params.state or ""}
         if self.denies:
             answer |= {"error": "access_denied", "error_description": "<b>not today</b>"}
+        elif client.client_id in self.errors:
+            answer["error"] = self.errors[client.client_id]
         else:
             code = self._secret("code")
             answer["code"] = code
