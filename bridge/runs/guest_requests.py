@@ -230,7 +230,7 @@ class GuestRequests:
         return [offer for server in servers for offer in found.get(server, ())]
 
     async def _offers(self, server: str, kind: Kind) -> list[Json]:
-        ask = partial(self._servers.pool.offers, server, kind)
+        ask = partial(self._servers.pool.server(server).offers, kind)
         offers = await self._gate.list_offers(server, READS[kind], ask)
         return [{"server": server, **offer} for offer in offers]
 
@@ -243,8 +243,8 @@ class GuestRequests:
         async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
             if "watch" in params:
                 seconds = params["timeout"]
-                return await pool.watch_resource(server, params["uri"], timeout=seconds)
-            return await pool.read_resource(server, params["uri"])
+                return await pool.server(server).watch_resource(params["uri"], timeout=seconds)
+            return await pool.server(server).request("resources/read", params)
 
         result = await self._obtain(params, READ_RESOURCE, asked, ask, "contents")
         return await offload(result, partial(resource_value, result))
@@ -276,7 +276,7 @@ class GuestRequests:
         pool = self._servers.pool
 
         async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
-            return await pool.get_prompt(server, params["name"], params["arguments"])
+            return await pool.server(server).request("prompts/get", params)
 
         asked = {"name": prompt, "arguments": arguments}
         result = await self._obtain(params, GET_PROMPT, asked, ask, "messages")
@@ -303,7 +303,7 @@ class GuestRequests:
             }
             if params["arguments"]:
                 wanted["context"] = {"arguments": params["arguments"]}
-            return await pool.complete(server, wanted)
+            return await pool.server(server).request("completion/complete", wanted)
 
         asked = {key: about, "argument": argument, "value": value, "arguments": known}
         result = await self._obtain(params, method, asked, ask, "completion")

@@ -387,6 +387,6 @@ class Refresher:
         if name in self._used:
             return
         try:
-            self._pool.stop_if_unused(name)
+            self._pool.server(name).stop_if_unused()
         except BridgeError as error:
             logger.debug("server %s is gone already: %s", name, error)

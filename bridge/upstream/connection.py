@@ -72,12 +72,12 @@ _OF_PROXIES = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
 PROBE_SECONDS = 10.0
 """Least time for a response to the probe after a request timed out or was cancelled."""
 
-ListKind = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
+ListName = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
-_EVENTS: dict[type, ListKind] = {
-    ToolsListChanged: "tools",
-    ResourcesListChanged: "resources",
-    PromptsListChanged: "prompts",
+_CHANGES: dict[type, ListName] = {
+    **dict.fromkeys((ToolsListChanged, ToolListChangedNotification), "tools"),
+    **dict.fromkeys((ResourcesListChanged, ResourceListChangedNotification), "resources"),
+    **dict.fromkeys((PromptsListChanged, PromptListChangedNotification), "prompts"),
 }
 
 
@@ -116,8 +116,7 @@ class Connection:
         answer_timeout: float = math.inf,
         idle_seconds: float | None,
         remedy: str,
-        on_tools_changed: Callable[[], None],
-        on_offers_changed: Callable[[Literal["resources", "prompts"]], None] = lambda kind: None,
+        on_changed: Callable[..., None] = lambda *lists: None,
         roots: Roots = (),
         mode: ProtocolMode = "auto",
     ) -> None:
@@ -147,8 +146,7 @@ class Connection:
         self._answer_timeout = answer_timeout
         self._idle_seconds = idle_seconds
         self._remedy = remedy
-        self._on_tools_changed = on_tools_changed
-        self._on_offers_changed = on_offers_changed
+        self._changed = on_changed
         self.roots = roots
         self.rootless = False
         self.roots_asked: anyio.Event | None = None
@@ -186,6 +184,13 @@ class Connection:
     def modern(self) -> bool:
         """Whether `server/discover` succeeded, that is, the revision is 2026-07-28 or newer."""
         return self.client is not None and self.client.discover_result is not None
+
+    def declares(self, *path: str) -> bool:
+        """Whether the server declares a capability; some never respond to methods they lack."""
+        value: object = self.client.server_capabilities if self.client else None
+        for name in path:
+            value = getattr(value, name, None)
+        return value is not None and value is not False
 
     @property
     def direct(self) -> DirectDispatcher | None:
@@ -410,7 +415,7 @@ class Connection:
         scope.cancel()
 
     async def _serve(self, client: ClientSession) -> None:
-        announced = _announced_lists(client)
+        announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]
         async with anyio.create_task_group() as tg:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
                 tg.start_soon(self._subscribe, client, announced)
@@ -475,7 +480,7 @@ class Connection:
             return isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND
         return True
 
-    async def _subscribe(self, client: ClientSession, announced: frozenset[ListKind]) -> None:
+    async def _subscribe(self, client: ClientSession, announced: list[ListName]) -> None:
         """Receive change notifications through `subscriptions/listen` (2026-07-28)."""
         for _ in range(3):  # After these the list is not cached, so that it cannot be stale.
             try:
@@ -488,30 +493,19 @@ class Connection:
                     # Changes before the subscription were not notified.
                     self._changed(*announced)
                     async for event in changes:
-                        if type(event) in _EVENTS:
-                            self._changed(_EVENTS[type(event)])
+                        if type(event) in _CHANGES:
+                            self._changed(_CHANGES[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
         self._changed(*announced)
 
-    def _changed(self, *lists: ListKind) -> None:
-        for listed in lists:
-            if listed == "tools":
-                self._on_tools_changed()
-            else:
-                self._on_offers_changed(listed)
-
     async def _handle_notification(self, message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self._changed("tools")
-        elif isinstance(message, ResourceListChangedNotification):
-            self._changed("resources")
-        elif isinstance(message, PromptListChangedNotification):
-            self._changed("prompts")
+        if type(message) in _CHANGES:
+            self._changed(_CHANGES[type(message)])
         elif isinstance(message, ResourceUpdatedNotification):
-            self.updates.updated(message.params.uri)
+            self.updates.wake(message.params.uri)
         elif isinstance(message, ProgressNotification):
             # The SDK's session reports the progress of its own requests itself.
             if self.endpoint.direct is not None:
@@ -543,7 +537,7 @@ class Connection:
     def _handle_disconnect(self) -> None:
         # Before `ready`, the end of the connection fails the start, which may try HTTP+SSE.
         self._disconnected = True
-        self.updates.end()
+        self.updates.wake()
         if self.endpoint.direct is not None:
             self.endpoint.direct.close()
         if self.client is not None:
@@ -566,10 +560,3 @@ class Connection:
             return
         self.end_report = f"{reason(error)}.".capitalize()
         logger.warning("the connection to server %r broke: %s", self.spec.name, self.end_report)
-
-
-def _announced_lists(client: ClientSession) -> frozenset[ListKind]:
-    """Return the lists for which the server declares `listChanged`."""
-    capabilities = client.server_capabilities
-    found = {name: getattr(capabilities, name, None) for name in get_args(ListKind)}
-    return frozenset(name for name, one in found.items() if one is not None and one.list_changed)

@@ -66,27 +66,38 @@ Page = Mapping[str, Json]
 Kind = Literal["resources", "templates", "prompts"]
 
 
-@dataclass(frozen=True, kw_only=True)
+ListMethod = Literal["resources/list", "resources/templates/list", "prompts/list"]
+
+
+@dataclass(frozen=True)
 class ListKind:
     """How servers list resources, resource templates or prompts.
 
     Attributes:
+        capability: What a server declares that has the list.
+        method: The request for it.
         key: The field of a response with the list.
         words: Plural for messages.
         identity: The field that identifies an entry.
     """
 
+    capability: Literal["resources", "prompts"]
+    method: ListMethod
     key: str
     words: str
     identity: str
 
 
 LISTS: Mapping[Kind, ListKind] = {
-    "resources": ListKind(key="resources", words="resources", identity="uri"),
+    "resources": ListKind("resources", "resources/list", "resources", "resources", "uri"),
     "templates": ListKind(
-        key="resourceTemplates", words="resource templates", identity="uriTemplate"
+        "resources",
+        "resources/templates/list",
+        "resourceTemplates",
+        "resource templates",
+        "uriTemplate",
     ),
-    "prompts": ListKind(key="prompts", words="prompts", identity="name"),
+    "prompts": ListKind("prompts", "prompts/list", "prompts", "prompts", "name"),
 }
 
 
@@ -247,18 +258,21 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
 
 def _with_bounded_schemas(tool: Tool, most: int) -> tuple[Tool, int, bool]:
     """Return a tool without too large schemas, the number of its parts, and if all were kept."""
-    whole = True
-    parts = _count_parts(tool.input_schema, most)
-    if parts > most:
-        tool, parts, whole = replace(tool, input_schema={"type": "object"}), 1, False
-    own = _count_parts(tool.output_schema, most - parts)
-    if own > most - parts:
-        tool, own, whole = replace(tool, output_schema=None), 0, False
-    parts += own
-    hints = _count_parts(tool.annotations, most - parts)
-    if hints > most - parts:
-        tool, hints, whole = replace(tool, annotations={}), 0, False
-    return tool, parts + hints, whole
+    parts, whole = 0, True
+    for field, bounded in _BOUNDED.items():
+        own = _count_parts(getattr(tool, field), most - parts)
+        if own > most - parts:
+            tool, own, whole = replace(tool, **{field: bounded}), bool(bounded), False
+        parts += own
+    return tool, parts, whole
+
+
+_BOUNDED: Mapping[str, Any] = {
+    "input_schema": {"type": "object"},
+    "output_schema": None,
+    "annotations": {},
+}
+"""The fields of a tool that may be too large, and what replaces them."""
 
 
 def _count_parts(schema: Json, most: int) -> int:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Protocol
 
 import anyio
@@ -23,11 +23,11 @@ from anyio.abc import TaskGroup
 from bridge.errors import UnknownServerError
 from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Tool
 from bridge.upstream.client_features import Roots
-from bridge.upstream.connection import Connection
+from bridge.upstream.connection import Connection, ListName
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.installation import installs_packages
 from bridge.upstream.launch import Containers
-from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
+from bridge.upstream.listing import MAX_COMPARED_CHARS
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.server import ServerState, UpstreamServer
@@ -149,20 +149,13 @@ class Pool:
         self._tasks.start_soon(self._reap_orphans)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> bool | None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
         tasks, self._tasks = self._tasks, None
-        if tasks is None:
-            return None
-        tasks.cancel_scope.cancel()
-        # Without the body's exception, which the group would wrap.
-        await tasks.__aexit__(None, None, None)
-        return None
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+            # Without the body's exception, which the group would wrap.
+            await tasks.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
         """Close all servers, at once and within `CLOSE_SECONDS`; calls under way fail."""
@@ -203,14 +196,10 @@ class Pool:
         return tuple(self._servers)
 
     def spec(self, server: str) -> ServerSpec:
-        return self._server(server).spec
+        return self.server(server).spec
 
     def state(self, server: str) -> ServerState:
-        return self._server(server).state()
-
-    def stop_if_unused(self, server: str) -> None:
-        """Stop a server that was used only to list its tools; the next request starts it again."""
-        self._server(server).stop_if_unused()
+        return self.server(server).state()
 
     def states(self) -> Mapping[str, ServerState]:
         """Return every server's current state."""
@@ -221,11 +210,11 @@ class Pool:
 
         A tool list is valid for calls only while this value stays the same.
         """
-        return self._server(server).connection_epoch
+        return self.server(server).connection_epoch
 
     async def start(self, server: str) -> None:
         """Start a server and wait until it is ready for calls."""
-        await self._server(server).start()
+        await self.server(server).start()
 
     async def tools(
         self, server: str, *, refresh: bool = False, patient: bool = False
@@ -237,7 +226,7 @@ class Pool:
                 `MIN_CACHE_SECONDS` old.
             patient: Wait until the start succeeds or fails, however long that takes.
         """
-        return await self._server(server).tools(refresh=refresh, patient=patient)
+        return await self.server(server).tools(refresh=refresh, patient=patient)
 
     async def call_tool(
         self, server: str, tool: str, arguments: Mapping[str, Json], *, timeout: float | None = None
@@ -250,41 +239,10 @@ class Pool:
         Args:
             timeout: Seconds for the call, from when the server is ready.
         """
-        return await self._server(server).call_tool(tool, arguments, timeout=timeout)
+        return await self.server(server).call_tool(tool, arguments, timeout=timeout)
 
-    async def offers(self, server: str, kind: Kind) -> tuple[dict[str, Json], ...]:
-        """Return a server's resources, resource templates or prompts; () without the capability."""
-        return await self._server(server).offers(kind)
-
-    async def read_resource(self, server: str, uri: str) -> dict[str, Json]:
-        """Read a resource; the result is the server's own, a ReadResourceResult in JSON."""
-        return await self._server(server).read_resource(uri)
-
-    async def watch_resource(
-        self, server: str, uri: str, *, timeout: float | None = None
-    ) -> dict[str, Json]:
-        """Wait until a resource changes, and read it as `read_resource` does.
-
-        Args:
-            timeout: Seconds; the timeout of calls if left out.
-        """
-        return await self._server(server).watch_resource(uri, timeout=timeout)
-
-    async def complete(self, server: str, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Return a server's completions for an argument of a prompt or a resource template.
-
-        Args:
-            params: Those of `completion/complete`.
-        """
-        return await self._server(server).complete(params)
-
-    async def get_prompt(
-        self, server: str, name: str, arguments: Mapping[str, str]
-    ) -> dict[str, Json]:
-        """Get a prompt; the result is the server's own, a GetPromptResult in JSON."""
-        return await self._server(server).get_prompt(name, arguments)
-
-    def _server(self, server: str) -> UpstreamServer:
+    def server(self, server: str) -> UpstreamServer:
+        """Return one server, for the requests that the pool itself does not have."""
         upstream_server = self._servers.get(server)
         if upstream_server is not None:
             return upstream_server
@@ -334,8 +292,7 @@ class Pool:
             # A process may hold something in memory, for as long as the bridge runs.
             idle_seconds=self._idle_seconds or (None if spec.transport == "stdio" else IDLE_REMOTE),
             remedy=_start_remedy(spec),
-            on_tools_changed=partial(self._tools_changed, upstream_server),
-            on_offers_changed=upstream_server.forget_offers,
+            on_changed=partial(self._lists_changed, upstream_server),
             roots=self._roots_of(spec),
             mode="legacy" if mode == "auto" and upstream_server.legacy else mode,
         )
@@ -343,10 +300,10 @@ class Pool:
         self._tasks.start_soon(self._run_connection, connection, after)
         return connection
 
-    def _tools_changed(self, upstream_server: UpstreamServer) -> None:
-        upstream_server.forget_tools()
+    def _lists_changed(self, upstream_server: UpstreamServer, *lists: ListName) -> None:
+        upstream_server.forget(*lists)
         # A change of a list that was never requested concerns no caller.
-        if upstream_server.listed and self.on_tools_changed is not None:
+        if "tools" in lists and upstream_server.listed and self.on_tools_changed is not None:
             self.on_tools_changed(upstream_server.spec.name)
 
     async def _run_connection(self, connection: Connection, after: anyio.Event | None) -> None:

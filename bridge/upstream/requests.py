@@ -49,6 +49,7 @@ from bridge.upstream.handshake import raw_results
 from bridge.upstream.listing import (
     LISTS,
     Kind,
+    ListMethod,
     cache_seconds,
     is_for_models,
     parse_offers,
@@ -71,6 +72,7 @@ _ANY_RESULT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 Method = (
     Literal["tools/call", "tools/list", "resources/read", "prompts/get", "completion/complete"]
+    | ListMethod
     | task_calls.Method
 )
 
@@ -79,16 +81,13 @@ _REQUESTS: Mapping[Method, Any] = {
     "resources/read": ReadResourceRequest,
     "prompts/get": GetPromptRequest,
     "completion/complete": CompleteRequest,
+    "resources/list": ListResourcesRequest,
+    "resources/templates/list": ListResourceTemplatesRequest,
+    "prompts/list": ListPromptsRequest,
     **dict.fromkeys(get_args(task_calls.Method), task_calls.TaskRequest),
 }
 
-_KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
-
-_LIST_REQUESTS: Mapping[Kind, Any] = {
-    "resources": ListResourcesRequest,
-    "templates": ListResourceTemplatesRequest,
-    "prompts": ListPromptsRequest,
-}
+KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
 
 
 @dataclass(frozen=True)
@@ -105,12 +104,12 @@ class Call:
         answers, state: `inputResponses` and `requestState`; see `client_features.resolve_input`.
     """
 
+    method: Method
     tool: str
     arguments: Mapping[str, Json]
     text: bytes
     what: str
     seconds: float
-    method: Method = "tools/call"
     task: bool = False
     answers: Mapping[str, Json] | None = None
     state: str | None = None
@@ -136,43 +135,28 @@ class Requests:
         self._call_timeout = spec.call_timeout or call_timeout
         self._max_bytes = max_message_bytes
 
-    def prepare_tool_call(
-        self, tool: str, arguments: Mapping[str, Json], timeout: float | None
+    def prepare(
+        self,
+        method: Method,
+        what: str,
+        subject: str,
+        params: Mapping[str, Json],
+        seconds: float | None = None,
     ) -> Call:
-        """Return a `tools/call` with its arguments as JSON.
-
-        Raises:
-            UpstreamError: The arguments cannot be sent.
-        """
-        what = f"tool {tool!r}"
-        return Call(
-            tool=tool,
-            arguments=arguments,
-            text=self._encode_arguments(what, arguments),
-            what=what,
-            seconds=self._call_timeout if timeout is None else timeout,
-        )
-
-    def prepare_request(
-        self, method: Method, what: str, subject: str, params: Mapping[str, Json]
-    ) -> Call:
-        """Return a request of another method with its parameters as JSON.
+        """Return a request with its parameters as JSON.
 
         Args:
             what: The request in messages, as in "resource 'x'".
             subject: The URI or the name.
+            params: Its parameters; for `tools/call` the arguments.
+            seconds: Its timeout, if it is not the one of calls.
 
         Raises:
             UpstreamError: The parameters cannot be sent.
         """
-        return Call(
-            method=method,
-            tool=subject,
-            arguments=params,
-            text=self._encode_arguments(what, params),
-            what=what,
-            seconds=self._call_timeout,
-        )
+        text = self._encode_arguments(what, params)
+        seconds = self._call_timeout if seconds is None else seconds
+        return Call(method, subject, params, text, what, seconds)
 
     async def call(self, connection: Connection, call: Call) -> dict[str, Json]:
         """Send a request and return the result as received, waiting for a task's result.
@@ -181,34 +165,30 @@ class Requests:
             UpstreamError: The server returned no result.
             ExpiredError: The session is lost; the next request gets a new connection.
         """
-        kind = _KINDS.get(call.method)
-        if kind is not None and not supports(connection, kind):
-            msg = f"Server {self._spec.name!r} offers no {LISTS[kind].words}, only tools."
-            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
-        if call.method == "completion/complete" and not _has_capability(connection, "completions"):
-            msg = f"Server {self._spec.name!r} completes no arguments."
-            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+        kind = KINDS.get(call.method)
+        if kind is not None and not connection.declares(kind):
+            raise self._lacking(f"offers no {kind}, only tools")
+        if call.method == "completion/complete" and not connection.declares("completions"):
+            raise self._lacking("completes no arguments")
         if call.method != "tools/call":
             return await self._send(connection, call)
         if call.tool in connection.view_only:
-            msg = f"Server {self._spec.name!r} has {call.what} for its own view, not for programs."
-            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
-        if _has_capability(connection, "tasks", "requests", "tools"):  # since 2025-11-25
+            raise self._lacking(f"has {call.what} for its own view, not for programs")
+        if connection.declares("tasks", "requests", "tools"):  # since 2025-11-25
             if connection.task_required is None:
                 await self.list_tools(connection)
             call = replace(call, task=call.tool in (connection.task_required or ()))
         begun = _caller_time()
 
         async def ask(method: task_calls.Method, params: dict[str, Json]) -> dict[str, Json]:
-            text = self._encode_arguments(call.what, params)
             left = max(0.0, begun + call.seconds - _caller_time())
             if method == "tasks/cancel":
                 left = task_calls.CANCEL_SECONDS
             elif not left:
                 raise self._timed_out(connection, call.what, call.seconds)
-            about = replace(call, method=method, arguments=params, text=text, seconds=left)
+            about = self.prepare(method, call.what, call.tool, params, left)
             try:
-                return await self._send(connection, replace(about, answers=None, state=None))
+                return await self._send(connection, about)
             except ExpiredError as expired:
                 if expired.failure is not None:
                     raise
@@ -220,15 +200,18 @@ class Requests:
         result = await task_calls.await_result(name, call.what, answer, ask, roots=roots)
         return await offload(result, partial(parse_result, result))
 
+    def _lacking(self, what: str) -> ToolCallError:
+        text = f"Server {self._spec.name!r} {what}."
+        return ToolCallError(text, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+
     async def await_update(self, connection: Connection, uri: str, seconds: float | None) -> None:
         """Return when the server notifies a resource's change, or when its connection has ended.
 
         Raises:
             UpstreamError: It has no subscriptions, or sent no notification within `seconds`.
         """
-        if not _has_capability(connection, "resources", "subscribe"):
-            msg = f"Server {self._spec.name!r} does not say when a resource changes."
-            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
+        if not connection.declares("resources", "subscribe"):
+            raise self._lacking("does not say when a resource changes")
         what, seconds = f"resource {uri!r:.300}", self._call_timeout if seconds is None else seconds
         client = connection.client
         assert client is not None
@@ -266,25 +249,13 @@ class Requests:
     async def _send_directly(
         self, connection: Connection, direct: DirectDispatcher, call: Call
     ) -> dict[str, Json]:
-        begun, params = _caller_time(), call.text
+        params = call.text
         if call.method == "tools/call":
-            params = b'{"name":%b,"arguments":%b}' % (_ascii(call.tool).encode(), call.text)
-        if call.method == "tools/call" and call.task:
-            params = b'%b,"task":%b}' % (params[:-1], _encoded(_task(call)).encode())
-        if call.answers is not None or call.state is not None:
-            given = {"inputResponses": call.answers, "requestState": call.state}
-            more = {name: value for name, value in given.items() if value is not None}
-            params = b"%b,%b" % (params[:-1], _encoded(more).encode()[1:])
-        try:
-            return await direct.request(call.method, params, call.seconds, label=call.tool)
-        except anyio.get_cancelled_exc_class():
-            # No response so far; the caller's end says nothing about the server.
-            connection.request_probe(max(0.0, _caller_time() - begun))
-            raise
-        except TimeoutError:
-            raise self._timed_out(connection, call.what, call.seconds, begun) from None
-        except MCPError as error:
-            raise await self._translate_error(connection, call.what, error) from None
+            params = b'{"name":%b,"arguments":%b}' % (_ascii(call.tool).encode(), params)
+        if extras := _extras(call):
+            params = b"%b,%b" % (params[:-1], _encoded(extras).encode()[1:])
+        send = partial(direct.request, call.method, params, call.seconds, label=call.tool)
+        return await self._exchange(connection, call.what, call.seconds, send)
 
     async def list_tools(self, connection: Connection) -> tuple[tuple[Tool, ...], float]:
         """Return the server's tools, and for how many seconds they may be cached.
@@ -300,9 +271,8 @@ class Requests:
             nonlocal fresh
             page = await fetch_page(cursor)
             if connection.modern:
-                fresh = min(
-                    fresh, cache_seconds(page, announced=announces_changes(connection, "tools"))
-                )
+                announced = connection.declares("tools", "list_changed")
+                fresh = min(fresh, cache_seconds(page, announced=announced))
             return page
 
         async def fetch_page(cursor: str | None) -> dict[str, Json]:
@@ -317,8 +287,8 @@ class Requests:
             what = f"{LIST_PREFIX}tools"
             # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
             if connection.direct is not None and not connection.modern:
-                params = _encoded({"cursor": cursor} if cursor else {}).encode()
-                listing = Call("", {}, params, what, seconds, "tools/list")
+                params = {"cursor": cursor} if cursor else {}
+                listing = self.prepare("tools/list", what, "", params, seconds)
                 return await self._send_directly(connection, connection.direct, listing)
             page = await self._send_through_session(connection, what, seconds, send)
             if kept and isinstance(page.get("tools"), list):
@@ -348,21 +318,17 @@ class Requests:
         Raises:
             UpstreamError: The server returned no list.
         """
-        if not supports(connection, kind):
+        if not connection.declares(LISTS[kind].capability):
             return ()
         deadline = anyio.current_time() + self._call_timeout
         what = f"{LIST_PREFIX}{LISTS[kind].words}"
 
         async def fetch(cursor: str | None) -> Mapping[str, Json]:
-            params = PaginatedRequestParams(cursor=cursor) if cursor else None
-            request = _LIST_REQUESTS[kind](params=params)
-
-            async def send(client: Any, _: anyio.CancelScope) -> None:
-                await client.send_request(request, _ANY_RESULT)
-
             # Unlike the list of tools it may take a server long; it is not restarted for that.
             seconds = max(0.0, deadline - anyio.current_time())
-            return await self._send_through_session(connection, what, seconds, send)
+            params = {"cursor": cursor} if cursor else {}
+            page = self.prepare(LISTS[kind].method, what, "", params, seconds)
+            return await self._send(connection, page)
 
         try:
             entries = await read_all_pages(self._spec.name, fetch, LISTS[kind].key)
@@ -381,26 +347,44 @@ class Requests:
     ) -> dict[str, Json]:
         """Send one request through the SDK's session and return its result unparsed."""
         answers: list[dict[str, Json]] = []
-        token, begun = raw_results.set(answers), _caller_time()
+
+        async def ask() -> dict[str, Json]:
+            token = raw_results.set(answers)
+            try:
+                with time_limit(seconds) as limit:
+                    await send(connection.client, limit)
+            except ValidationError as error:
+                logger.debug("server %r: %s has an unusual shape: %s", self._spec.name, what, error)
+            finally:
+                raw_results.reset(token)
+            if not answers:
+                raise TimeoutError
+            return answers[-1]
+
+        return await self._exchange(connection, what, seconds, ask)
+
+    async def _exchange(
+        self,
+        connection: Connection,
+        what: str,
+        seconds: float,
+        send: Callable[[], Awaitable[dict[str, Json]]],
+    ) -> dict[str, Json]:
+        """Return the result of a request; translate the errors of sending it."""
+        begun = _caller_time()
         try:
-            with time_limit(seconds) as limit:
-                await send(connection.client, limit)
+            return await send()
         except anyio.get_cancelled_exc_class():
             # No response so far; the caller's end says nothing about the server.
             connection.request_probe(max(0.0, _caller_time() - begun))
             raise
-        except ValidationError as error:
-            logger.debug("server %r: %s has an unusual shape: %s", self._spec.name, what, error)
+        except TimeoutError:
+            raise self._timed_out(connection, what, seconds, begun) from None
         except MCPError as error:
             raise await self._translate_error(connection, what, error) from None
         except (ValueError, RuntimeError) as error:
             # The SDK raises these before and after sending, so the effect is unknown.
             raise self._unsendable(what, error, doubtful=True) from error
-        finally:
-            raw_results.reset(token)
-        if answers:
-            return answers[-1]
-        raise self._timed_out(connection, what, seconds, begun)
 
     def _timed_out(
         self, connection: Connection, what: str, seconds: float, begun: float = math.inf
@@ -480,34 +464,14 @@ class Requests:
         )
 
 
-def supports(connection: Connection, kind: Kind) -> bool:
-    """Whether the server declares the capability; some never respond to methods they lack."""
-    capabilities = connection.client.server_capabilities if connection.client else None
-    if capabilities is None:
-        return True
-    return (capabilities.prompts if kind == "prompts" else capabilities.resources) is not None
-
-
-def announces_changes(connection: Connection, kind: Kind | Literal["tools"]) -> bool:
-    """Whether the server declares `listChanged` for this list."""
-    capabilities = connection.client.server_capabilities if connection.client else None
-    if capabilities is None:
-        return False
-    found = getattr(capabilities, "resources" if kind == "templates" else kind)
-    return found is not None and found.list_changed is True
-
-
-def _has_capability(connection: Connection, *path: str) -> bool:
-    """Whether the server declares a capability."""
-    found: Any = connection.client.server_capabilities if connection.client else None
-    for name in path:
-        found = getattr(found, name, None)
-    return found is not None and found is not False
-
-
-def _task(call: Call) -> dict[str, Json]:
-    """Return `params.task`: its `ttl` is the call's timeout."""
-    return {"ttl": math.ceil(call.seconds * 1000)}
+def _extras(call: Call) -> dict[str, Json]:
+    """Return the parameters of a call in addition to its own; a task's `ttl` is its timeout."""
+    extras = {
+        "task": {"ttl": math.ceil(call.seconds * 1000)} if call.task else None,
+        "inputResponses": call.answers,
+        "requestState": call.state,
+    }
+    return {name: value for name, value in extras.items() if value is not None}
 
 
 def _caller_time() -> float:
@@ -525,12 +489,7 @@ def _call_request(call: Call, log_level: str) -> Any:
     params: dict[str, Any] = dict(call.arguments)
     if call.method == "tools/call":
         params = {"name": call.tool, "arguments": params}
-        if call.task:
-            params["task"] = _task(call)
-    if call.answers is not None:
-        params["inputResponses"] = dict(call.answers)
-    if call.state is not None:
-        params["requestState"] = call.state
+    params |= _extras(call)
     if log_level:
         params["_meta"] = {LOG_LEVEL_META_KEY: log_level}
     return _REQUESTS[call.method].model_validate(

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import anyio
 from mcp import ClientSession
@@ -43,10 +43,10 @@ from bridge.upstream.client_features import (
     current_caller,
     resolve_input,
 )
-from bridge.upstream.connection import PROBE_SECONDS, Connection
+from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
 from bridge.upstream.failure import lost_error
-from bridge.upstream.listing import MIN_CACHE_SECONDS, Kind, suggestion
-from bridge.upstream.requests import Call, ExpiredError, Requests, announces_changes
+from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
+from bridge.upstream.requests import KINDS, Call, ExpiredError, Method, Requests
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 _MAX_READ = 4_000  # Characters of a server's `instructions` that are searched for it.
@@ -233,17 +233,14 @@ class UpstreamServer:
             else:
                 self._connection.stop()
 
-    def forget_tools(self) -> None:
-        """Drop the cached list of tools."""
-        self._changes += 1
-        self._tools = None
-
-    def forget_offers(self, kind: Literal["resources", "prompts"]) -> None:
-        """Drop the cached lists of resources and their templates, or of prompts."""
+    def forget(self, *lists: ListName) -> None:
+        """Drop the cached lists of tools, of resources and their templates, or of prompts."""
+        if "tools" in lists:
+            self._changes += 1
+            self._tools = None
         self._offer_changes += 1
-        self._offers.pop(kind, None)
-        if kind == "resources":
-            self._offers.pop("templates", None)
+        for kind in [kind for kind in self._offers if LISTS[kind].capability in lists]:
+            del self._offers[kind]
 
     @property
     def listed(self) -> bool:
@@ -266,7 +263,7 @@ class UpstreamServer:
     def stop_if_unused(self) -> None:
         """Close a connection that was used only for listing; the next request makes a new one."""
         if self._connection is not None and self._connection.stop_if_unused():
-            self.forget_tools()
+            self.forget("tools")
 
     async def start(self) -> None:
         """Connect, and return when it is ready."""
@@ -302,10 +299,9 @@ class UpstreamServer:
         async with self._use() as connection:
             before = self._offer_changes
             found = await self._requests.list_offers(connection, kind)
-            kept = (
-                connection.cacheable and connection.usable and announces_changes(connection, kind)
-            )
-            if kept and before == self._offer_changes:
+            announced = connection.declares(LISTS[kind].capability, "list_changed")
+            cacheable = connection.cacheable and connection.usable and announced
+            if cacheable and before == self._offer_changes:
                 self._offers[kind] = found
             return found
 
@@ -376,22 +372,34 @@ class UpstreamServer:
                 "configuration leaves it out."
             )
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
-        result = await self._call_until_complete(
-            self._requests.prepare_tool_call(tool, arguments, timeout)
-        )
+        what = f"tool {tool!r}"
+        call = self._requests.prepare("tools/call", what, tool, arguments, timeout)
+        result = await self._call_until_complete(call)
         if not isinstance(result.get("content"), list):
             result["content"] = []
         if self._connection is not None and self._connection.rootless:
             explain_missing_roots(result)
         return result
 
-    async def read_resource(self, uri: str) -> dict[str, Json]:
-        """Read a resource and return the result as the server sent it."""
-        what, params = f"resource {uri!r:.300}", {"uri": uri}
-        call = self._requests.prepare_request("resources/read", what, uri, params)
-        return await self._call_or_suggest(call, "resources")
+    async def request(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
+        """Read a resource, get a prompt or complete an argument; return the server's own result.
 
-    async def watch_resource(self, uri: str, *, timeout: float | None) -> dict[str, Json]:
+        An error about a resource or a prompt suggests similar names.
+        """
+        kind = KINDS.get(method)
+        subject = params[LISTS[kind].identity] if kind else params["argument"]["name"]
+        what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
+        call = self._requests.prepare(method, what, subject if kind else "", params)
+        try:
+            return await self._call_until_complete(call)
+        except ToolCallError as error:
+            refusal = error
+        with suppress(UpstreamError):
+            if kind and (similar := suggestion(kind, subject, await self.offers(kind))):
+                refusal.message += f". {similar}"
+        raise refusal
+
+    async def watch_resource(self, uri: str, *, timeout: float | None = None) -> dict[str, Json]:
         """Wait until a resource changes, and read it."""
 
         async def wait() -> None:
@@ -399,36 +407,7 @@ class UpstreamServer:
                 await self._requests.await_update(connection, uri, timeout)
 
         await self._with_retry(wait, lists=True)
-        return await self.read_resource(uri)
-
-    async def complete(self, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the server's CompleteResult for an argument, as the server sent it."""
-        what = f"completion of {params['argument']['name']!r:.300}"
-        call = self._requests.prepare_request("completion/complete", what, "", params)
-        return await self._call_until_complete(call)
-
-    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Json]:
-        """Get a prompt and return the result as the server sent it."""
-        params = {"name": name, "arguments": dict(arguments)}
-        call = self._requests.prepare_request("prompts/get", f"prompt {name!r:.300}", name, params)
-        return await self._call_or_suggest(call, "prompts")
-
-    async def _call_or_suggest(self, call: Call, kind: Kind) -> dict[str, Json]:
-        """Return the result; an error suggests names that are similar to the one requested."""
-        try:
-            return await self._call_until_complete(call)
-        except ToolCallError as error:
-            refusal = error
-        try:
-            help_text = suggestion(kind, call.tool, await self.offers(kind))
-        except UpstreamError:
-            help_text = ""
-        raise ToolCallError(
-            f"{refusal.message}. {help_text}" if help_text else refusal.message,
-            server=self.spec.name,
-            rpc_code=refusal.rpc_code,
-            data=refusal.data,
-        )
+        return await self.request("resources/read", {"uri": uri})
 
     async def _call_until_complete(self, call: Call) -> dict[str, Json]:
         async def send(call: Call) -> dict[str, Json]:
@@ -505,9 +484,7 @@ class UpstreamServer:
             )
         if connection is None or not connection.usable:
             if connection is None or not connection.idle:
-                self.forget_tools()
-                self.forget_offers("resources")
-                self.forget_offers("prompts")
+                self.forget(*get_args(ListName))
             self._connections_made += 1
             self._connection_number = next(_CONNECTION_NUMBERS)
             previous = connection.ended if connection and not connection.ended.is_set() else None

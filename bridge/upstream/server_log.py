@@ -12,7 +12,6 @@ import logging
 import os
 import re
 from pathlib import Path
-from types import TracebackType
 
 logger = logging.getLogger(__name__)
 
@@ -89,12 +88,7 @@ class ServerLog:
             logger.warning("no log file for this server: %s", error)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._close()
 
     def write(self, data: bytes) -> None:

@@ -27,19 +27,15 @@ class ResourceUpdates:
     def __init__(self) -> None:
         self._waiting: dict[str, set[anyio.Event]] = {}
 
-    def updated(self, uri: str) -> None:
-        """Wake the tasks that wait for this resource or for one that contains it."""
-        for watched in [each for each in self._waiting if uri.startswith(each)]:
-            self._wake(watched)
+    def wake(self, changed: str | None = None) -> None:
+        """Wake the tasks that wait for this resource or for one that contains it.
 
-    def end(self) -> None:
-        """Wake all tasks: the connection has ended, and the resources may have changed."""
-        for watched in self._waiting:
-            self._wake(watched)
-
-    def _wake(self, watched: str) -> None:
-        for event in self._waiting[watched]:
-            event.set()
+        Without one wake all: the connection has ended, and the resources may have changed.
+        """
+        for watched, events in self._waiting.items():
+            if changed is None or changed.startswith(watched):
+                for event in events:
+                    event.set()
 
     async def wait(self, client: ClientSession, uri: str) -> None:
         """Return when a resource has changed, or when the subscription has ended.

@@ -130,7 +130,7 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
         assert await servers.load_unknown(servers.names(), fresh=True) == {}
         await until(lambda: servers.pool.state("asked").state == "idle")
         for name in ("loaded", "called"):
-            servers.pool.stop_if_unused(name)
+            servers.pool.server(name).stop_if_unused()
         assert servers.pool.state("called").state == "ready"
         assert "echo" in names(servers, "called")
         assert servers.pool.state("loaded").pid is None or starts(tmp_path) == 3

@@ -164,8 +164,8 @@ async def test_what_the_policy_denies_is_started_by_nothing(
         assert isinstance(errors["log"], CallDeniedError)
         requests = (
             engine.servers.pool.start("log"),
-            engine.servers.pool.offers("log", "resources"),
-            engine.servers.pool.read_resource("log", "a:b"),
+            engine.servers.pool.server("log").offers("resources"),
+            engine.servers.pool.server("log").request("resources/read", {"uri": "a:b"}),
             engine.servers.pool.call_tool("log", "create", {}),
             engine.servers.ensure_current("log"),
             _run(engine),

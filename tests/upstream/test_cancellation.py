@@ -124,7 +124,6 @@ async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig
             call_timeout=PATIENCE_SECONDS,
             idle_seconds=None,
             remedy="",
-            on_tools_changed=lambda: None,
         )
         run = CancelAtAwait(connection.run(None), number)
         with anyio.fail_after(PATIENCE_SECONDS):

@@ -384,7 +384,7 @@ async def test_tokens_do_not_follow_a_redirect(rig: Rig, logins: Logins, fake: G
         fake.authority.expire()
         fake.replaced["/token"] = RedirectResponse(f"{other.origin}/token", 307)
         async with rig.pool(spec, logins=logins) as pool:
-            with pytest.raises(LoginRequiredError):
+            with pytest.raises(ServerStartError, match="login is kept, but .* status 307"):
                 await pool.start("server")
         del fake.replaced["/token"]
         fake.replaced["/mcp"] = RedirectResponse(other.url, 307)

@@ -73,9 +73,9 @@ async def lists(pool: Pool) -> int:
 async def kept(pool: Pool, kind: Kind) -> None:
     """Return once a list is kept; the server's notices may take a moment to be subscribed to."""
     with anyio.fail_after(PATIENCE_SECONDS):
-        while await pool.offers("server", kind) is not await pool.offers(  # noqa: ASYNC110
-            "server", kind
-        ):
+        while await pool.server("server").offers(kind) is not await pool.server(  # noqa: ASYNC110
+            "server"
+        ).offers(kind):
             await anyio.sleep(LOOK_SECONDS)
 
 
@@ -83,14 +83,14 @@ async def listed(pool: Pool, kind: Kind, wanted: dict[str, str]) -> None:
     """Return once something is listed: the server's notice comes beside its answer."""
     with anyio.fail_after(PATIENCE_SECONDS):
         while not any(  # noqa: ASYNC110 - another process brings it about
-            wanted.items() <= entry.items() for entry in await pool.offers("server", kind)
+            wanted.items() <= entry.items() for entry in await pool.server("server").offers(kind)
         ):
             await anyio.sleep(LOOK_SECONDS)
 
 
 async def test_all_pages_of_resources_are_listed_once_until_they_change(library: Pool) -> None:
     """A server that says when they change is not asked again before it does."""
-    resources = await library.offers("server", "resources")
+    resources = await library.server("server").offers("resources")
     assert [entry["uri"] for entry in resources][-1] == "books://both"
     assert resources[0] == {
         "uri": "books://index",
@@ -99,7 +99,7 @@ async def test_all_pages_of_resources_are_listed_once_until_they_change(library:
     }
     await kept(library, "resources")
     asked = await lists(library)
-    assert await library.offers("server", "resources") == resources
+    assert await library.server("server").offers("resources") == resources
     assert await lists(library) == asked
     await library.call_tool("server", "add_book", {})
     await listed(library, "resources", {"uri": "books://new", "name": "new"})
@@ -107,9 +107,9 @@ async def test_all_pages_of_resources_are_listed_once_until_they_change(library:
 
 async def test_templates_and_prompts_are_listed(library: Pool) -> None:
     """With what it takes to use them."""
-    (template,) = await library.offers("server", "templates")
+    (template,) = await library.server("server").offers("templates")
     assert template["uriTemplate"] == "books://{title}/pages{?from,to}"
-    prompts = await library.offers("server", "prompts")
+    prompts = await library.server("server").offers("prompts")
     assert prompts == (
         {
             "name": "review",
@@ -127,9 +127,11 @@ async def test_templates_and_prompts_are_listed(library: Pool) -> None:
 
 async def test_resources_and_prompts_are_fetched(library: Pool) -> None:
     """As the server sent them."""
-    read = await library.read_resource("server", "books://emma")
+    read = await library.server("server").request("resources/read", {"uri": "books://emma"})
     assert read["contents"][0]["text"] == "[Emma](x) is a book."
-    prompt = await library.get_prompt("server", "review", {"title": "Emma"})
+    prompt = await library.server("server").request(
+        "prompts/get", {"name": "review", "arguments": {"title": "Emma"}}
+    )
     assert prompt["description"] == "A review"
     assert [message["role"] for message in prompt["messages"]][:2] == ["user", "assistant"]
 
@@ -138,22 +140,22 @@ async def test_a_misspelt_name_is_answered_with_the_nearest(library: Pool) -> No
     """So that whoever wrote it can mend it; of a known prompt the arguments are told."""
     wrong = r"Server 'server', resource 'books://ema'.* Did you mean 'books://emma'"
     with pytest.raises(ToolCallError, match=wrong):
-        await library.read_resource("server", "books://ema")
+        await library.server("server").request("resources/read", {"uri": "books://ema"})
     with pytest.raises(ToolCallError, match=r"prompt 'reviews'.* Did you mean 'review'\?"):
-        await library.get_prompt("server", "reviews", {})
+        await library.server("server").request("prompts/get", {"name": "reviews", "arguments": {}})
     with pytest.raises(ToolCallError, match=r"Its arguments: title \(required\), stars\."):
-        await library.get_prompt("server", "review", {})
+        await library.server("server").request("prompts/get", {"name": "review", "arguments": {}})
 
 
 async def test_a_server_without_resources_says_so_and_is_not_asked(rig: Rig) -> None:
     """Some answer nothing at all to what they do not know."""
     async with rig.pool(rig.spec(sys.executable, WORKSHOP)) as pool:
-        assert await pool.offers("server", "resources") == ()
-        assert await pool.offers("server", "prompts") == ()
+        assert await pool.server("server").offers("resources") == ()
+        assert await pool.server("server").offers("prompts") == ()
         with pytest.raises(ToolCallError, match="offers no resources, only tools"):
-            await pool.read_resource("server", "a://b")
+            await pool.server("server").request("resources/read", {"uri": "a://b"})
         with pytest.raises(ToolCallError, match="offers no prompts, only tools"):
-            await pool.get_prompt("server", "a", {})
+            await pool.server("server").request("prompts/get", {"name": "a", "arguments": {}})
 
 
 async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(rig: Rig) -> None:
@@ -186,7 +188,7 @@ async def test_an_argument_is_completed_with_what_is_known_of_the_others(library
     argument = {"name": "title", "value": "E"}
     for ref in ({"type": "ref/prompt", "name": "review"}, {"type": "ref/resource", "uri": "b://x"}):
         wanted = {"ref": ref, "argument": argument, "context": {"arguments": {"stars": "5"}}}
-        found = await library.complete("server", wanted)
+        found = await library.server("server").request("completion/complete", wanted)
         about = ref.get("name") or ref["uri"]
         assert found["completion"]["values"] == ["Emma", f"{about}?stars"]
 
@@ -194,11 +196,11 @@ async def test_an_argument_is_completed_with_what_is_known_of_the_others(library
 async def test_whoever_watches_a_resource_gets_what_it_holds_after_a_change(library: Pool) -> None:
     """The server is asked to tell no longer than somebody watches."""
     with pytest.raises(CallTimeoutError, match="did not change within 0.2 s"):
-        await library.watch_resource("server", "books://draft", timeout=0.2)
+        await library.server("server").watch_resource("books://draft", timeout=0.2)
     found: list[str] = []
 
     async def watch() -> None:
-        result = await library.watch_resource("server", "books://draft")
+        result = await library.server("server").watch_resource("books://draft")
         found.append(result["contents"][0]["text"])
 
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -218,9 +220,9 @@ async def test_a_server_without_such_is_asked_for_neither(rig: Rig) -> None:
     async with rig.pool(rig.spec(sys.executable, WORKSHOP)) as pool:
         about = {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "y"}}
         with pytest.raises(ToolCallError, match="completes no arguments"):
-            await pool.complete("server", about)
+            await pool.server("server").request("completion/complete", about)
         with pytest.raises(ToolCallError, match="does not say when a resource changes"):
-            await pool.watch_resource("server", "x://y")
+            await pool.server("server").watch_resource("x://y")
 
 
 @pytest.mark.full
@@ -236,10 +238,12 @@ async def test_a_real_server_completes_and_tells_of_changes(rig: Rig) -> None:
             "argument": {"name": "name", "value": "A"},
             "context": {"arguments": {"department": "Engineering"}},
         }
-        assert (await pool.complete("server", wanted))["completion"]["values"] == ["Alice"]
+        assert (await pool.server("server").request("completion/complete", wanted))["completion"][
+            "values"
+        ] == ["Alice"]
         await pool.call_tool("server", "toggle-subscriber-updates", {})
         uri = "demo://resource/dynamic/text/1"
-        result = await pool.watch_resource("server", uri, timeout=30)
+        result = await pool.server("server").watch_resource(uri, timeout=30)
         assert result["contents"][0]["uri"] == uri
 
 
@@ -251,17 +255,23 @@ async def test_a_real_server_s_resources_and_prompts(rig: Rig) -> None:
     path = f"{node.parent}{os.pathsep}{os.environ['PATH']}"
     spec: ServerSpec = rig.spec(str(node), str(EVERYTHING), "stdio", env={"PATH": path})
     async with rig.pool(spec) as pool:
-        resources = await pool.offers("server", "resources")
-        text = await pool.read_resource("server", resources[0]["uri"])
+        resources = await pool.server("server").offers("resources")
+        text = await pool.server("server").request("resources/read", {"uri": resources[0]["uri"]})
         assert len(text["contents"][0]["text"]) > 100
-        templates = await pool.offers("server", "templates")
+        templates = await pool.server("server").offers("templates")
         uri = next(t["uriTemplate"] for t in templates if "/blob/" in t["uriTemplate"])
-        blob = await pool.read_resource("server", uri.replace("{resourceId}", "7"))
+        blob = await pool.server("server").request(
+            "resources/read", {"uri": uri.replace("{resourceId}", "7")}
+        )
         assert blob["contents"][0]["blob"]
-        prompt = await pool.get_prompt("server", "args-prompt", {"city": "Rome"})
+        prompt = await pool.server("server").request(
+            "prompts/get", {"name": "args-prompt", "arguments": {"city": "Rome"}}
+        )
         assert "Rome" in prompt["messages"][0]["content"]["text"]
         with pytest.raises(ToolCallError, match="Did you mean 'simple-prompt'"):
-            await pool.get_prompt("server", "simple_prompt", {})
+            await pool.server("server").request(
+                "prompts/get", {"name": "simple_prompt", "arguments": {}}
+            )
 
 
 def test_entries_that_make_no_sense_are_left_out_and_texts_are_cut() -> None:
