@@ -54,6 +54,7 @@ class ServerEntry:
         tools: In the server's order, each name once.
         known: Whether its tools are known; if not, `tools` is empty.
         loaded: Whether the current run has it as `mcp_<alias>`.
+        changing: Whether it announces changes of its tools, as when a call adds some.
         twin: Alias of an earlier server with the same tools; see `mark_twins`.
     """
 
@@ -63,6 +64,7 @@ class ServerEntry:
     tools: tuple[ToolEntry, ...] = ()
     known: bool = False
     loaded: bool = False
+    changing: bool = False
     twin: str = ""
 
     def named(self, tool: str) -> ToolEntry | None:

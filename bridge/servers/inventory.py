@@ -56,6 +56,7 @@ class ToolInventory:
         self._all: tuple[ServerEntry, ...] | None = None
         self._initial: tuple[ServerEntry, ...] | None = None
         self._discovered: list[dict[str, Any]] | None = None
+        self._changing: set[str] = set()
         self._stubs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     @property
@@ -88,7 +89,7 @@ class ToolInventory:
             {name: listing.tools for name, listing in listings.items()},
         )
         for name, listing in listings.items():
-            self.describe(name, listing.info.get("about", ""))
+            self.describe(name, listing.info)
 
     def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
         """Replace all servers and their known tools; aliases depend on the whole set."""
@@ -98,11 +99,20 @@ class ToolInventory:
         self._descriptions = {name: clear(text) for name, text in descriptions.items()}
         self._positions = {name: position for position, name in enumerate(descriptions)}
         self._tools = dict(tools)
+        self._changing.clear()
         self._redacted.clear()
         self._drop_all()
 
-    def describe(self, name: str, about: str) -> None:
-        """Set a server's own description, if the configuration has none and it is new."""
+    def describe(self, name: str, info: Mapping[str, str]) -> None:
+        """Set a server's own description, if the configuration has none and it is new.
+
+        Args:
+            info: As in `ServerState.server_info`.
+        """
+        about = info.get("about", "")
+        if info.get("changes") and name not in self._changing:
+            self._changing.add(name)
+            self._drop(name)
         if not about or self._descriptions.get(name) != "":
             return
         self._descriptions = {**self._descriptions, name: self._redactor.text(about)}
@@ -209,6 +219,7 @@ class ToolInventory:
             description=self._descriptions[name],
             tools=tool_entries(self.tools(name) or (), recall),
             known=name in self._tools,
+            changing=name in self._changing,
         )
 
     def entries(self, *, loaded: Collection[str] = ()) -> tuple[ServerEntry, ...]:

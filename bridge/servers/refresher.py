@@ -241,7 +241,7 @@ class Lister:
             return
         changed, now = self._inventory.update(spec.name, tools), time.time()
         info = dict(self._pool.state(spec.name).server_info)
-        self._inventory.describe(spec.name, info.get("about", ""))
+        self._inventory.describe(spec.name, info)
         listing = self.listings[spec.name] = Listing(
             server=spec.name,
             tools=tools,

@@ -45,7 +45,7 @@ class Listing:
 
     Attributes:
         server: The server's own name in the configuration.
-        info: The server's own name, version and description, and the protocol in use.
+        info: As in `ServerState.server_info`.
         listed_at: Seconds since the epoch.
         start_seconds: Time to start the server and list; None if it was running already.
         form: Version of this format; others are ignored.

@@ -129,8 +129,8 @@ class ServerState:
         line: What its process wrote last to its stderr, while it starts.
         pid: Its process, for stdio.
         tool_count: None until its tools have been listed.
-        server_info: Its `name` and `version`, the `protocol` revision in use, and `about`, its
-            introduction.
+        server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
+            introduction), and `changes`: "tools" if it announces changes of those.
         restarts: Connections made after the first.
     """
 
@@ -535,5 +535,6 @@ def _server_info(connection: Connection) -> dict[str, str]:
         "version": info.version if info else "",
         "protocol": client.protocol_version or "",
         "about": introduction(client),
+        "changes": "tools" if connection.declares("tools", "list_changed") else "",
     }
     return {key: value for key, value in facts.items() if value}

@@ -68,6 +68,19 @@ async def test_a_tool_that_is_not_listed_is_looked_for_once_more(
         assert "grown" in str((await _run(engine, code)).result)
 
 
+async def test_a_tool_that_a_call_of_the_program_adds_is_called_by_its_name(
+    opened: Opener, finder: ListFinder
+) -> None:
+    """The check only notes that it is missing, if its server announces changes."""
+    grown = "(await runtime.call_tool('raw', 'grown', {'a': 1}))['a']"
+    finder.specs = (replace(workshop("raw"), args=(str(TOOLBOX.with_name("raw.py")), "")),)
+    async with opened() as engine:
+        # No call before it can have added the tool.
+        assert _rules(await _run(engine, grown)) == [(1, "unknown-tool", "deny")]
+        result = await _run(engine, f"await mcp_raw.grow()\n{grown}")
+    assert (result.result, result.usage.tool_calls) == (1, 2)
+
+
 async def test_no_sandbox_is_spent_on_a_program_whose_servers_are_known(
     opened: Opener, backend: FakeBackend
 ) -> None:

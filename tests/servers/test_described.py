@@ -80,7 +80,7 @@ async def test_a_server_of_which_the_configuration_says_nothing_introduces_itsel
     """In its own words, to be remembered for the next session; the user's words come first."""
     finder.specs = (replace(workshop("silent"), description=""), workshop("described"))
     await engine.servers.refresh()
-    engine.servers.inventory.describe("silent", "It makes things.")
-    engine.servers.inventory.describe("described", "It makes things.")
+    engine.servers.inventory.describe("silent", {"about": "It makes things."})
+    engine.servers.inventory.describe("described", {"about": "It makes things."})
     entries = engine.servers.inventory.initial_entries()
     assert [entry.description for entry in entries] == ["It makes things.", "A workshop"]

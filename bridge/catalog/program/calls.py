@@ -57,6 +57,7 @@ class CallRules:
         self._report = report
         self._reader = CallReader(survey, symbols)
         self._seconds_left = SECONDS_FOR_VALUES
+        self._called: set[str] = set()
         names = [node.id for node, _ in survey.each(ast.Name)]
         names += [node.attr for node, _ in survey.each(ast.Attribute)]
         self._introspects = not _INTROSPECTIVE.isdisjoint(names)
@@ -106,6 +107,7 @@ class CallRules:
             severity = self._survey.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
         elif symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
+            self._called.add(symbol.server.name)
             severity = self._survey.raises(context, "ArgumentsError", later=later)
             parameters = self._reader.parameters(symbol.tool)
             signature = partial(call_signature, symbol.server.alias, symbol.tool)
@@ -131,9 +133,13 @@ class CallRules:
             # It may return the error instead, or the program finds out what there is.
             severity = "note"
         if call.entry is None:
+            if call.server.changing and call.server.name in self._called:
+                # A call before this one may make the server add it.
+                severity = "note"
             message = partial(no_tool, call.server, call.tool, by_name=True)
             self._report.add(node, "unknown-tool", severity, message)
-        elif call.given is not None:
+        self._called.add(call.server.name)
+        if call.entry is not None and call.given is not None:
             label = f"{call.server.name}.{call.entry.tool.name}"
             parameters = self._reader.parameters(call.entry)
             signature = partial(call_signature, call.server.alias, call.entry)
