@@ -324,20 +324,16 @@ class Connection:
             self.ended.set()
 
     async def _connect_with_fallback(self) -> None:
-        first = self.endpoint
         try:
             await self._connect()
         except Exception:
-            second = first.alternative()
-            if self.client is not None or second is None:
+            if self.client is not None or not self.endpoint.fall_back():
                 raise
-            self.endpoint = second
             try:
                 await self._connect()
             except Exception as error:
                 logger.debug("server %r: HTTP+SSE failed too: %r", self.spec.name, error)
             if self.client is None:
-                self.endpoint = first
                 raise
 
     async def _connect(self) -> None:

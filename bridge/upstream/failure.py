@@ -60,9 +60,6 @@ LIST_PREFIX = "the list of its "
 
 _SDK_CLOSED = "Connection closed"
 
-_NOT_A_RESPONSE = ("server answered a request with 202", "Failed to parse")
-"""How the SDK's texts begin where a request was accepted, but the HTTP body was no response."""
-
 
 def causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception, its causes and the members of groups, outermost first."""
@@ -226,9 +223,10 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         )
     if refusal is not None and not refusal.status:
         return lost_error(server, f"{refusal.text}.".capitalize(), sent=refusal.sent)
-    doubtful = refusal.doubtful if refusal and not refusal.own else _is_doubtful(error)
     by_http = refusal is not None and not refusal.own
-    by_tool = what.startswith("tool ") and not by_http and _is_of_tool(spec, error)
+    of_tool = error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
+    # Many servers report that the tool itself failed as an error of the protocol.
+    by_tool = what.startswith("tool ") and not by_http and of_tool
     if refusal is not None and by_http:
         text = f"Server {server!r} answered {what} with {refusal}."
     elif by_tool:
@@ -244,16 +242,9 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         server=server,
         rpc_code=error.code,
         data=data,
-        doubtful=doubtful,
+        doubtful=refusal.doubtful if refusal and by_http else _is_doubtful(error),
         by_tool=by_tool,
     )
-
-
-def _is_of_tool(spec: ServerSpec, error: MCPError) -> bool:
-    """Whether the tool itself failed: many servers report that as an error of the protocol."""
-    if spec.transport != "stdio" and error.message.startswith(_NOT_A_RESPONSE):
-        return False
-    return error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
 
 
 def _is_doubtful(error: MCPError) -> bool:
@@ -262,9 +253,8 @@ def _is_doubtful(error: MCPError) -> bool:
     True if the error may not be the server's own: a body that is no response, or a proxy's error
     about a closed or slow connection.
     """
-    if error.message.startswith(_NOT_A_RESPONSE) or error.code in (PARSE_ERROR, REQUEST_TIMEOUT):
-        return True
-    return error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
+    closed = error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
+    return closed or error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
 
 
 def shown_url(spec: ServerSpec) -> str:
@@ -294,16 +284,18 @@ def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
     The model sees the message and nothing else of it, so that what the user has to do about a
     login stands there; what concerns the configuration does not.
     """
-    where = f"It is expected at {shown_url(spec)}."
     ask = f"Ask the user to run: {login_command(spec.name)}"
     entry = f"`headers` in {spec.source.path}"
+
+    def fail(text: str, remedy: str) -> ServerStartError:
+        where = f"It is expected at {shown_url(spec)}."
+        text = f"Server {spec.name!r} {text}."
+        return ServerStartError(text, server=spec.name, host_detail=where, remedy=remedy)
+
     if refused.sets_authorization:
-        return ServerStartError(
-            f"Server {spec.name!r} refused the Authorization header of its configuration: it "
-            f"answered with {refused}.",
-            server=spec.name,
-            host_detail=where,
-            remedy=f"Renew it in {entry}; or take it out and run: {login_command(spec.name)}",
+        return fail(
+            f"refused the Authorization header of its configuration: it answered with {refused}",
+            f"Renew it in {entry}; or take it out and run: {login_command(spec.name)}",
         )
     if refused.insufficient_scope:
         more = f" ({refused.scope})" if refused.scope else ""
@@ -311,24 +303,19 @@ def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
         return LoginRequiredError(text, server=spec.name)
     if refused.status == httpx2.codes.FORBIDDEN and not refused.challenged:
         who = "the account that is logged in" if refused.logged_in else "the bridge"
-        return ServerStartError(
-            f"Server {spec.name!r} does not let {who} do this: it answered with {refused}.",
-            server=spec.name,
-            host_detail=where,
-            remedy="" if refused.logged_in else f"If it takes a token, give that in {entry}.",
-        )
+        remedy = "" if refused.logged_in else f"If it takes a token, give that in {entry}."
+        return fail(f"does not let {who} do this: it answered with {refused}", remedy)
     if refused.logged_in and refused.login_problem:
-        text = (
-            f"Server {spec.name!r} cannot be used: its login is kept, but {refused.login_problem}."
-        )
-        return ServerStartError(text, server=spec.name, remedy="Run this again later.")
-    detail = f"(There is a login, but {refused.login_problem}.)" if refused.login_problem else ""
-    if refused.challenged or refused.logged_in:
-        text = f"Server {spec.name!r} wants you to log in. {ask}"
-        return LoginRequiredError(text, server=spec.name, host_detail=detail)
+        kept = f"cannot be used: its login is kept, but {refused.login_problem}"
+        return fail(kept, "Run this again later.")
+    wants, remedy = "wants you to log in", ""
+    if not refused.challenged and not refused.logged_in:
+        wants = f"wants authorization: it answered with {refused}"
+        remedy = f"(If it takes a token instead, give that in {entry}, for example "
+        remedy += '"Authorization": "Bearer ${TOKEN}".)'
     return LoginRequiredError(
-        f"Server {spec.name!r} wants authorization: it answered with {refused}. {ask}",
+        f"Server {spec.name!r} {wants}. {ask}",
         server=spec.name,
-        remedy=f"(If it takes a token instead, give that in {entry}, for example "
-        '"Authorization": "Bearer ${TOKEN}".)',
+        host_detail=refused.login_problem and f"(There is a login, but {refused.login_problem}.)",
+        remedy=remedy,
     )

@@ -256,6 +256,8 @@ class CappedClient(WebClient):
             )
         if answers is not None and not events and response.is_success:
             response.headers["content-type"] = "application/json"
+            # The SDK does not read the body of a response with status 202.
+            response.status_code = httpx2.codes.OK
         return response
 
     def _heard(self) -> None:
@@ -336,7 +338,6 @@ class HttpEndpoint(Endpoint):
 
     Args:
         logins: The user's logins; None to send no tokens.
-        owner: The server whose login is used, if `spec` is a variant of it.
     """
 
     def __init__(
@@ -345,14 +346,12 @@ class HttpEndpoint(Endpoint):
         *,
         max_message_bytes: int,
         logins: Logins | None = None,
-        owner: ServerSpec | None = None,
     ) -> None:
-        self._spec = spec
-        self._owner = owner or spec
+        # Changed by `fall_back`; the login is the one of the definition.
+        self._spec = self._owner = spec
         self._max_bytes = max_message_bytes
         self._logins = logins
         self._client: CappedClient | None = None
-        self._end_report = ""
 
     @property
     def refusal(self) -> Refusal | None:
@@ -374,8 +373,8 @@ class HttpEndpoint(Endpoint):
         """Streamable HTTP or event streams."""
         return self._spec.transport
 
-    def alternative(self) -> HttpEndpoint | None:
-        """Return the HTTP+SSE transport if the server refused Streamable HTTP; else None.
+    def fall_back(self) -> bool:
+        """Change to HTTP+SSE if the server refused Streamable HTTP; return whether it did so.
 
         As the specification says for older servers. Many entries have such a server's URL without
         its transport.
@@ -383,17 +382,9 @@ class HttpEndpoint(Endpoint):
         status = self.refusal.status if self.refusal else None
         # A server that only supports HTTP+SSE answers so to a POST.
         if self._spec.transport != "http" or status not in {400, 404, 405}:
-            return None
-        return HttpEndpoint(
-            replace(self._spec, transport="sse"),
-            max_message_bytes=self._max_bytes,
-            logins=self._logins,
-            owner=self._owner,
-        )
-
-    def end_report(self) -> str:
-        """Return how the connection ended, in sentences; may be empty."""
-        return self._end_report
+            return False
+        self._spec = replace(self._spec, transport="sse")
+        return True
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:
@@ -516,8 +507,7 @@ def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
 
 def _same_origin(url: str, endpoint: str) -> str:
     target = httpx2.URL(urljoin(url, endpoint))
-    base = httpx2.URL(url)
-    if (base.scheme, base.host, base.port) != (target.scheme, target.host, target.port):
+    if not same_origin(target, httpx2.URL(url)):
         msg = f"the server wants messages posted to another origin: {target}"
         raise httpx2.RemoteProtocolError(msg)
     return str(target)

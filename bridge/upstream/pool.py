@@ -205,13 +205,6 @@ class Pool:
         """Return every server's current state."""
         return MappingProxyType({name: s.state() for name, s in self._servers.items()})
 
-    def connection_epoch(self, server: str) -> tuple[int, int] | None:
-        """Return a server's connection number and count of tool changes; None if not connected.
-
-        A tool list is valid for calls only while this value stays the same.
-        """
-        return self.server(server).connection_epoch
-
     async def start(self, server: str) -> None:
         """Start a server and wait until it is ready for calls."""
         await self.server(server).start()
