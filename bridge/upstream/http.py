@@ -20,7 +20,7 @@ import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin
@@ -74,6 +74,7 @@ class OversizeBody(httpx2.StreamError):
     """A response's body is beyond the cap. The SDK turns it into an error of the one request."""
 
 
+@dataclass(eq=False, repr=False)
 class _PlainStream(httpx2.AsyncByteStream):
     """A response's body, decompressed.
 
@@ -84,33 +85,25 @@ class _PlainStream(httpx2.AsyncByteStream):
         heard: Called with each chunk.
     """
 
-    def __init__(
-        self,
-        inner: httpx2.AsyncByteStream,
-        limit: int,
-        encoding: str,
-        answers: RequestId | None,
-        heard: Callable[[], None],
-    ) -> None:
-        self._inner = inner
-        self._limit = limit
-        self._encoding = encoding
-        self._answers = answers
-        self._heard = heard
+    inner: httpx2.AsyncByteStream
+    limit: int
+    encoding: str
+    answers: RequestId | None
+    heard: Callable[[], None]
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         inflate = None
-        if self._encoding in ("gzip", "x-gzip", "deflate"):
+        if self.encoding in ("gzip", "x-gzip", "deflate"):
             inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        elif self._encoding not in ("", "identity"):
+        elif self.encoding not in ("", "identity"):
             raise httpx2.StreamError("The body is compressed, which was not asked for.")
-        async for chunk in self._inner:
-            self._heard()
+        async for chunk in self.inner:
+            self.heard()
             for piece in (chunk,) if inflate is None else _decompress(inflate, chunk):
                 yield piece
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        await self.inner.aclose()
 
 
 class _CappedStream(_PlainStream):
@@ -121,17 +114,17 @@ class _CappedStream(_PlainStream):
         try:
             async for piece in self._chunks():
                 body += piece
-                if len(body) > self._limit:
-                    raise OversizeBody(f"The body exceeded the {self._limit} byte limit.")
+                if len(body) > self.limit:
+                    raise OversizeBody(f"The body exceeded the {self.limit} byte limit.")
         except httpx2.TransportError as error:
-            if self._answers is None:
+            if self.answers is None:
                 raise
-            yield Refusal(status=0, text=reason(error)).answer(self._answers)
+            yield Refusal(status=0, text=reason(error)).answer(self.answers)
             return
         whole = bytes(body)
         if await _holds_too_many(whole):
             raise OversizeBody(_too_many("body"))
-        yield await offload(whole, partial(repair_body, whole, self._answers))
+        yield await offload(whole, partial(repair_body, whole, self.answers))
 
 
 class _EventStream(_PlainStream):
@@ -150,14 +143,14 @@ class _EventStream(_PlainStream):
             if waiting[end : end + 1] == b"\n":
                 # The second byte of a line end, which may also arrive as a piece of its own.
                 end += 1
-            if len(waiting) > self._limit or waiting == b"\n":
+            if len(waiting) > self.limit or waiting == b"\n":
                 end = len(waiting)
             if end > 1:
                 events = bytes(waiting[:end])
                 del waiting[:end]
                 if await _holds_too_many(events):
                     raise httpx2.SSEError(_too_many("event"))
-                repair = partial(_repair_data, self._answers)
+                repair = partial(_repair_data, self.answers)
                 yield await offload(events, partial(_DATA.sub, repair, events))
         if waiting:
             yield bytes(waiting)

@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeVar, get_args
 
@@ -144,6 +144,7 @@ class ServerState:
     restarts: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class UpstreamServer:
     """One server. Requests may come from any task and be cancelled at any time.
 
@@ -158,25 +159,18 @@ class UpstreamServer:
         permit: Raises a BridgeError if no connection may be made.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        *,
-        connect: Callable[[UpstreamServer, anyio.Event | None], Connection],
-        permit: Callable[[ServerSpec], Awaitable[None]],
-        call_timeout: float,
-        max_message_bytes: int,
-        roots: Roots = (),
-    ) -> None:
-        self.spec = spec
-        self._roots = roots
-        self._connect = connect
-        self._permit = permit
+    spec: ServerSpec
+    _: KW_ONLY
+    connect: Callable[[UpstreamServer, anyio.Event | None], Connection]
+    permit: Callable[[ServerSpec], Awaitable[None]]
+    call_timeout: float
+    max_message_bytes: int
+    roots: Roots = ()
+
+    def __post_init__(self) -> None:
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
-        self._requests = Requests(
-            spec, call_timeout=call_timeout, max_message_bytes=max_message_bytes
-        )
+        self._requests = Requests(self.spec, self.call_timeout, self.max_message_bytes)
         self._connection: Connection | None = None
         self._closed = False
         self._connections_made = 0
@@ -424,7 +418,7 @@ class UpstreamServer:
             if not await complete_url_elicitations(self.spec.name, call.what, refusal):
                 raise
             result = await self._with_retry(partial(send, call), lists=False)
-        return await resolve_input(self.spec.name, call.what, result, refresh, roots=self._roots)
+        return await resolve_input(self.spec.name, call.what, result, refresh, roots=self.roots)
 
     @asynccontextmanager
     async def _use(
@@ -446,7 +440,7 @@ class UpstreamServer:
 
         A server asks when it starts, perhaps for no client, and again when the roots change.
         """
-        client = connection.client if self._roots is None and current_caller() else None
+        client = connection.client if self.roots is None and current_caller() else None
         async with self._sharing:
             if client is None or connection.modern or connection.roots_shared:
                 return
@@ -470,7 +464,7 @@ class UpstreamServer:
         """Return a new connection after `permit`; concurrent callers share one permission."""
         async with self._permitting:
             if not self._is_up():
-                await self._permit(self.spec)
+                await self.permit(self.spec)
             return self._current()
 
     def _current(self) -> Connection:
@@ -498,7 +492,7 @@ class UpstreamServer:
                 )
                 if before.held_state and (caller := current_caller()) is not None:
                     caller.note_restart(self.spec.name)
-            self._connection = connection = self._connect(self, previous)
+            self._connection = connection = self.connect(self, previous)
             if before is not None and before.hurried_until > -math.inf:
                 connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection
