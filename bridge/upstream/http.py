@@ -20,7 +20,7 @@ import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin
@@ -309,11 +309,9 @@ def _json_response(request: httpx2.Request, status: int, body: bytes) -> httpx2.
 
 async def _other_token(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
     """Return another token than the refused one for a request to `url`; empty if there is none."""
-    other_token = ""
-    if refusal.insufficient_scope:
-        other_token = await login.newer_token(token)
-    elif refusal.status == httpx2.codes.UNAUTHORIZED:
-        other_token = await login.renewed_token(token)
+    if not refusal.insufficient_scope and refusal.status != httpx2.codes.UNAUTHORIZED:
+        return ""
+    other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
     # `token` is called again because it checks the request's origin.
     return other_token if other_token and await login.token(url) == other_token else ""
 
@@ -326,6 +324,7 @@ def _authorize(request: httpx2.Request, token: str) -> None:
         request.headers.pop("Authorization", None)
 
 
+@dataclass(eq=False, repr=False)
 class HttpEndpoint(Endpoint):
     """One server behind a URL.
 
@@ -333,17 +332,14 @@ class HttpEndpoint(Endpoint):
         logins: The user's logins; None to send no tokens.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        *,
-        max_message_bytes: int,
-        logins: Logins | None = None,
-    ) -> None:
+    spec: ServerSpec
+    _: KW_ONLY
+    max_message_bytes: int
+    logins: Logins | None = None
+
+    def __post_init__(self) -> None:
         # Changed by `fall_back`; the login is the one of the definition.
-        self._spec = self._owner = spec
-        self._max_bytes = max_message_bytes
-        self._logins = logins
+        self._spec = self.spec
         self._client: CappedClient | None = None
 
     @property
@@ -383,16 +379,20 @@ class HttpEndpoint(Endpoint):
     async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:
         """Connect; raises failures to connect, possibly in an exception group."""
         async with AsyncExitStack() as stack:
-            login = self._logins.of(self._owner) if self._logins else None
-            self._client = CappedClient(self._spec, max_body_bytes=self._max_bytes, login=login)
+            login = self.logins.of(self.spec) if self.logins else None
+            self._client = CappedClient(
+                self._spec, max_body_bytes=self.max_message_bytes, login=login
+            )
             client = await stack.enter_async_context(self._client)
             if self._spec.transport == "sse":
-                transport = _open_events(client, self._spec.url, self._max_bytes)
+                transport = _open_events(client, self._spec.url, self.max_message_bytes)
                 yield await stack.enter_async_context(transport)
             else:
                 yield await stack.enter_async_context(
                     streamable_http_client(
-                        self._spec.url, http_client=client, max_sse_event_size=self._max_bytes
+                        self._spec.url,
+                        http_client=client,
+                        max_sse_event_size=self.max_message_bytes,
                     )
                 )
 
