@@ -41,7 +41,7 @@ from bridge.errors import (
 from bridge.model import ServerSpec
 from bridge.upstream.framing import TooLarge
 from bridge.upstream.installation import broken_cache
-from bridge.upstream.oauth_web import explain_route
+from bridge.upstream.oauth_web import explain_route, safe_url
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_in
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
@@ -114,7 +114,7 @@ def start_error(
         why = "it ended before it was ready"
     if spec.transport != "stdio":
         why += explain_route(httpx2.URL(spec.url), RuntimeError(why))
-        end_report = f"It is expected at {shown_url(spec)}. {end_report}".strip()
+        end_report = f"It is expected at {safe_url(httpx2.URL(spec.url))}. {end_report}".strip()
     text = f"Server {spec.name!r} did not start: {why}."
     if directory := broken_cache(end_report):
         text += " A package that it was started from seems to be installed incompletely."
@@ -257,11 +257,6 @@ def _is_doubtful(error: MCPError) -> bool:
     return closed or error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
 
 
-def shown_url(spec: ServerSpec) -> str:
-    """Return a server's URL without what may be secret in it."""
-    return str(httpx2.URL(spec.url).copy_with(userinfo=b"", query=None, fragment=None))
-
-
 def login_command(server: str) -> str:
     """Return the command with which a person logs in to a server."""
     name = shlex.quote(server)
@@ -288,7 +283,7 @@ def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
     entry = f"`headers` in {spec.source.path}"
 
     def fail(text: str, remedy: str) -> ServerStartError:
-        where = f"It is expected at {shown_url(spec)}."
+        where = f"It is expected at {safe_url(httpx2.URL(spec.url))}."
         text = f"Server {spec.name!r} {text}."
         return ServerStartError(text, server=spec.name, host_detail=where, remedy=remedy)
 

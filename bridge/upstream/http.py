@@ -33,7 +33,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 
 from bridge.clock import current_time
-from bridge.model import ServerSpec, Transport
+from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
 from bridge.upstream.failure import reason
 from bridge.upstream.framing import (
@@ -338,8 +338,7 @@ class HttpEndpoint(Endpoint):
     logins: Logins | None = None
 
     def __post_init__(self) -> None:
-        # Changed by `fall_back`; the login is the one of the definition.
-        self._spec = self.spec
+        self.transport = self.spec.transport
         self._client: CappedClient | None = None
 
     @property
@@ -357,11 +356,6 @@ class HttpEndpoint(Endpoint):
         if self._client is not None:
             self._client.started = True
 
-    @property
-    def transport(self) -> Transport:
-        """Streamable HTTP or event streams."""
-        return self._spec.transport
-
     def fall_back(self) -> bool:
         """Change to HTTP+SSE if the server refused Streamable HTTP; return whether it did so.
 
@@ -370,9 +364,9 @@ class HttpEndpoint(Endpoint):
         """
         status = self.refusal.status if self.refusal else None
         # A server that only supports HTTP+SSE answers so to a POST.
-        if self._spec.transport != "http" or status not in {400, 404, 405}:
+        if self.transport != "http" or status not in {400, 404, 405}:
             return False
-        self._spec = replace(self._spec, transport="sse")
+        self.transport = "sse"
         return True
 
     @asynccontextmanager
@@ -380,17 +374,17 @@ class HttpEndpoint(Endpoint):
         """Connect; raises failures to connect, possibly in an exception group."""
         async with AsyncExitStack() as stack:
             login = self.logins.of(self.spec) if self.logins else None
-            self._client = CappedClient(
-                self._spec, max_body_bytes=self.max_message_bytes, login=login
-            )
+            # The login is the one of the definition, whatever the transport.
+            spec = replace(self.spec, transport=self.transport)
+            self._client = CappedClient(spec, max_body_bytes=self.max_message_bytes, login=login)
             client = await stack.enter_async_context(self._client)
-            if self._spec.transport == "sse":
-                transport = _open_events(client, self._spec.url, self.max_message_bytes)
+            if self.transport == "sse":
+                transport = _open_events(client, self.spec.url, self.max_message_bytes)
                 yield await stack.enter_async_context(transport)
             else:
                 yield await stack.enter_async_context(
                     streamable_http_client(
-                        self._spec.url,
+                        self.spec.url,
                         http_client=client,
                         max_sse_event_size=self.max_message_bytes,
                     )
@@ -491,11 +485,8 @@ async def _stream(
 
 def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
     """Return whether a redirect keeps the method and the origin, and so may get the headers."""
-    if redirect.method != sent.method:
-        return False
-    if redirect.url.userinfo and redirect.url.userinfo != sent.url.userinfo:
-        return False
-    return same_origin(redirect.url, sent.url)
+    same_user = redirect.url.userinfo in (b"", sent.url.userinfo)
+    return same_user and redirect.method == sent.method and same_origin(redirect.url, sent.url)
 
 
 def _same_origin(url: str, endpoint: str) -> str:

@@ -299,7 +299,7 @@ class Pool:
             environ=self.environ,
             log=ServerLog(log_path(self.log_dir, spec.name)),
             max_message_bytes=self.max_message_bytes,
-            direct=self.direct,
+            by_direct=self.direct,
             containers=self.containers,
         )
 

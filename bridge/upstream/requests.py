@@ -227,10 +227,15 @@ class Requests:
     async def _send(self, connection: Connection, call: Call) -> dict[str, Json]:
         if connection.direct is not None:
             return await self._send_directly(connection, connection.direct, call)
-        caller = current_caller()
+        params, caller = dict(call.arguments), current_caller()
+        if call.method == "tools/call":
+            params = {"name": call.tool, "arguments": params}
+        params |= _extras(call)
         # Before 2026-07-28 the level is set by `logging/setLevel`, not in each request.
-        level = caller.log_level if caller is not None and connection.modern else ""
-        request = _call_request(call, level)
+        if caller is not None and caller.log_level and connection.modern:
+            params["_meta"] = {LOG_LEVEL_META_KEY: caller.log_level}
+        document = {"method": call.method, "params": params}
+        request = _REQUESTS[call.method].model_validate(document, by_name=False)
 
         async def send(client: Any, limit: anyio.CancelScope) -> None:
             progress = progress_callback(self._spec.name, call.tool, limit, call.seconds)
@@ -457,20 +462,3 @@ def _caller_time() -> float:
     """Return the time of the caller's clock, by which its calls are limited."""
     caller = current_caller()
     return current_time() if caller is None else caller.clock.now()
-
-
-def _call_request(call: Call, log_level: str) -> Any:
-    """Return the SDK's request model of a call.
-
-    Args:
-        log_level: Least level of `notifications/message`, opt-in per request in 2026-07-28.
-    """
-    params: dict[str, Any] = dict(call.arguments)
-    if call.method == "tools/call":
-        params = {"name": call.tool, "arguments": params}
-    params |= _extras(call)
-    if log_level:
-        params["_meta"] = {LOG_LEVEL_META_KEY: log_level}
-    return _REQUESTS[call.method].model_validate(
-        {"method": call.method, "params": params}, by_name=False
-    )

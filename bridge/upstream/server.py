@@ -26,7 +26,6 @@ from typing import Literal, TypeVar, get_args
 import anyio
 from mcp import ClientSession
 from mcp.types import RootsListChangedNotification
-from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.errors import (
     BridgeError,
@@ -186,27 +185,25 @@ class UpstreamServer:
 
     def state(self) -> ServerState:
         connection = self._connection
-        state: State = "idle"
-        error = ""
+        state: State = "failed"
         if self._closed:
             state = "closed"
         elif connection is None or connection.idle:
-            pass
+            state = "idle"
         elif not connection.ready.is_set():
             state = "starting"
         elif connection.usable:
             state = "ready"
-        else:
-            state = "failed"
-            end_report = connection.end_report or connection.endpoint.end_report()
-            error = str(connection.failure) if connection.failure else end_report
-            if isinstance(connection.failure, LoginRequiredError):
-                state = "login required"
+        elif isinstance(connection.failure, LoginRequiredError):
+            state = "login required"
+        error: object = ""
+        if connection is not None and state in ("failed", "login required"):
+            error = connection.failure or connection.end_report or connection.endpoint.end_report()
         live = connection is not None and not connection.ended.is_set()
         return ServerState(
             server=self.spec.name,
             state=state,
-            error=error,
+            error=str(error),
             line=connection.endpoint.last_line if connection and state == "starting" else "",
             pid=connection.endpoint.pid if connection and live else None,
             tool_count=None if self._tools is None else len(self._tools),
@@ -510,13 +507,10 @@ class UpstreamServer:
             found = f"It lists no tools either, and cannot be connected again: {error.message}"
         else:
             found = "Its session was lost. The bridge has connected again; make the call again."
-        return ToolCallError(
-            f"{failure.message.rstrip('.')}. {found}",
-            server=self.spec.name,
-            rpc_code=getattr(failure, "rpc_code", INTERNAL_ERROR),
-            data=getattr(failure, "data", None),
-            doubtful=failure.doubtful,
-        )
+        failure.message = f"{failure.message.rstrip('.')}. {found}"
+        if isinstance(failure, ToolCallError):
+            failure.by_tool = False
+        return failure
 
 
 def _server_info(connection: Connection) -> dict[str, str]:

@@ -35,10 +35,6 @@ class Endpoint(Protocol):
         return -math.inf
 
     @property
-    def transport(self) -> TransportName:
-        """The transport's name."""
-
-    @property
     def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session, over stdio; None before `open`."""
         return None
@@ -51,6 +47,9 @@ class Endpoint(Protocol):
     def installing(self) -> bool:
         """Whether a package runner has not started the server itself yet."""
         return False
+
+    transport: TransportName
+    """The transport's name."""
 
     on_login: Callable[[str], None] | None = None
     """Receives the address at which a starting server waits for its user to log in."""
