@@ -229,7 +229,7 @@ class UpstreamServer:
         if "tools" in lists:
             self._changes += 1
             self._tools = None
-        self._offer_changes += 1
+        self._offer_changes += lists != ("tools",)
         for kind in [kind for kind in self._offers if LISTS[kind].capability in lists]:
             del self._offers[kind]
 
