@@ -48,7 +48,7 @@ class Definitions:
         try:
             await self._servers.ensure_current(server)
         except UpstreamError as error:
-            if self._servers.pool.connection_epoch(server) is None:
+            if self._servers.pool.server(server).connection_epoch is None:
                 raise
             # It lists nothing, but may take calls; what it said before is not believed any more.
             logger.debug("the tools of %s are not known: %s", server, error)

@@ -99,7 +99,7 @@ class Lister:
 
     def is_current(self, name: str) -> bool:
         """Return whether a server was asked since it connected and since it reported a change."""
-        now = self._pool.connection_epoch(name)
+        now = self._pool.server(name).connection_epoch
         return now is not None and self._asked_at.get(name) == now
 
     def read(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
@@ -132,9 +132,9 @@ class Lister:
             spec = self._pool.spec(name)
             running = self._pool.state(name).state == "ready"
             started = time.monotonic()
-            before = self._pool.connection_epoch(name)
+            before = self._pool.server(name).connection_epoch
             tools = await self._pool.tools(name, refresh=again, patient=patient)
-            after = self._pool.connection_epoch(name)
+            after = self._pool.server(name).connection_epoch
         except BridgeError as error:
             return error
         seconds = None if running else time.monotonic() - started

@@ -274,7 +274,7 @@ class Servers:
         with anyio.move_on_after(STRAGGLER_SECONDS):
             async with anyio.create_task_group() as tasks:
                 for name in names:
-                    if self._pool.connection_epoch(name) is not None:
+                    if self._pool.server(name).connection_epoch is not None:
                         tasks.start_soon(partial(self._lister.ask, name, again=True))
 
     async def load_unknown(

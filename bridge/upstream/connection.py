@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -81,6 +82,7 @@ _CHANGES: dict[type, ListName] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class Connection:
     """A connection and its owner task.
 
@@ -104,25 +106,21 @@ class Connection:
         roots_shared: The client's roots have not changed since the server got them.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        endpoint: Endpoint,
-        *,
-        admit: Callable[[], Awaitable[None]],
-        start_timeout: float,
-        call_timeout: float,
-        login_timeout: float = 0.0,
-        answer_timeout: float = math.inf,
-        idle_seconds: float | None,
-        remedy: str,
-        on_changed: Callable[..., None] = lambda *lists: None,
-        roots: Roots = (),
-        mode: ProtocolMode = "auto",
-    ) -> None:
-        self.spec = spec
-        self._mode = mode
-        self.endpoint = endpoint
+    spec: ServerSpec
+    endpoint: Endpoint
+    _: KW_ONLY
+    admit: Callable[[], Awaitable[None]]
+    start_timeout: float
+    call_timeout: float
+    login_timeout: float = 0.0
+    answer_timeout: float = math.inf
+    idle_seconds: float | None
+    remedy: str
+    on_changed: Callable[..., None] = lambda *lists: None
+    roots: Roots = ()
+    mode: ProtocolMode = "auto"
+
+    def __post_init__(self) -> None:
         self.ready = anyio.Event()
         self.ended = anyio.Event()
         self.listing = anyio.Lock()
@@ -138,20 +136,11 @@ class Connection:
         self.task_required: frozenset[str] | None = None
         self.view_only: frozenset[str] = frozenset()
         self.updates = ResourceUpdates()
-        self._admit = admit
-        self._start_timeout = start_timeout
-        self._call_timeout = call_timeout
-        self._login_timeout = login_timeout
         self._login_address = ""
-        self._answer_timeout = answer_timeout
-        self._idle_seconds = idle_seconds
-        self._remedy = remedy
-        self._changed = on_changed
-        self.roots = roots
         self.rootless = False
         self.roots_asked: anyio.Event | None = None
         self.roots_shared = False
-        self._callers = Callers(spec.name)
+        self._callers = Callers(self.spec.name)
         self._stop = anyio.Event()
         self._over = anyio.Event()
         self._probe_requested = anyio.Event()
@@ -226,13 +215,13 @@ class Connection:
             ServerStartError: It is still starting.
         """
         hurried = anyio.current_time() < self.hurried_until
-        seconds = 0.0 if hurried else self._answer_timeout
+        seconds = 0.0 if hurried else self.answer_timeout
         while True:
             with anyio.move_on_after(math.inf if patient else seconds):
                 await self.ready.wait()
                 return
             # Any other start fails by then, by itself.
-            if hurried or self._start_timeout > self._answer_timeout:
+            if hurried or self.start_timeout > self.answer_timeout:
                 break
         if not hurried:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
@@ -248,8 +237,8 @@ class Connection:
     def _wait_for_login(self, scope: anyio.CancelScope, address: str) -> None:
         logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
         self._login_address = address
-        self._start_timeout = self._login_timeout
-        scope.deadline = anyio.current_time() + self._login_timeout
+        self.start_timeout = self.login_timeout
+        scope.deadline = anyio.current_time() + self.login_timeout
 
     def stop(self) -> None:
         """Close it now; pending requests fail."""
@@ -275,7 +264,7 @@ class Connection:
         Args:
             waited: Seconds that the request waited for it.
         """
-        self._probe_patience = max(PROBE_SECONDS, self._call_timeout - waited)
+        self._probe_patience = max(PROBE_SECONDS, self.call_timeout - waited)
         self._probe_requested.set()
 
     def mark_silent(self) -> None:
@@ -304,7 +293,7 @@ class Connection:
         try:
             if after is not None:
                 await after.wait()
-            await self._admit()
+            await self.admit()
             # The context was inherited from the first caller; later callers use this task too.
             clear_caller()
             await self._connect_with_fallback()
@@ -324,25 +313,21 @@ class Connection:
             self.ended.set()
 
     async def _connect_with_fallback(self) -> None:
-        first = self.endpoint
         try:
             await self._connect()
         except Exception:
-            second = first.alternative()
-            if self.client is not None or second is None:
+            if self.client is not None or not self.endpoint.fall_back():
                 raise
-            self.endpoint = second
             try:
                 await self._connect()
             except Exception as error:
                 logger.debug("server %r: HTTP+SSE failed too: %r", self.spec.name, error)
             if self.client is None:
-                self.endpoint = first
                 raise
 
     async def _connect(self) -> None:
         self._disconnected = False
-        deadline = anyio.current_time() + self._start_timeout
+        deadline = anyio.current_time() + self.start_timeout
         with anyio.CancelScope(deadline=deadline) as scope:
             if not await self._unless_stopped(self.endpoint.prepare):
                 return
@@ -377,9 +362,9 @@ class Connection:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
             self.failure = start_timeout(
                 self.spec,
-                self._start_timeout,
+                self.start_timeout,
                 end_report=self.endpoint.end_report(),
-                remedy=self._remedy,
+                remedy=self.remedy,
             )
             if self._login_address:
                 self.failure = login_at(self.spec)
@@ -387,7 +372,7 @@ class Connection:
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         """Negotiate the revision."""
         try:
-            await negotiate_version(client, self.endpoint, self._mode, self._start_timeout)
+            await negotiate_version(client, self.endpoint, self.mode, self.start_timeout)
         except Exception:
             self.endpoint.started()
             raise
@@ -427,9 +412,9 @@ class Connection:
         """Wait until `stop` or `mark_broken`, or until it was idle for `idle_seconds`."""
         while not self._over.is_set():
             left = math.inf
-            if self._idle_seconds is not None:
+            if self.idle_seconds is not None:
                 since = anyio.current_time() if self._users else self._last_used
-                left = since + self._idle_seconds - anyio.current_time()
+                left = since + self.idle_seconds - anyio.current_time()
                 if left <= 0:
                     self.idle = True
                     self.stop()
@@ -491,19 +476,19 @@ class Connection:
                     prompts_list_changed="prompts" in announced,
                 ) as changes:
                     # Changes before the subscription were not notified.
-                    self._changed(*announced)
+                    self.on_changed(*announced)
                     async for event in changes:
                         if type(event) in _CHANGES:
-                            self._changed(_CHANGES[type(event)])
+                            self.on_changed(_CHANGES[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
-        self._changed(*announced)
+        self.on_changed(*announced)
 
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
-            self._changed(_CHANGES[type(message)])
+            self.on_changed(_CHANGES[type(message)])
         elif isinstance(message, ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
         elif isinstance(message, ProgressNotification):
@@ -555,7 +540,7 @@ class Connection:
                 error,
                 end_report=self.endpoint.end_report(),
                 refusal=self.endpoint.refusal,
-                remedy=self._remedy,
+                remedy=self.remedy,
             )
             return
         self.end_report = f"{reason(error)}.".capitalize()

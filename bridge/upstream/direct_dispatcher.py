@@ -1,7 +1,7 @@
 """Requests over stdio that bypass the SDK's session: from the caller to the pipe and back.
 
-Protocol: sends JSON-RPC requests (`tools/call`, `tools/list`, `tasks/*`, `resources/read`,
-`prompts/get`, `completion/complete`) with `_meta`: progress token, trace context and, in
+Protocol: sends JSON-RPC requests (`tools/*`, `tasks/*`, `prompts/*`, `completion/complete`,
+`resources/*` but subscriptions) with `_meta`: progress token, trace context and, in
 2026-07-28, the protocol version, client info, capabilities and log level. Sends
 `notifications/cancelled` on cancellation and timeout. Owns the ids, from `FIRST_ID` on; the SDK's
 session counts from 1 and keeps negotiation, notifications and the server's requests.

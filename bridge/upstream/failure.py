@@ -41,7 +41,7 @@ from bridge.errors import (
 from bridge.model import ServerSpec
 from bridge.upstream.framing import TooLarge
 from bridge.upstream.installation import broken_cache
-from bridge.upstream.oauth_web import explain_route
+from bridge.upstream.oauth_web import explain_route, safe_url
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_in
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
@@ -59,9 +59,6 @@ LIST_PREFIX = "the list of its "
 """Prefix of a list request in messages; such a request cannot be made smaller."""
 
 _SDK_CLOSED = "Connection closed"
-
-_NOT_A_RESPONSE = ("server answered a request with 202", "Failed to parse")
-"""How the SDK's texts begin where a request was accepted, but the HTTP body was no response."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -117,7 +114,7 @@ def start_error(
         why = "it ended before it was ready"
     if spec.transport != "stdio":
         why += explain_route(httpx2.URL(spec.url), RuntimeError(why))
-        end_report = f"It is expected at {shown_url(spec)}. {end_report}".strip()
+        end_report = f"It is expected at {safe_url(httpx2.URL(spec.url))}. {end_report}".strip()
     text = f"Server {spec.name!r} did not start: {why}."
     if directory := broken_cache(end_report):
         text += " A package that it was started from seems to be installed incompletely."
@@ -226,9 +223,10 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         )
     if refusal is not None and not refusal.status:
         return lost_error(server, f"{refusal.text}.".capitalize(), sent=refusal.sent)
-    doubtful = refusal.doubtful if refusal and not refusal.own else _is_doubtful(error)
     by_http = refusal is not None and not refusal.own
-    by_tool = what.startswith("tool ") and not by_http and _is_of_tool(spec, error)
+    of_tool = error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
+    # Many servers report that the tool itself failed as an error of the protocol.
+    by_tool = what.startswith("tool ") and not by_http and of_tool
     if refusal is not None and by_http:
         text = f"Server {server!r} answered {what} with {refusal}."
     elif by_tool:
@@ -244,16 +242,9 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         server=server,
         rpc_code=error.code,
         data=data,
-        doubtful=doubtful,
+        doubtful=refusal.doubtful if refusal and by_http else _is_doubtful(error),
         by_tool=by_tool,
     )
-
-
-def _is_of_tool(spec: ServerSpec, error: MCPError) -> bool:
-    """Whether the tool itself failed: many servers report that as an error of the protocol."""
-    if spec.transport != "stdio" and error.message.startswith(_NOT_A_RESPONSE):
-        return False
-    return error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
 
 
 def _is_doubtful(error: MCPError) -> bool:
@@ -262,14 +253,8 @@ def _is_doubtful(error: MCPError) -> bool:
     True if the error may not be the server's own: a body that is no response, or a proxy's error
     about a closed or slow connection.
     """
-    if error.message.startswith(_NOT_A_RESPONSE) or error.code in (PARSE_ERROR, REQUEST_TIMEOUT):
-        return True
-    return error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
-
-
-def shown_url(spec: ServerSpec) -> str:
-    """Return a server's URL without what may be secret in it."""
-    return str(httpx2.URL(spec.url).copy_with(userinfo=b"", query=None, fragment=None))
+    closed = error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
+    return closed or error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
 
 
 def login_command(server: str) -> str:
@@ -294,16 +279,18 @@ def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
     The model sees the message and nothing else of it, so that what the user has to do about a
     login stands there; what concerns the configuration does not.
     """
-    where = f"It is expected at {shown_url(spec)}."
     ask = f"Ask the user to run: {login_command(spec.name)}"
     entry = f"`headers` in {spec.source.path}"
+
+    def fail(text: str, remedy: str) -> ServerStartError:
+        where = f"It is expected at {safe_url(httpx2.URL(spec.url))}."
+        text = f"Server {spec.name!r} {text}."
+        return ServerStartError(text, server=spec.name, host_detail=where, remedy=remedy)
+
     if refused.sets_authorization:
-        return ServerStartError(
-            f"Server {spec.name!r} refused the Authorization header of its configuration: it "
-            f"answered with {refused}.",
-            server=spec.name,
-            host_detail=where,
-            remedy=f"Renew it in {entry}; or take it out and run: {login_command(spec.name)}",
+        return fail(
+            f"refused the Authorization header of its configuration: it answered with {refused}",
+            f"Renew it in {entry}; or take it out and run: {login_command(spec.name)}",
         )
     if refused.insufficient_scope:
         more = f" ({refused.scope})" if refused.scope else ""
@@ -311,24 +298,19 @@ def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
         return LoginRequiredError(text, server=spec.name)
     if refused.status == httpx2.codes.FORBIDDEN and not refused.challenged:
         who = "the account that is logged in" if refused.logged_in else "the bridge"
-        return ServerStartError(
-            f"Server {spec.name!r} does not let {who} do this: it answered with {refused}.",
-            server=spec.name,
-            host_detail=where,
-            remedy="" if refused.logged_in else f"If it takes a token, give that in {entry}.",
-        )
+        remedy = "" if refused.logged_in else f"If it takes a token, give that in {entry}."
+        return fail(f"does not let {who} do this: it answered with {refused}", remedy)
     if refused.logged_in and refused.login_problem:
-        text = (
-            f"Server {spec.name!r} cannot be used: its login is kept, but {refused.login_problem}."
-        )
-        return ServerStartError(text, server=spec.name, remedy="Run this again later.")
-    detail = f"(There is a login, but {refused.login_problem}.)" if refused.login_problem else ""
-    if refused.challenged or refused.logged_in:
-        text = f"Server {spec.name!r} wants you to log in. {ask}"
-        return LoginRequiredError(text, server=spec.name, host_detail=detail)
+        kept = f"cannot be used: its login is kept, but {refused.login_problem}"
+        return fail(kept, "Run this again later.")
+    wants, remedy = "wants you to log in", ""
+    if not refused.challenged and not refused.logged_in:
+        wants = f"wants authorization: it answered with {refused}"
+        remedy = f"(If it takes a token instead, give that in {entry}, for example "
+        remedy += '"Authorization": "Bearer ${TOKEN}".)'
     return LoginRequiredError(
-        f"Server {spec.name!r} wants authorization: it answered with {refused}. {ask}",
+        f"Server {spec.name!r} {wants}. {ask}",
         server=spec.name,
-        remedy=f"(If it takes a token instead, give that in {entry}, for example "
-        '"Authorization": "Bearer ${TOKEN}".)',
+        host_detail=refused.login_problem and f"(There is a login, but {refused.login_problem}.)",
+        remedy=remedy,
     )

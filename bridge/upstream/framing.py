@@ -219,11 +219,9 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
         repaired = _repair(data) if len(data) <= REPAIRED_BYTES else None
         if repaired is not None:
             return repaired
-        request_id = _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
-        if request_id is not None:
-            deep = "recursion limit" in problem
-            message = "The server's answer nests too deeply." if deep else NO_MESSAGE
-            return _error(request_id, ErrorData(code=PARSE_ERROR, message=message))
+        deep = "recursion limit" in problem
+        message = "The server's answer nests too deeply." if deep else NO_MESSAGE
+        return _parse_error(data, data, message) or Noise(preview)
     return Noise(preview)
 
 
@@ -265,17 +263,13 @@ def _decode(answers: int | str | None, data: bytes) -> bytes:
     if answers is None:
         return data
     text = f"{NO_MESSAGE} It begins: {excerpt(data)}" if data.strip() else "The answer is empty."
-    return encode(_error(answers, ErrorData(code=PARSE_ERROR, message=text))).encode()
+    return encode(_error(answers, text)).encode()
 
 
 def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
     """Return an error for the request that an oversize line answers; None without its id."""
-    request_id = _salvage_id(line.head, line.tail)
-    if request_id is None:
-        return None
-    data = TooLarge(line.size, limit)
     message = f"The server's answer has {line.size} bytes; the limit is {limit}."
-    return _error(request_id, ErrorData(code=PARSE_ERROR, message=message, data=data))
+    return _parse_error(line.head, line.tail, message, TooLarge(line.size, limit))
 
 
 def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
@@ -289,21 +283,25 @@ def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
 
 def decode_too_many(line: Line) -> JSONRPCError | None:
     """Return an error for the request that such a line answers; None if its id is not found."""
-    request_id = _salvage_id(line.data[:SALVAGE_BYTES], line.data[-SALVAGE_BYTES:])
-    if request_id is None:
-        return None
     values = count_values(line.data, MAX_VALUES)
     message = (
         f"The server's answer holds {values:,} values or more; the limit is {MAX_VALUES:,}, of "
         f"which {MAX_LONG_NUMBERS} may be numbers of a thousand digits."
     )
-    return _error(
-        request_id, ErrorData(code=PARSE_ERROR, message=message, data=TooLarge(values, MAX_VALUES))
-    )
+    return _parse_error(line.data, line.data, message, TooLarge(values, MAX_VALUES))
 
 
-def _error(request_id: int | str, error: ErrorData) -> JSONRPCError:
-    return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+def _parse_error(
+    head: bytes, tail: bytes, message: str, data: TooLarge | None = None
+) -> JSONRPCError | None:
+    """Return an error for the request that a message answers; None if its id is not found."""
+    answered = _salvage_id(head[:SALVAGE_BYTES], tail[-SALVAGE_BYTES:])
+    return None if answered is None else _error(answered, message, data)
+
+
+def _error(answered: int | str, message: str, data: TooLarge | None = None) -> JSONRPCError:
+    error = ErrorData(code=PARSE_ERROR, message=message, data=data)
+    return JSONRPCError(jsonrpc="2.0", id=answered, error=error)
 
 
 def _repair(data: bytes) -> JSONRPCMessage | None:

@@ -20,7 +20,7 @@ import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin
@@ -33,7 +33,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 
 from bridge.clock import current_time
-from bridge.model import ServerSpec, Transport
+from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
 from bridge.upstream.failure import reason
 from bridge.upstream.framing import (
@@ -74,6 +74,7 @@ class OversizeBody(httpx2.StreamError):
     """A response's body is beyond the cap. The SDK turns it into an error of the one request."""
 
 
+@dataclass(eq=False, repr=False)
 class _PlainStream(httpx2.AsyncByteStream):
     """A response's body, decompressed.
 
@@ -84,33 +85,25 @@ class _PlainStream(httpx2.AsyncByteStream):
         heard: Called with each chunk.
     """
 
-    def __init__(
-        self,
-        inner: httpx2.AsyncByteStream,
-        limit: int,
-        encoding: str,
-        answers: RequestId | None,
-        heard: Callable[[], None],
-    ) -> None:
-        self._inner = inner
-        self._limit = limit
-        self._encoding = encoding
-        self._answers = answers
-        self._heard = heard
+    inner: httpx2.AsyncByteStream
+    limit: int
+    encoding: str
+    answers: RequestId | None
+    heard: Callable[[], None]
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         inflate = None
-        if self._encoding in ("gzip", "x-gzip", "deflate"):
+        if self.encoding in ("gzip", "x-gzip", "deflate"):
             inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        elif self._encoding not in ("", "identity"):
+        elif self.encoding not in ("", "identity"):
             raise httpx2.StreamError("The body is compressed, which was not asked for.")
-        async for chunk in self._inner:
-            self._heard()
+        async for chunk in self.inner:
+            self.heard()
             for piece in (chunk,) if inflate is None else _decompress(inflate, chunk):
                 yield piece
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        await self.inner.aclose()
 
 
 class _CappedStream(_PlainStream):
@@ -121,17 +114,17 @@ class _CappedStream(_PlainStream):
         try:
             async for piece in self._chunks():
                 body += piece
-                if len(body) > self._limit:
-                    raise OversizeBody(f"The body exceeded the {self._limit} byte limit.")
+                if len(body) > self.limit:
+                    raise OversizeBody(f"The body exceeded the {self.limit} byte limit.")
         except httpx2.TransportError as error:
-            if self._answers is None:
+            if self.answers is None:
                 raise
-            yield Refusal(status=0, text=reason(error)).answer(self._answers)
+            yield Refusal(status=0, text=reason(error)).answer(self.answers)
             return
         whole = bytes(body)
         if await _holds_too_many(whole):
             raise OversizeBody(_too_many("body"))
-        yield await offload(whole, partial(repair_body, whole, self._answers))
+        yield await offload(whole, partial(repair_body, whole, self.answers))
 
 
 class _EventStream(_PlainStream):
@@ -150,14 +143,14 @@ class _EventStream(_PlainStream):
             if waiting[end : end + 1] == b"\n":
                 # The second byte of a line end, which may also arrive as a piece of its own.
                 end += 1
-            if len(waiting) > self._limit or waiting == b"\n":
+            if len(waiting) > self.limit or waiting == b"\n":
                 end = len(waiting)
             if end > 1:
                 events = bytes(waiting[:end])
                 del waiting[:end]
                 if await _holds_too_many(events):
                     raise httpx2.SSEError(_too_many("event"))
-                repair = partial(_repair_data, self._answers)
+                repair = partial(_repair_data, self.answers)
                 yield await offload(events, partial(_DATA.sub, repair, events))
         if waiting:
             yield bytes(waiting)
@@ -256,6 +249,8 @@ class CappedClient(WebClient):
             )
         if answers is not None and not events and response.is_success:
             response.headers["content-type"] = "application/json"
+            # The SDK does not read the body of a response with status 202.
+            response.status_code = httpx2.codes.OK
         return response
 
     def _heard(self) -> None:
@@ -314,11 +309,9 @@ def _json_response(request: httpx2.Request, status: int, body: bytes) -> httpx2.
 
 async def _other_token(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
     """Return another token than the refused one for a request to `url`; empty if there is none."""
-    other_token = ""
-    if refusal.insufficient_scope:
-        other_token = await login.newer_token(token)
-    elif refusal.status == httpx2.codes.UNAUTHORIZED:
-        other_token = await login.renewed_token(token)
+    if not refusal.insufficient_scope and refusal.status != httpx2.codes.UNAUTHORIZED:
+        return ""
+    other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
     # `token` is called again because it checks the request's origin.
     return other_token if other_token and await login.token(url) == other_token else ""
 
@@ -331,28 +324,22 @@ def _authorize(request: httpx2.Request, token: str) -> None:
         request.headers.pop("Authorization", None)
 
 
+@dataclass(eq=False, repr=False)
 class HttpEndpoint(Endpoint):
     """One server behind a URL.
 
     Args:
         logins: The user's logins; None to send no tokens.
-        owner: The server whose login is used, if `spec` is a variant of it.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        *,
-        max_message_bytes: int,
-        logins: Logins | None = None,
-        owner: ServerSpec | None = None,
-    ) -> None:
-        self._spec = spec
-        self._owner = owner or spec
-        self._max_bytes = max_message_bytes
-        self._logins = logins
+    spec: ServerSpec
+    _: KW_ONLY
+    max_message_bytes: int
+    logins: Logins | None = None
+
+    def __post_init__(self) -> None:
+        self.transport = self.spec.transport
         self._client: CappedClient | None = None
-        self._end_report = ""
 
     @property
     def refusal(self) -> Refusal | None:
@@ -369,46 +356,37 @@ class HttpEndpoint(Endpoint):
         if self._client is not None:
             self._client.started = True
 
-    @property
-    def transport(self) -> Transport:
-        """Streamable HTTP or event streams."""
-        return self._spec.transport
-
-    def alternative(self) -> HttpEndpoint | None:
-        """Return the HTTP+SSE transport if the server refused Streamable HTTP; else None.
+    def fall_back(self) -> bool:
+        """Change to HTTP+SSE if the server refused Streamable HTTP; return whether it did so.
 
         As the specification says for older servers. Many entries have such a server's URL without
         its transport.
         """
         status = self.refusal.status if self.refusal else None
         # A server that only supports HTTP+SSE answers so to a POST.
-        if self._spec.transport != "http" or status not in {400, 404, 405}:
-            return None
-        return HttpEndpoint(
-            replace(self._spec, transport="sse"),
-            max_message_bytes=self._max_bytes,
-            logins=self._logins,
-            owner=self._owner,
-        )
-
-    def end_report(self) -> str:
-        """Return how the connection ended, in sentences; may be empty."""
-        return self._end_report
+        if self.transport != "http" or status not in {400, 404, 405}:
+            return False
+        self.transport = "sse"
+        return True
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:
         """Connect; raises failures to connect, possibly in an exception group."""
         async with AsyncExitStack() as stack:
-            login = self._logins.of(self._owner) if self._logins else None
-            self._client = CappedClient(self._spec, max_body_bytes=self._max_bytes, login=login)
+            login = self.logins.of(self.spec) if self.logins else None
+            # The login is the one of the definition, whatever the transport.
+            spec = replace(self.spec, transport=self.transport)
+            self._client = CappedClient(spec, max_body_bytes=self.max_message_bytes, login=login)
             client = await stack.enter_async_context(self._client)
-            if self._spec.transport == "sse":
-                transport = _open_events(client, self._spec.url, self._max_bytes)
+            if self.transport == "sse":
+                transport = _open_events(client, self.spec.url, self.max_message_bytes)
                 yield await stack.enter_async_context(transport)
             else:
                 yield await stack.enter_async_context(
                     streamable_http_client(
-                        self._spec.url, http_client=client, max_sse_event_size=self._max_bytes
+                        self.spec.url,
+                        http_client=client,
+                        max_sse_event_size=self.max_message_bytes,
                     )
                 )
 
@@ -507,17 +485,13 @@ async def _stream(
 
 def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
     """Return whether a redirect keeps the method and the origin, and so may get the headers."""
-    if redirect.method != sent.method:
-        return False
-    if redirect.url.userinfo and redirect.url.userinfo != sent.url.userinfo:
-        return False
-    return same_origin(redirect.url, sent.url)
+    same_user = redirect.url.userinfo in (b"", sent.url.userinfo)
+    return same_user and redirect.method == sent.method and same_origin(redirect.url, sent.url)
 
 
 def _same_origin(url: str, endpoint: str) -> str:
     target = httpx2.URL(urljoin(url, endpoint))
-    base = httpx2.URL(url)
-    if (base.scheme, base.host, base.port) != (target.scheme, target.host, target.port):
+    if not same_origin(target, httpx2.URL(url)):
         msg = f"the server wants messages posted to another origin: {target}"
         raise httpx2.RemoteProtocolError(msg)
     return str(target)

@@ -14,6 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
+import anyio
+from mcp_types.jsonrpc import METHOD_NOT_FOUND
+
+from bridge.errors import ToolCallError
 from bridge.model import Json, Tool
 
 logger = logging.getLogger(__name__)
@@ -102,28 +106,36 @@ LISTS: Mapping[Kind, ListKind] = {
 
 
 async def read_all_pages(
-    server: str, fetch: Callable[[str | None], Awaitable[Page]], key: str = "tools"
+    server: str,
+    fetch: Callable[[dict[str, Json], float], Awaitable[Page]],
+    seconds: float,
+    key: str = "tools",
 ) -> list[Json]:
-    """Return the entries of all pages, which are under `key` in each.
+    """Return the entries of all pages; none if the server has no method for this list.
 
     A server that repeats a cursor or never ends keeps what it has sent so far.
+
+    Args:
+        fetch: Requests a page with these parameters, within these seconds.
+        seconds: For all pages.
+        key: The field of a page with its entries.
     """
     entries: list[Json] = []
-    cursor: str | None = None
+    params: dict[str, Json] = {}
     seen: set[str] = set()
+    deadline = anyio.current_time() + seconds
     for _ in range(MAX_PAGES):
-        page = await fetch(cursor)
+        try:
+            page = await fetch(params, max(0.0, deadline - anyio.current_time()))
+        except ToolCallError as error:
+            if error.rpc_code != METHOD_NOT_FOUND:
+                raise
+            return entries
         found = page.get(key)
         entries.extend(found if isinstance(found, list) else ())
         if len(entries) > MAX_TOOLS:
-            words = key.removesuffix("s")
-            logger.warning(
-                "server %r: it lists more than %d %ss; the first %d are used",
-                server,
-                MAX_TOOLS,
-                words,
-                MAX_TOOLS,
-            )
+            text = "server %r: it lists more than %d %s; the first %d are used"
+            logger.warning(text, server, MAX_TOOLS, key, MAX_TOOLS)
             return entries[:MAX_TOOLS]
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
@@ -131,6 +143,7 @@ async def read_all_pages(
         if cursor in seen or len(cursor) > 64 * 1024:  # It would be sent back with each request.
             break
         seen.add(cursor)
+        params = {"cursor": cursor}
     logger.warning("server %r: its list of %s does not end; %d are used", server, key, len(entries))
     return entries
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -72,6 +72,7 @@ class Logins:
         return Login(spec, self.store, on_tokens=self._on_tokens)
 
 
+@dataclass(eq=False, repr=False)
 class Login:
     """The login to one server; many tasks may use it at once.
 
@@ -79,21 +80,16 @@ class Login:
         problem: Why the login has no token, as a sentence for people; empty if it has one.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        store: TokenStore,
-        *,
-        clock: Callable[[], float] = time.time,
-        on_tokens: OnTokens | None = None,
-    ) -> None:
-        self._on_tokens = on_tokens
-        self._spec = spec
-        self._url = httpx2.URL(spec.url)
-        self._key = key_of(spec)
-        self._hints = spec.oauth
-        self._store = store
-        self._clock = clock
+    spec: ServerSpec
+    store: TokenStore
+    _: KW_ONLY
+    clock: Callable[[], float] = time.time
+    on_tokens: OnTokens | None = None
+
+    def __post_init__(self) -> None:
+        self._url = httpx2.URL(self.spec.url)
+        self._key = key_of(self.spec)
+        self._hints = self.spec.oauth
         self._lock = anyio.Lock()
         self._record: Record | None = None
         self._loaded = False
@@ -124,36 +120,32 @@ class Login:
         record = self._record
         if record is None or not record.access_token:
             return ""
-        if record.renew_at is not None and self._clock() >= record.renew_at:
-            return await self.renewed_token(record.access_token) or record.access_token
+        if record.renew_at is not None and self.clock() >= record.renew_at:
+            return await self.other_token(record.access_token) or record.access_token
         return record.access_token
 
-    async def renewed_token(self, refused: str) -> str:
-        """Return a newer token than the one that was refused; empty if there is none.
+    async def other_token(self, refused: str, *, renew: bool = True) -> str:
+        """Return another token than the one that was refused; empty if there is none.
 
         Another task or process, or the user at a terminal, may already have renewed it.
+
+        Args:
+            renew: Renew the token if no one has: it has expired, and lacks no permission.
         """
         async with self._lock:
-            if not self._current:
-                # Without a login there is nothing to lock; the user may have logged in since.
-                self._use(await self._load())
-            due = self._clock() >= self._not_before
+            # Without a login there is nothing to lock; the user may have logged in since.
+            if not self._current or (not renew and self._current == refused):
+                record = await self._load()
+                if renew or (record is not None and record.access_token):
+                    self._use(record)
+            due = renew and self.clock() >= self._not_before
             if self._current and self._current == refused and due:
                 try:
-                    async with self._store.locked(self._key):
+                    async with self.store.locked(self._key):
                         await self._renew(refused)
                 except StoreError as error:
                     self._fail(str(error))
             return "" if self._current == refused else self._current
-
-    async def newer_token(self, insufficient: str) -> str:
-        """Return the token of a newer login than the one that lacks a permission; empty if none."""
-        async with self._lock:
-            if self._current == insufficient:
-                record = await self._load()
-                if record is not None and record.access_token:
-                    self._use(record)
-            return "" if self._current == insufficient else self._current
 
     async def remember_scope(self, scope: str) -> None:
         """Store the scopes that the server demands and the login lacks, for the next login."""
@@ -162,16 +154,16 @@ class Login:
             if record is None or not scope or joined_scopes(record.wanted, scope) == record.wanted:
                 return
             with suppress(StoreError):
-                async with self._store.locked(self._key):
-                    stored = await self._store.load(self._key)
+                async with self.store.locked(self._key):
+                    stored = await self.store.load(self._key)
                     if stored is not None:
                         wanted = replace(stored, wanted=joined_scopes(stored.wanted, scope))
-                        await self._store.save(self._key, wanted)
+                        await self.store.save(self._key, wanted)
                         self._use(wanted)
 
     async def _load(self) -> Record | None:
         try:
-            record = await self._store.load(self._key)
+            record = await self.store.load(self._key)
         except StoreError as error:
             self._fail(str(error))
             return None
@@ -186,17 +178,17 @@ class Login:
         self._record = record
         if record is not None and record.access_token:
             self.problem, self._over = "", False
-        if record is not None and self._on_tokens is not None:
+        if record is not None and self.on_tokens is not None:
             tokens = {
                 "OAuth access token": record.access_token,
                 "OAuth refresh token": record.refresh_token,
                 "OAuth client secret": record.client_secret,
             }
-            self._on_tokens(self._key.server, {name: text for name, text in tokens.items() if text})
+            self.on_tokens(self._key.server, {name: text for name, text in tokens.items() if text})
 
     def _fail(self, problem: str, *, over: bool = False) -> None:
         self.problem, self._over = problem, over
-        self._not_before = self._clock() + RETRY_SECONDS
+        self._not_before = self.clock() + RETRY_SECONDS
 
     async def _renew(self, refused: str) -> None:
         stored = await self._load()
@@ -204,7 +196,7 @@ class Login:
             self._use(stored)
             return
         if not stored.refresh_token or not stored.token_endpoint:
-            self._fail(f"it has expired{explain_no_renewal(stored, self._spec)}", over=True)
+            self._fail(f"it has expired{explain_no_renewal(stored, self.spec)}", over=True)
             return
         # Sending the request may use up the old refresh token, so the new one is stored even if
         # the caller is cancelled meanwhile. Everything in here has a timeout.
@@ -214,9 +206,9 @@ class Login:
                 async with web_client() as client:
                     request = refresh_request(stored, secret)
                     response = await fetch(client, request, self._url)
-                record = with_token(stored, read_tokens(response), self._clock())
+                record = with_token(stored, read_tokens(response), self.clock())
                 self._use(record)
-                self._not_before = self._clock() + SETTLE_SECONDS
+                self._not_before = self.clock() + SETTLE_SECONDS
             except WebError as error:
                 if error.name not in UNKNOWN_CLIENT | {"invalid_grant"}:
                     self._fail(f"it could not be renewed: {error}")
@@ -230,7 +222,7 @@ class Login:
                 self._fail(problem, over=True)
             # If storing fails, at least this process can use the tokens.
             try:
-                await self._store.save(self._key, record)
+                await self.store.save(self._key, record)
             except StoreError as error:
                 logger.warning("the renewed login to %r is not stored: %s", self._key.server, error)
 

@@ -44,7 +44,7 @@ from bridge.upstream.oauth import (
     sets_authorization,
     with_token,
 )
-from bridge.upstream.oauth_callback import Callback, listen
+from bridge.upstream.oauth_callback import Callback, Host, listen
 from bridge.upstream.oauth_web import (
     WebError,
     describe_response,
@@ -440,26 +440,20 @@ def _login_url(spec: ServerSpec) -> httpx2.URL:
 async def _open_callback(spec: ServerSpec, stored: Record | None) -> AsyncIterator[Callback]:
     """Listen at the registered redirect address if that is free, or else at another one."""
     hints = spec.oauth
+    fixed = hints.callback_port if hints else None
+    # A client with a fixed port was registered for another MCP client, and those use `localhost`.
+    host: Host = "localhost" if hints and hints.client_id and fixed is not None else "127.0.0.1"
+    # Some authorization servers insist on the very port that was registered.
+    port = urlsplit(stored.redirect_uri).port if stored and fixed is None else fixed
     async with AsyncExitStack() as stack:
-        if hints and hints.callback_port is not None:
-            # A client with a fixed port was registered for another MCP client, and those use
-            # `localhost`.
-            where = listen("localhost" if hints.client_id else "127.0.0.1", hints.callback_port)
-            try:
-                callback = await stack.enter_async_context(where)
-            except OSError as error:
-                msg = (
-                    f"Port {hints.callback_port}, to which the browser returns, cannot be used: "
-                    f"{error.strerror or error}."
-                )
+        try:
+            callback = await stack.enter_async_context(listen(host, port or 0))
+        except OSError as error:
+            if fixed is not None:
+                msg = f"Port {fixed}, to which the browser returns, cannot be used: "
+                msg += f"{error.strerror or error}."
                 raise LoginFailedError(msg, server=spec.name) from None
-        else:
-            # Some authorization servers insist on the very port that was registered.
-            port = urlsplit(stored.redirect_uri).port if stored else None
-            try:
-                callback = await stack.enter_async_context(listen(port=port or 0))
-            except OSError:
-                callback = await stack.enter_async_context(listen())
+            callback = await stack.enter_async_context(listen())
         yield callback
 
 

@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -47,6 +48,7 @@ class Admission(Protocol):
         Raises:
             BridgeError: It may not.
         """
+        return
 
     async def start(self, spec: ServerSpec) -> None:
         """Check and record a start that happens next; runs in the connection's owner task.
@@ -54,16 +56,11 @@ class Admission(Protocol):
         Raises:
             BridgeError: It must not happen.
         """
+        return
 
 
-class OpenAdmission:
+class OpenAdmission(Admission):
     """Allows every start and records none; for a pool without a gate."""
-
-    async def permit(self, spec: ServerSpec) -> None:
-        """Allow it."""
-
-    async def start(self, spec: ServerSpec) -> None:
-        """Allow it."""
 
 
 CALL_SECONDS = 60.0
@@ -80,6 +77,7 @@ CLOSE_SECONDS = STOP_SECONDS + 2.0
 """For closing all servers, in parallel: the longest stop of one process, and a margin."""
 
 
+@dataclass(eq=False, repr=False)
 class Pool:
     """The servers that are configured, as an async context manager.
 
@@ -103,39 +101,27 @@ class Pool:
         direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
     """
 
-    def __init__(
-        self,
-        specs: Iterable[ServerSpec],
-        *,
-        log_dir: Path,
-        environ: Mapping[str, str],
-        call_timeout: float = CALL_SECONDS,
-        start_timeout: float = START_SECONDS,
-        start_patience: float = 0.0,
-        patient: bool = False,
-        idle_seconds: float | None = None,
-        max_message_bytes: int = MAX_MESSAGE_BYTES,
-        logins: Logins | None = None,
-        roots: Sequence[Path] = (),
-        server_settings: Mapping[str, ServerSettings] | None = None,
-        direct: bool = True,
-    ) -> None:
+    specs: InitVar[Iterable[ServerSpec]]
+    _: KW_ONLY
+    log_dir: Path
+    environ: Mapping[str, str]
+    call_timeout: float = CALL_SECONDS
+    start_timeout: float = START_SECONDS
+    start_patience: float = 0.0
+    patient: bool = False
+    idle_seconds: float | None = None
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    logins: Logins | None = None
+    roots: Sequence[Path] = ()
+    server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
+    direct: bool = True
+
+    def __post_init__(self, specs: Iterable[ServerSpec]) -> None:
+        self.environ = dict(self.environ)
         self.containers = Containers()
-        self._log_dir = log_dir
-        self._environ = dict(environ)
-        self._call_timeout = call_timeout
-        self._start_timeout = start_timeout
-        self._start_patience = start_patience
-        self._patient = patient
-        self._idle_seconds = idle_seconds
-        self._max_bytes = max_message_bytes
-        self._logins = logins
-        self._roots = tuple(roots)
-        self._server_settings = server_settings or {}
-        self._direct = direct
-        self._tasks: TaskGroup | None = None
         self.on_tools_changed: Callable[[str], None] | None = None
         self.admission: Admission = OpenAdmission()
+        self._tasks: TaskGroup | None = None
         self._connections: set[Connection] = set()
         self._servers: dict[str, UpstreamServer] = {}
         self.update(specs)
@@ -205,13 +191,6 @@ class Pool:
         """Return every server's current state."""
         return MappingProxyType({name: s.state() for name, s in self._servers.items()})
 
-    def connection_epoch(self, server: str) -> tuple[int, int] | None:
-        """Return a server's connection number and count of tool changes; None if not connected.
-
-        A tool list is valid for calls only while this value stays the same.
-        """
-        return self.server(server).connection_epoch
-
     async def start(self, server: str) -> None:
         """Start a server and wait until it is ready for calls."""
         await self.server(server).start()
@@ -257,8 +236,8 @@ class Pool:
             spec,
             connect=self._connect,
             permit=lambda spec: self.admission.permit(spec),
-            call_timeout=self._call_timeout,
-            max_message_bytes=self._max_bytes,
+            call_timeout=self.call_timeout,
+            max_message_bytes=self.max_message_bytes,
             roots=self._roots_of(spec),
         )
 
@@ -267,7 +246,7 @@ class Pool:
         # As "--root=/a" or "/a:/b"; an argument may be no path, or longer than one can be.
         parts = (part for word in spec.args for part in re.split("[=:,]", word) if part)
         has = any(os.path.isdir(Path(spec.cwd or "", part)) for part in parts)  # noqa: PTH112
-        return self._roots or (() if has or spec.transport != "stdio" else None)
+        return self.roots or (() if has or spec.transport != "stdio" else None)
 
     def roots_changed(self) -> None:
         """Tell the servers that use the client's roots, when they are used next."""
@@ -278,19 +257,19 @@ class Pool:
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
         spec = upstream_server.spec
-        mode = self._server_settings.get(spec.name, ServerSettings()).protocol
-        start = spec.start_timeout or self._start_timeout
+        mode = self.server_settings.get(spec.name, ServerSettings()).protocol
+        start = spec.start_timeout or self.start_timeout
         installs = spec.transport == "stdio" and installs_packages(spec.command, spec.args)
         connection = Connection(
             spec,
             self._endpoint(spec),
             admit=lambda: self.admission.start(spec),
-            start_timeout=max(start, self._start_patience) if installs else start,
-            call_timeout=spec.call_timeout or self._call_timeout,
-            login_timeout=max(start, self._start_patience),
-            answer_timeout=math.inf if self._patient else start,
+            start_timeout=max(start, self.start_patience) if installs else start,
+            call_timeout=spec.call_timeout or self.call_timeout,
+            login_timeout=max(start, self.start_patience),
+            answer_timeout=math.inf if self.patient else start,
             # A process may hold something in memory, for as long as the bridge runs.
-            idle_seconds=self._idle_seconds or (None if spec.transport == "stdio" else IDLE_REMOTE),
+            idle_seconds=self.idle_seconds or (None if spec.transport == "stdio" else IDLE_REMOTE),
             remedy=_start_remedy(spec),
             on_changed=partial(self._lists_changed, upstream_server),
             roots=self._roots_of(spec),
@@ -314,13 +293,13 @@ class Pool:
 
     def _endpoint(self, spec: ServerSpec) -> Endpoint:
         if spec.transport != "stdio":
-            return HttpEndpoint(spec, max_message_bytes=self._max_bytes, logins=self._logins)
+            return HttpEndpoint(spec, max_message_bytes=self.max_message_bytes, logins=self.logins)
         return StdioEndpoint(
             spec,
-            environ=self._environ,
-            log=ServerLog(log_path(self._log_dir, spec.name)),
-            max_message_bytes=self._max_bytes,
-            direct=self._direct,
+            environ=self.environ,
+            log=ServerLog(log_path(self.log_dir, spec.name)),
+            max_message_bytes=self.max_message_bytes,
+            by_direct=self.direct,
             containers=self.containers,
         )
 

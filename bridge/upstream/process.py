@@ -123,15 +123,11 @@ def tree_processes(leader: int, tag: str) -> list[TreeProcess]:
 
     `leader` must not have been reaped: until then its pid names no other process or group.
     """
-    if not HAS_PROC:
-        return []
     return _open_processes(lambda: _tree(leader, tag))
 
 
 def orphans() -> list[TreeProcess]:
     """Return the processes left by bridges that died without stopping them."""
-    if not HAS_PROC:
-        return []
     return _open_processes(_orphan_pids)
 
 
@@ -144,6 +140,8 @@ def signal_group(leader: int, number: int) -> bool:
 
 
 def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:
+    if not HAS_PROC:
+        return []
     opened = {pid: TreeProcess(pid, open_pidfd(pid)) for pid in find()}
     # A pid may be reused between `find` and opening it: keep those that a second `find` returns.
     confirmed = find()
@@ -433,7 +431,7 @@ async def signal_and_wait(tree: Sequence[TreeProcess], number: int, seconds: flo
 async def wait_for_installation(definition: str) -> None:
     """Wait until no process of any bridge is just starting, and maybe installing, this server."""
     find = partial(_open_processes, partial(_keepers, definition))
-    while HAS_PROC and (found := await anyio.to_thread.run_sync(find)):
+    while found := await anyio.to_thread.run_sync(find):
         try:
             await signal_and_wait(found, _EXISTENCE_SIGNAL, TERM_SECONDS)
         finally:

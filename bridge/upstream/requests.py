@@ -130,7 +130,7 @@ class ExpiredError(Exception):
 class Requests:
     """Sends one server's requests, from any task; they may be cancelled at any time."""
 
-    def __init__(self, spec: ServerSpec, *, call_timeout: float, max_message_bytes: int) -> None:
+    def __init__(self, spec: ServerSpec, call_timeout: float, max_message_bytes: int) -> None:
         self._spec = spec
         self._call_timeout = spec.call_timeout or call_timeout
         self._max_bytes = max_message_bytes
@@ -185,7 +185,7 @@ class Requests:
             if method == "tasks/cancel":
                 left = task_calls.CANCEL_SECONDS
             elif not left:
-                raise self._timed_out(connection, call.what, call.seconds)
+                raise self._timed_out(connection, call.what, call.seconds, begun)
             about = self.prepare(method, call.what, call.tool, params, left)
             try:
                 return await self._send(connection, about)
@@ -227,10 +227,15 @@ class Requests:
     async def _send(self, connection: Connection, call: Call) -> dict[str, Json]:
         if connection.direct is not None:
             return await self._send_directly(connection, connection.direct, call)
-        caller = current_caller()
+        params, caller = dict(call.arguments), current_caller()
+        if call.method == "tools/call":
+            params = {"name": call.tool, "arguments": params}
+        params |= _extras(call)
         # Before 2026-07-28 the level is set by `logging/setLevel`, not in each request.
-        level = caller.log_level if caller is not None and connection.modern else ""
-        request = _call_request(call, level)
+        if caller is not None and caller.log_level and connection.modern:
+            params["_meta"] = {LOG_LEVEL_META_KEY: caller.log_level}
+        document = {"method": call.method, "params": params}
+        request = _REQUESTS[call.method].model_validate(document, by_name=False)
 
         async def send(client: Any, limit: anyio.CancelScope) -> None:
             progress = progress_callback(self._spec.name, call.tool, limit, call.seconds)
@@ -263,44 +268,31 @@ class Requests:
         Raises:
             UpstreamError: The server returned no list.
         """
-        begun = current_time()
-        deadline = anyio.current_time() + self._call_timeout
-        fresh = math.inf
+        begun, fresh, what = current_time(), math.inf, f"{LIST_PREFIX}tools"
 
-        async def fetch(cursor: str | None) -> Mapping[str, Json]:
+        async def fetch(params: dict[str, Json], seconds: float) -> Mapping[str, Json]:
             nonlocal fresh
-            page = await fetch_page(cursor)
+            # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
+            if connection.direct is not None and not connection.modern:
+                listing = self.prepare("tools/list", what, "", params, seconds)
+                return await self._send_directly(connection, connection.direct, listing)
+            kept: set[str] = set()
+
+            async def send(client: Any, _: anyio.CancelScope) -> None:
+                page = PaginatedRequestParams(**params) if params else None
+                result = await client.list_tools(params=page)
+                kept.update(tool.name for tool in result.tools)
+
+            page = await self._send_through_session(connection, what, seconds, send)
+            if kept and isinstance(page.get("tools"), list):
+                page["tools"] = [e for e in page["tools"] if valid_name(e) in kept]
             if connection.modern:
                 announced = connection.declares("tools", "list_changed")
                 fresh = min(fresh, cache_seconds(page, announced=announced))
             return page
 
-        async def fetch_page(cursor: str | None) -> dict[str, Json]:
-            kept: set[str] = set()
-
-            async def send(client: Any, _: anyio.CancelScope) -> None:
-                params = PaginatedRequestParams(cursor=cursor) if cursor else None
-                result = await client.list_tools(params=params)
-                kept.update(tool.name for tool in result.tools)
-
-            seconds = max(0.0, deadline - anyio.current_time())
-            what = f"{LIST_PREFIX}tools"
-            # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
-            if connection.direct is not None and not connection.modern:
-                params = {"cursor": cursor} if cursor else {}
-                listing = self.prepare("tools/list", what, "", params, seconds)
-                return await self._send_directly(connection, connection.direct, listing)
-            page = await self._send_through_session(connection, what, seconds, send)
-            if kept and isinstance(page.get("tools"), list):
-                page["tools"] = [e for e in page["tools"] if valid_name(e) in kept]
-            return page
-
         try:
-            entries = await read_all_pages(self._spec.name, fetch)
-        except ToolCallError as error:
-            if error.rpc_code != METHOD_NOT_FOUND:
-                raise
-            return (), math.inf
+            entries = await read_all_pages(self._spec.name, fetch, self._call_timeout)
         except CallTimeoutError:
             # A list is cheap: a server that does not return it, or anything else, hangs.
             if connection.endpoint.last_heard < begun:
@@ -320,22 +312,14 @@ class Requests:
         """
         if not connection.declares(LISTS[kind].capability):
             return ()
-        deadline = anyio.current_time() + self._call_timeout
-        what = f"{LIST_PREFIX}{LISTS[kind].words}"
+        what, seconds = f"{LIST_PREFIX}{LISTS[kind].words}", self._call_timeout
 
-        async def fetch(cursor: str | None) -> Mapping[str, Json]:
+        async def fetch(params: dict[str, Json], seconds: float) -> Mapping[str, Json]:
             # Unlike the list of tools it may take a server long; it is not restarted for that.
-            seconds = max(0.0, deadline - anyio.current_time())
-            params = {"cursor": cursor} if cursor else {}
             page = self.prepare(LISTS[kind].method, what, "", params, seconds)
             return await self._send(connection, page)
 
-        try:
-            entries = await read_all_pages(self._spec.name, fetch, LISTS[kind].key)
-        except ToolCallError as error:
-            if error.rpc_code != METHOD_NOT_FOUND:
-                raise
-            return ()
+        entries = await read_all_pages(self._spec.name, fetch, seconds, LISTS[kind].key)
         return await offload(entries, partial(parse_offers, self._spec.name, kind, entries))
 
     async def _send_through_session(
@@ -387,11 +371,11 @@ class Requests:
             raise self._unsendable(what, error, doubtful=True) from error
 
     def _timed_out(
-        self, connection: Connection, what: str, seconds: float, begun: float = math.inf
+        self, connection: Connection, what: str, seconds: float, begun: float
     ) -> CallTimeoutError:
         connection.request_probe(seconds)
         # Progress may have moved the limit.
-        seconds = max(seconds, round(_caller_time() - begun)) if begun < math.inf else seconds
+        seconds = max(seconds, round(_caller_time() - begun))
         msg = (
             f"Server {self._spec.name!r} did not answer {what} within {seconds:g} s; "
             "it was told to stop."
@@ -478,20 +462,3 @@ def _caller_time() -> float:
     """Return the time of the caller's clock, by which its calls are limited."""
     caller = current_caller()
     return current_time() if caller is None else caller.clock.now()
-
-
-def _call_request(call: Call, log_level: str) -> Any:
-    """Return the SDK's request model of a call.
-
-    Args:
-        log_level: Least level of `notifications/message`, opt-in per request in 2026-07-28.
-    """
-    params: dict[str, Any] = dict(call.arguments)
-    if call.method == "tools/call":
-        params = {"name": call.tool, "arguments": params}
-    params |= _extras(call)
-    if log_level:
-        params["_meta"] = {LOG_LEVEL_META_KEY: log_level}
-    return _REQUESTS[call.method].model_validate(
-        {"method": call.method, "params": params}, by_name=False
-    )

@@ -19,14 +19,13 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeVar, get_args
 
 import anyio
 from mcp import ClientSession
 from mcp.types import RootsListChangedNotification
-from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.errors import (
     BridgeError,
@@ -144,6 +143,7 @@ class ServerState:
     restarts: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class UpstreamServer:
     """One server. Requests may come from any task and be cancelled at any time.
 
@@ -158,25 +158,18 @@ class UpstreamServer:
         permit: Raises a BridgeError if no connection may be made.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        *,
-        connect: Callable[[UpstreamServer, anyio.Event | None], Connection],
-        permit: Callable[[ServerSpec], Awaitable[None]],
-        call_timeout: float,
-        max_message_bytes: int,
-        roots: Roots = (),
-    ) -> None:
-        self.spec = spec
-        self._roots = roots
-        self._connect = connect
-        self._permit = permit
+    spec: ServerSpec
+    _: KW_ONLY
+    connect: Callable[[UpstreamServer, anyio.Event | None], Connection]
+    permit: Callable[[ServerSpec], Awaitable[None]]
+    call_timeout: float
+    max_message_bytes: int
+    roots: Roots = ()
+
+    def __post_init__(self) -> None:
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
-        self._requests = Requests(
-            spec, call_timeout=call_timeout, max_message_bytes=max_message_bytes
-        )
+        self._requests = Requests(self.spec, self.call_timeout, self.max_message_bytes)
         self._connection: Connection | None = None
         self._closed = False
         self._connections_made = 0
@@ -192,27 +185,25 @@ class UpstreamServer:
 
     def state(self) -> ServerState:
         connection = self._connection
-        state: State = "idle"
-        error = ""
+        state: State = "failed"
         if self._closed:
             state = "closed"
         elif connection is None or connection.idle:
-            pass
+            state = "idle"
         elif not connection.ready.is_set():
             state = "starting"
         elif connection.usable:
             state = "ready"
-        else:
-            state = "failed"
-            end_report = connection.end_report or connection.endpoint.end_report()
-            error = str(connection.failure) if connection.failure else end_report
-            if isinstance(connection.failure, LoginRequiredError):
-                state = "login required"
+        elif isinstance(connection.failure, LoginRequiredError):
+            state = "login required"
+        error: object = ""
+        if connection is not None and state in ("failed", "login required"):
+            error = connection.failure or connection.end_report or connection.endpoint.end_report()
         live = connection is not None and not connection.ended.is_set()
         return ServerState(
             server=self.spec.name,
             state=state,
-            error=error,
+            error=str(error),
             line=connection.endpoint.last_line if connection and state == "starting" else "",
             pid=connection.endpoint.pid if connection and live else None,
             tool_count=None if self._tools is None else len(self._tools),
@@ -238,7 +229,7 @@ class UpstreamServer:
         if "tools" in lists:
             self._changes += 1
             self._tools = None
-        self._offer_changes += 1
+        self._offer_changes += lists != ("tools",)
         for kind in [kind for kind in self._offers if LISTS[kind].capability in lists]:
             del self._offers[kind]
 
@@ -424,7 +415,7 @@ class UpstreamServer:
             if not await complete_url_elicitations(self.spec.name, call.what, refusal):
                 raise
             result = await self._with_retry(partial(send, call), lists=False)
-        return await resolve_input(self.spec.name, call.what, result, refresh, roots=self._roots)
+        return await resolve_input(self.spec.name, call.what, result, refresh, roots=self.roots)
 
     @asynccontextmanager
     async def _use(
@@ -446,7 +437,7 @@ class UpstreamServer:
 
         A server asks when it starts, perhaps for no client, and again when the roots change.
         """
-        client = connection.client if self._roots is None and current_caller() else None
+        client = connection.client if self.roots is None and current_caller() else None
         async with self._sharing:
             if client is None or connection.modern or connection.roots_shared:
                 return
@@ -470,7 +461,7 @@ class UpstreamServer:
         """Return a new connection after `permit`; concurrent callers share one permission."""
         async with self._permitting:
             if not self._is_up():
-                await self._permit(self.spec)
+                await self.permit(self.spec)
             return self._current()
 
     def _current(self) -> Connection:
@@ -498,7 +489,7 @@ class UpstreamServer:
                 )
                 if before.held_state and (caller := current_caller()) is not None:
                     caller.note_restart(self.spec.name)
-            self._connection = connection = self._connect(self, previous)
+            self._connection = connection = self.connect(self, previous)
             if before is not None and before.hurried_until > -math.inf:
                 connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection
@@ -516,13 +507,10 @@ class UpstreamServer:
             found = f"It lists no tools either, and cannot be connected again: {error.message}"
         else:
             found = "Its session was lost. The bridge has connected again; make the call again."
-        return ToolCallError(
-            f"{failure.message.rstrip('.')}. {found}",
-            server=self.spec.name,
-            rpc_code=getattr(failure, "rpc_code", INTERNAL_ERROR),
-            data=getattr(failure, "data", None),
-            doubtful=failure.doubtful,
-        )
+        failure.message = f"{failure.message.rstrip('.')}. {found}"
+        if isinstance(failure, ToolCallError):
+            failure.by_tool = False
+        return failure
 
 
 def _server_info(connection: Connection) -> dict[str, str]:

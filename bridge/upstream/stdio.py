@@ -21,7 +21,7 @@ import shutil
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from mcp.types import (
 
 from bridge.clock import current_time
 from bridge.errors import ServerStartError
-from bridge.model import ServerSpec, Transport
+from bridge.model import ServerSpec
 from bridge.offload import LARGE, offload
 from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter, parse_response
 from bridge.upstream.framing import (
@@ -109,30 +109,26 @@ class _Pipes:
     drained: anyio.Event = field(default_factory=anyio.Event)
 
 
+@dataclass(eq=False, repr=False)
 class StdioEndpoint(Endpoint):
     """One server to be run as a child process.
 
     Args:
-        direct: Whether calls go past the SDK's session.
+        by_direct: Whether calls go past the SDK's session.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        *,
-        environ: Mapping[str, str],
-        log: ServerLog,
-        max_message_bytes: int,
-        direct: bool = True,
-        containers: Containers | None = None,
-    ) -> None:
-        self._spec = spec
-        self._containers = containers or Containers()
-        self._engine = label_container([spec.command, *spec.args], {})[1]
-        self._by_direct = direct
-        self._environ = server_environment(environ, spec)
-        self._log = log
-        self._max_bytes = max_message_bytes
+    spec: ServerSpec
+    _: KW_ONLY
+    environ: Mapping[str, str]
+    log: ServerLog
+    max_message_bytes: int
+    by_direct: bool = True
+    containers: Containers = field(default_factory=Containers)
+
+    def __post_init__(self) -> None:
+        self._engine = label_container([self.spec.command, *self.spec.args], {})[1]
+        self._environ = server_environment(self.environ, self.spec)
+        self.transport = "stdio"
         self._child: Child | None = None
         self._keeper: Keeper | None = None
         self._direct: DirectDispatcher | None = None
@@ -151,14 +147,9 @@ class StdioEndpoint(Endpoint):
         return self._child.pid if self._child else None
 
     @property
-    def transport(self) -> Transport:
-        """A pair of pipes."""
-        return "stdio"
-
-    @property
     def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session; None if that is turned off."""
-        return self._direct if self._by_direct else None
+        return self._direct if self.by_direct else None
 
     @property
     def last_heard(self) -> float:
@@ -180,11 +171,11 @@ class StdioEndpoint(Endpoint):
     def end_report(self) -> str:
         """Return how the process ended and its last stderr output."""
         end_report = f"{self._end_report} " if self._end_report else ""
-        if tail := self._log.tail():
+        if tail := self.log.tail():
             end_report += f"Its stderr ends with:\n{tail}\n"
         if self._hint and "No module named" in tail:
             end_report += self._hint
-        return f"{end_report}Its log is {self._log.path}."
+        return f"{end_report}Its log is {self.log.path}."
 
     @property
     def installing(self) -> bool:
@@ -194,14 +185,14 @@ class StdioEndpoint(Endpoint):
     @property
     def last_line(self) -> str:
         """What the process wrote last to its stderr; may be empty."""
-        return self._log.tail().rpartition("\n")[2]
+        return self.log.tail().rpartition("\n")[2]
 
     async def prepare(self) -> None:
         """Wait for a process, of an earlier bridge perhaps, that is installing this server."""
-        if installs_packages(self._spec.command, self._spec.args):
-            await wait_for_installation(self._spec.definition)
+        if installs_packages(self.spec.command, self.spec.args):
+            await wait_for_installation(self.spec.definition)
         if self._engine:
-            await self._containers.reap(self._engine, self._environ, "")
+            await self.containers.reap(self._engine, self._environ, "")
 
     def started(self) -> None:
         """Note that the server is ready, or will not be: an installation is over."""
@@ -220,10 +211,10 @@ class StdioEndpoint(Endpoint):
         Raises:
             ServerStartError: The command or the directory cannot be used.
         """
-        with self._log:
+        with self.log:
             child = await self._spawn()
-            if installs_packages(self._spec.command, self._spec.args):
-                self._keeper = keep(child, self._spec.definition, until - anyio.current_time())
+            if installs_packages(self.spec.command, self.spec.args):
+                self._keeper = keep(child, self.spec.definition, until - anyio.current_time())
             # From here on no await stands outside the try: the process has an owner.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](16)
@@ -266,7 +257,7 @@ class StdioEndpoint(Endpoint):
                 await pipes.child.stop()
             if self._engine:
                 ended = f"{TREE_LABEL}={pipes.child.tag}"
-                await self._containers.reap(self._engine, self._environ, ended)
+                await self.containers.reap(self._engine, self._environ, ended)
         pipes.running.cancel()
 
     async def _run_pipes(self, pipes: _Pipes) -> None:
@@ -282,11 +273,11 @@ class StdioEndpoint(Endpoint):
                 tg.start_soon(self._notice_exit, pipes)
 
     async def _spawn(self) -> Child:
-        spec = self._spec
+        spec = self.spec
         try:
-            launch = await plan_launch(spec, self._environ, self._log.path.with_name("no-project"))
+            launch = await plan_launch(spec, self._environ, self.log.path.with_name("no-project"))
             self._hint, tag = launch.hint, new_tag()
-            labels = {**self._containers.labels(), TREE_LABEL: tag} if self._engine else {}
+            labels = {**self.containers.labels(), TREE_LABEL: tag} if self._engine else {}
             argv = label_container(launch.argv, labels)[0]
             self._child = spawn(argv, environ=launch.environ, cwd=launch.cwd, tag=tag)
         except (OSError, ValueError) as error:
@@ -295,11 +286,11 @@ class StdioEndpoint(Endpoint):
             raise ServerStartError(
                 message, server=spec.name, host_detail=detail, remedy=remedy
             ) from error
-        self._log.note(f"started {spec.command} as process {self._child.pid}")
+        self.log.note(f"started {spec.command} as process {self._child.pid}")
         return self._child
 
     async def _read_messages(self, pipes: _Pipes) -> None:
-        framer = LineFramer(self._max_bytes)
+        framer = LineFramer(self.max_message_bytes)
         taken = 0
         async with pipes.inbound:
             while data := await pipes.child.output.read():
@@ -322,12 +313,14 @@ class StdioEndpoint(Endpoint):
 
     async def _deliver(self, line: Line | OversizeLine, pipes: _Pipes) -> None:
         if isinstance(line, OversizeLine):
-            message = decode_oversize(line, self._max_bytes)
-            self._log.note(f"dropped a message of {line.size} bytes: the cap is {self._max_bytes}")
+            message = decode_oversize(line, self.max_message_bytes)
+            self.log.note(
+                f"dropped a message of {line.size} bytes: the cap is {self.max_message_bytes}"
+            )
             if message is None:
                 self._end_report = (
                     f"It sent a message of {line.size} bytes, which exceeded the "
-                    f"{self._max_bytes} byte limit and showed no request that it answers."
+                    f"{self.max_message_bytes} byte limit and showed no request that it answers."
                 )
                 self._deaf = True
                 pipes.inbound.close()
@@ -340,7 +333,7 @@ class StdioEndpoint(Endpoint):
             if pipes.direct.deliver(found):
                 return
         if large and await offload(line.data, partial(has_too_many_values, line)):
-            self._log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
+            self.log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
             refusal = decode_too_many(line)
             if refusal is not None:
                 await self._send(refusal, pipes)
@@ -363,7 +356,7 @@ class StdioEndpoint(Endpoint):
             self._noise += 1
             self._last_noise = (current_time(), decoded.preview)
             if self._noise <= 100:  # The rest are only counted.
-                self._log.note(f"not a message, on stdout: {decoded.preview!r}")
+                self.log.note(f"not a message, on stdout: {decoded.preview!r}")
         elif decoded is not None:
             await self._send(decoded, pipes)
 
@@ -403,8 +396,8 @@ class StdioEndpoint(Endpoint):
 
     async def _drain_stderr(self, child: Child) -> None:
         while data := await child.errors.read():
-            self._log.write(data)
-            if self.on_login is not None and (request := _LOGIN.search(self._log.tail())):
+            self.log.write(data)
+            if self.on_login is not None and (request := _LOGIN.search(self.log.tail())):
                 self.on_login(request[0])
                 self.on_login = None
 
@@ -424,7 +417,7 @@ class StdioEndpoint(Endpoint):
             await child.wait_exited()
         if not self._leaving and not self._end_report:
             self._end_report = f"It {child.describe_exit()}."
-            self._log.note(self._end_report)
+            self.log.note(self._end_report)
 
 
 def explain_spawn_failure(

@@ -17,7 +17,7 @@ from bridge.upstream.refusal import Refusal
 
 
 class Endpoint(Protocol):
-    """One server's address. Opened once; a new connection needs a new endpoint."""
+    """One server's address, for one connection; opened again only after `fall_back`."""
 
     @property
     def pid(self) -> int | None:
@@ -35,22 +35,21 @@ class Endpoint(Protocol):
         return -math.inf
 
     @property
-    def transport(self) -> TransportName:
-        """The transport's name."""
-
-    @property
     def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session, over stdio; None before `open`."""
         return None
 
-    def alternative(self) -> Endpoint | None:
-        """Return another transport to the same server, if this one's failure suggests it."""
-        return None
+    def fall_back(self) -> bool:
+        """Change the transport, if its failure suggests that; return whether it did so."""
+        return False
 
     @property
     def installing(self) -> bool:
         """Whether a package runner has not started the server itself yet."""
         return False
+
+    transport: TransportName
+    """The transport's name."""
 
     on_login: Callable[[str], None] | None = None
     """Receives the address at which a starting server waits for its user to log in."""
@@ -86,3 +85,4 @@ class Endpoint(Protocol):
 
     def end_report(self) -> str:
         """Return how the connection ended, in sentences; may be empty."""
+        return ""

@@ -301,7 +301,7 @@ async def test_requests_without_end_end_the_connection(
     await engine.servers.load(["pb"])
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
         result = await engine.run(RunRequest(code=CALL, timeout=120))
-    assert "went away during the call" in result.stdout
+    assert "went away during tool 't'" in result.stdout
     assert "It made 1,000 requests without waiting for the answers" in caplog.text
 
 

@@ -150,7 +150,7 @@ for turn in range(3):
             break
 """
     first = await _run(trusting, code)
-    assert "went away during the call" in first.stdout
+    assert "went away during tool 'die'" in first.stdout
     assert [(one.tool, one.count) for one in first.unknown] == [("die", 1)]
     again = await _run(trusting, code, retry_of=first.run_id)
     assert again.stdout.count("may or may not have happened") == 3

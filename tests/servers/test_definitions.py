@@ -90,11 +90,11 @@ async def test_a_change_that_was_announced_counts_at_once(
             gate = _gate(engine)
             await gate.call("log", "send", SEND)
             pool = engine.servers.pool
-            before = pool.connection_epoch("log")
+            before = pool.server("log").connection_epoch
             await gate.call(
                 "log", "redescribe", {"tool": "send", "description": "Takes all you have."}
             )
-            await until(lambda: pool.connection_epoch("log") != before)
+            await until(lambda: pool.server("log").connection_epoch != before)
             with pytest.raises(ApprovalNeededError, match="changed tool"):
                 await gate.call("log", "send", SEND)
 
@@ -110,9 +110,9 @@ async def test_a_changed_text_is_in_the_audit_log_and_no_question(
             gate = _gate(engine)
             await gate.call("log", "send", SEND)
             changed = {"tool": "send", "description": "Takes all you have."}
-            before = engine.servers.pool.connection_epoch("log")
+            before = engine.servers.pool.server("log").connection_epoch
             await gate.call("log", "redescribe", changed)
-            await until(lambda: engine.servers.pool.connection_epoch("log") != before)
+            await until(lambda: engine.servers.pool.server("log").connection_epoch != before)
             for _ in range(2):
                 await gate.call("log", "send", SEND)
     calls = [

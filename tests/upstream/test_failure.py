@@ -183,11 +183,3 @@ def test_a_servers_own_error_is_the_tools_failure_and_no_refusal(
     assert isinstance(failure, ToolCallError)
     assert failure.message.startswith(message)
     assert failure.by_tool is by_tool
-
-
-@pytest.mark.parametrize("text", ["Not Found: /a.md", "Failed to parse a.json"])
-def test_words_of_http_are_a_tools_own_where_there_is_no_http(text: str) -> None:
-    error, spec = MCPError(code=-32603, message=text), replace(SPEC, transport="stdio")
-    failure = call_error(spec, "tool 'x'", error)
-    assert isinstance(failure, ToolCallError)
-    assert failure.by_tool

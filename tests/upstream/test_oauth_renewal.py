@@ -37,7 +37,7 @@ spec = ServerSpec(name="server", transport="http", source=source, url=url)
 login = Logins(Path(directory)).of(spec)
 print("ready", flush=True)
 sys.stdin.readline()
-print(anyio.run(login.renewed_token, stale))
+print(anyio.run(login.other_token, stale))
 """
 
 
@@ -169,14 +169,14 @@ async def test_a_broken_authorization_server_costs_no_login(
     fake.replaced["/token"] = Response(status_code=503)
     login = Login(spec, logins.store, clock=lambda: now[0])
     assert await login.token(httpx2.URL(fake.url)) == before.access_token
-    assert await login.renewed_token(before.access_token) == ""
+    assert await login.other_token(before.access_token) == ""
     assert "HTTP status 503" in login.problem
     assert login.exists
     assert await kept(fake, logins) == before
     del fake.replaced["/token"]
-    assert await login.renewed_token(before.access_token) == ""
+    assert await login.other_token(before.access_token) == ""
     now[0] += 6
-    assert await login.renewed_token(before.access_token) != ""
+    assert await login.other_token(before.access_token) != ""
     assert login.problem == ""
 
 
@@ -205,7 +205,7 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
         fake.replaced["/token"] = Response(body, status)
         login = Login(rig.remote(fake.url), logins.store)
         assert await login.token(httpx2.URL(fake.url)) == before.access_token
-        assert await login.renewed_token(before.access_token) == ""
+        assert await login.other_token(before.access_token) == ""
         after = await kept(fake, logins)
         ends = body not in KEEPING
         assert login.exists is not ends, (status, body)
@@ -219,7 +219,7 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
             assert body != HTML or HTML.decode() in login.problem
             assert before.refresh_token not in login.problem
     del fake.replaced["/token"]
-    assert await Login(rig.remote(fake.url), logins.store).renewed_token(before.access_token)
+    assert await Login(rig.remote(fake.url), logins.store).other_token(before.access_token)
 
 
 async def test_a_login_without_a_refresh_token_says_what_to_do(
@@ -229,7 +229,7 @@ async def test_a_login_without_a_refresh_token_says_what_to_do(
     await logins.store.save(_key(fake), replace(before, refresh_token=""))
     login = Login(rig.remote(fake.url), logins.store)
     await login.token(httpx2.URL(fake.url))
-    assert await login.renewed_token(before.access_token) == ""
+    assert await login.other_token(before.access_token) == ""
     assert "gave no `refresh_token`: `offline_access` is not in its scopes (read)" in login.problem
     assert "as `scopes` of the login in /tmp/servers.json, and log in again" in login.problem
     assert not login.exists
@@ -244,10 +244,10 @@ async def test_a_server_that_refuses_every_token_does_not_use_them_up(
     login = Login(spec, logins.store, clock=lambda: now[0])
     token = await login.token(httpx2.URL(fake.url))
     for _ in range(5):
-        token = await login.renewed_token(token) or token
+        token = await login.other_token(token) or token
     assert fake.authority.counts["renewed"] == 1
     now[0] += 2
-    assert await login.renewed_token(token) not in ("", token)
+    assert await login.other_token(token) not in ("", token)
 
 
 async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: Guarded) -> None:
@@ -286,7 +286,7 @@ async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
     async with anyio.create_task_group() as tasks:
 
         async def renew() -> None:
-            await login.renewed_token(stale)
+            await login.other_token(stale)
 
         tasks.start_soon(renew)
         while not fake.authority.counts["renewals tried"]:  # noqa: ASYNC110 - in another thread
