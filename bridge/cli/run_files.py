@@ -20,11 +20,11 @@ from pathlib import Path
 from bridge.discovery.clients import LOCATIONS
 from bridge.errors import BridgeError, UsageError
 from bridge.model import Artifact, InputFile
+from bridge.private_files import open_below
 from bridge.runs.file_names import name_problem, quoted
 from bridge.runs.input_files import MAX_BYTES, check_names
 
 _NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_DIRECTORY = _NAMED | os.O_NOFOLLOW
 _CONFIGURATIONS = tuple(
     row.template.partition("/")[2].casefold()
     for row in LOCATIONS
@@ -152,8 +152,11 @@ def _write_artifact(
     if problem:
         raise UsageError(f"Its name {problem}.")
     *above, name = artifact.name.split("/")
-    with _open_below(root, above) as parent:
+    parent = open_below(root, above)
+    try:
         write_file(parent, name, read(artifact), force=force)
+    finally:
+        os.close(parent)
 
 
 def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool = False) -> None:
@@ -205,23 +208,3 @@ def _entry_status(parent: int, name: str) -> int | None:
         return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return None
-
-
-@contextmanager
-def _open_below(root: int, names: Sequence[str]) -> Iterator[int]:
-    """Open a directory below another, making what is missing on the way."""
-    fd = os.dup(root)
-    try:
-        for name in names:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=fd)
-            try:
-                deeper = os.open(name, _DIRECTORY, dir_fd=fd)
-            except NotADirectoryError:
-                said = f"{quoted(name)} is there, and is a link or no directory"
-                raise NotADirectoryError(0, said) from None
-            os.close(fd)
-            fd = deeper
-        yield fd
-    finally:
-        os.close(fd)
