@@ -229,7 +229,7 @@ def _apply(change: Change, journal: Journal) -> Rewritten:
             )
             new.append(journal.add(record))
 
-    written = rewrite(target.path, change.edit, before_replace=keep)
+    written = rewrite(target.path, change.edit, root=target.root, before_replace=keep)
     change.finish()
     old = new[:-1] if last is None or moves else [*new[:-1], last]
     if change.action == "uninstall":

@@ -281,13 +281,15 @@ def trusted_places(settings: Settings) -> tuple[Path, ...]:
 def writable_places(settings: Settings) -> tuple[Path, ...]:
     """Return the directories of the host that programs, commands and packages write to.
 
+    The files of sessions and of `out/` are among the store's blobs.
+
     No file in them may define what the bridge starts.
     """
     offered = (Path(one.path) for one in settings.offered_directories if one.writable)
     written = (
         profile.workspace / path for profile in settings.commands.values() for path in profile.write
     )
-    return (*offered, *written, packages_dir(settings))
+    return (*offered, *written, packages_dir(settings), store_of(settings).blobs.root)
 
 
 def _chosen_profile(name: str, file: ConfigFile, place: str) -> ProfileSpec:

@@ -25,7 +25,7 @@ import anyio.to_thread
 
 from bridge.errors import WrongSystemError
 from bridge.model import Limits
-from bridge.sandbox import syscalls
+from bridge.sandbox import proc_entries, syscalls
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.ownership import Owner, current_owner
 from bridge.sandbox.probe import run_probe
@@ -184,7 +184,7 @@ class BubblewrapBackend(Backend):
         around = Surroundings(
             landlock_abi=landlock.version(),
             cpus=host.usable_cpus(),
-            masked=host.masked_paths(),
+            masked=proc_entries.masked_here(),
             controllers=controllers,
             limits_elsewhere=missing_controllers(sorted(controllers), root=self._uid is not None),
             processes_per_namespace=host.counts_processes_per_namespace(os.uname().release),

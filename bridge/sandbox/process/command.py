@@ -66,12 +66,6 @@ _DEVICE_LINKS = (
     ("/proc/self/fd/2", "/dev/stderr"),
 )
 
-MASKED = (
-    "/proc/acpi", "/proc/kallsyms", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list",
-)  # fmt: skip
-"""The paths of /proc that container engines mask; those that this host has are covered."""
-
 GROUP = f"sandbox:x:{UID}:\n"
 
 
@@ -128,7 +122,7 @@ class Surroundings:
     Attributes:
         landlock_abi: The kernel's Landlock ABI version; 0 for none.
         cpus: How many CPUs programs may run on.
-        masked: Those of `MASKED` that exist, and whether each is a directory.
+        masked: The paths of /proc to cover, and whether each is a directory.
         controllers: The cgroup controllers in use: "memory", "pids", "cpu".
         limits_elsewhere: Why controllers are missing; empty if none is.
         processes_per_namespace: Whether the kernel counts processes per user namespace.

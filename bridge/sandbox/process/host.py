@@ -18,7 +18,7 @@ from pathlib import Path
 from bridge.errors import LaunchError
 from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.binds import group_of
-from bridge.sandbox.process.command import MASKED, WORKSPACE
+from bridge.sandbox.process.command import WORKSPACE
 from bridge.sandbox.process.faults import KernelSettings
 
 
@@ -90,11 +90,6 @@ def is_mapped(uid: int, uid_map: str) -> bool:
         if len(words) == 3 and int(words[0]) <= uid < int(words[0]) + int(words[2]):
             return True
     return False
-
-
-def masked_paths() -> tuple[tuple[str, bool], ...]:
-    """Return those of `MASKED` that this host has, and whether each is a directory."""
-    return tuple((path, Path(path).is_dir()) for path in MASKED if Path(path).exists())
 
 
 def counts_processes_per_namespace(release: str) -> bool:
