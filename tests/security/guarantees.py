@@ -10,6 +10,8 @@ PROMISES = {
     "output": "Output of any length costs the host no more than its bound, and the result says "
     "what was cut.",
     "descriptors": "Descriptors run out inside the sandbox only.",
+    "counters": "What the kernel counts by user (watches, pending signals, descriptors in flight, "
+    "pipes, keys, queues, namespaces) stays free for the host's user.",
     "processors": "A program on every processor ends at its deadline and leaves others time.",
     "depth": "Recursion, nesting and crashes are results, without a core file.",
     "ending": "Every run ends by its deadline, whatever signals it ignores or sends.",
