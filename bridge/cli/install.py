@@ -24,7 +24,15 @@ from bridge.cli.moving import (
 )
 from bridge.cli.output import visible, write_err_line, write_json, write_out
 from bridge.cli.person import Person
-from bridge.clients.entry import NAME, Entry, address, command_line, own_entry, shown_address
+from bridge.clients.entry import (
+    NAME,
+    Entry,
+    address,
+    command_line,
+    is_local,
+    own_entry,
+    shown_address,
+)
 from bridge.clients.install import (
     Change,
     Standing,
@@ -49,7 +57,7 @@ from bridge.clients.writers import (
 )
 from bridge.errors import BridgeError, UsageError
 from bridge.servers.configuration import context_for
-from bridge.settings import Settings
+from bridge.settings import Settings, http_token
 
 _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 """What clients say of a server that they list and do not use."""
@@ -104,7 +112,11 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
         message = f"{visible(shown_address(arguments.http))!r:.100} is no address."
         remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
         raise UsageError(message, remedy=remedy)
-    entry = own_entry(settings.environ, name=arguments.name or "", url=arguments.http or "")
+    token = ""
+    if arguments.http and arguments.scope == "user" and is_local(arguments.http):
+        token = http_token(settings)
+    url = arguments.http or ""
+    entry = own_entry(settings.environ, name=arguments.name or "", url=url, token=token)
     clients = arguments.clients
     if list(clients) == [ALL]:
         clients = clients_of(detected(machine))

@@ -120,6 +120,8 @@ PROMISES = {
     "order, within bounds, and no run that ends or is cancelled keeps a place.",
     "http-clients": "Over HTTP the bridge answers only requests for its own names and port. "
     "Sessions are bounded, end when unused, and leave nothing.",
+    "http-admission": "Over HTTP a request without the bridge's token reaches nothing but probes. "
+    "Connections, heads, bodies and sessions have bounds, and one caller has half of each at most.",
     "log-floods": "Neither servers' output nor the bridge's log of it fills a disk.",
     "project-servers": "Before a person approved exactly that definition, nothing that a "
     "repository defines is started or connected to, and no file that it names is opened.",

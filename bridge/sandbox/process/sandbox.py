@@ -404,14 +404,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
         SandboxError: On entering, when it cannot be started.
     """
     with ExitStack() as opened:
-        try:
-            examines = start.judge is not None
-            ends = LaunchPipes(opened, texts=start.texts, data=start.data, examines=examines)
-            mine = ends.stdin[1], ends.stdout[0], ends.stderr[0]
-            pipes = Pipes(*map(ends.take, mine))
-        except OSError as error:
-            raise LaunchError(f"No sandbox was started. {failed_call(error)}") from error
-        opened.callback(pipes.close)
+        ends, pipes = _open_pipes(start, opened)
         options = start.options(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends)
@@ -459,6 +452,17 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
                 watchdog.unwatch(monitor.pid)
             pipes.close()
             monitor.close()
+
+
+def _open_pipes(start: LaunchPlan, opened: ExitStack) -> tuple[LaunchPipes, Pipes]:
+    examines = start.judge is not None
+    try:
+        ends = LaunchPipes(opened, texts=start.texts, data=start.data, examines=examines)
+        pipes = Pipes(*map(ends.take, (ends.stdin[1], ends.stdout[0], ends.stderr[0])))
+    except OSError as error:
+        raise LaunchError(f"No sandbox was started. {failed_call(error)}") from error
+    opened.callback(pipes.close)
+    return ends, pipes
 
 
 def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:
