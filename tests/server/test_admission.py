@@ -101,6 +101,25 @@ async def test_who_has_taken_a_share_of_sessions_is_refused_alone(
 
 
 @pytest.mark.guarantee("http-admission")
+async def test_who_has_taken_a_share_of_connections_is_refused_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BOUNDS, "connections", 8)
+    async with guarded(engine, token="") as web, AsyncExitStack() as stack:
+        host, port = web.base_url.host, web.base_url.port or 0
+        head = (
+            f"GET /nothing HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer greedy\r\n\r\n"
+        )
+        answers = []
+        for _ in range(6):
+            stream = await stack.enter_async_context(await anyio.connect_tcp(host, port))
+            await stream.send(head.encode())
+            answers.append((await stream.receive())[9:12])
+        assert answers == [b"404"] * 4 + [b"503"] * 2
+        assert (await web.post("/mcp", json=HELLO)).status_code == 200
+
+
+@pytest.mark.guarantee("http-admission")
 async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(engine: Engine) -> None:
     if sys.platform != "linux":
         pytest.skip("its callers' user ids are known on Linux")
