@@ -1,4 +1,4 @@
-"""The list of promises in SECURITY.md, from the marks on the tests that hold them, and two tables."""
+"""The promises in SECURITY.md, from the marks on the tests that hold them, and two tables there."""
 
 from __future__ import annotations
 

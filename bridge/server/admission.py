@@ -18,6 +18,7 @@ import anyio
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp.types import ErrorData, JSONRPCError
 from mcp_types.jsonrpc import INVALID_REQUEST
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -74,6 +75,7 @@ class Admission:
         self._probe = probe
         self._open_sessions = sessions
         self._sessions: dict[str, str] = {}
+        self._beginning: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self.connections: dict[Connection, None] = {}
 
@@ -107,13 +109,17 @@ class Admission:
             # What the body would be is not read.
             refusal.headers["connection"] = "close"
             await refusal(scope, receive, send)
-        elif scope["method"] != "POST":
-            await self._app(scope, receive, send)
-        else:
-            try:
+            return
+        begins = begins_session(headers)
+        self._beginning[caller] += begins
+        try:
+            if scope["method"] == "POST":
                 await self._serve(caller, headers, scope, receive, send)
-            finally:
-                self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
+            else:
+                await self._app(scope, receive, send)
+        finally:
+            self._beginning[caller] -= begins
+            self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
 
     def _caller(self, headers: Headers, connection: Connection | None) -> str | None:
         """Return who sends a request; None without the token that it needs."""
@@ -140,12 +146,12 @@ class Admission:
             held = sum(each.caller == caller for each in self.connections)
             if problem := _problem("connections", held, len(self.connections)):
                 return refuse(503, problem)
-        begins = _SESSION not in headers and "mcp-protocol-version" not in headers
-        if begins:
+        if begins_session(headers):
             still = self._open_sessions()
             self._sessions = {name: of for name, of in self._sessions.items() if name in still}
-            held = sum(of == caller for of in self._sessions.values()) + 1
-            if problem := _problem("sessions", held, len(self._sessions) + 1):
+            held = sum(of == caller for of in self._sessions.values()) + self._beginning[caller]
+            total = len(self._sessions) + self._beginning.total()
+            if problem := _problem("sessions", held + 1, total + 1):
                 return refuse(503, problem)
         return None
 
@@ -197,6 +203,12 @@ class Admission:
             await send(message)
 
         return noting
+
+
+def begins_session(headers: Headers) -> bool:
+    """Whether a request may begin a session of the protocol."""
+    version = headers.get("mcp-protocol-version")
+    return _SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
 def _problem(what: str, held: int, total: int) -> str:

@@ -15,7 +15,6 @@ from functools import partial
 import anyio
 import anyio.to_thread
 from mcp_types import INTERNAL_ERROR
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bridge.errors import BridgeError
 from bridge.gate.audit.orphans import end_orphans
 from bridge.runs import Engine
-from bridge.server.admission import refuse
+from bridge.server.admission import begins_session, refuse
 from bridge.settings import store_of
 
 logger = logging.getLogger(__name__)
@@ -146,9 +145,11 @@ class Replica:
     async def _serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         session = headers.get(SESSION)
-        version = headers.get("mcp-protocol-version")
-        begins = session is None and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
-        if begins and scope["method"] == "POST" and self._engine.under_way.draining:
+        if (
+            begins_session(headers)
+            and scope["method"] == "POST"
+            and self._engine.under_way.draining
+        ):
             problem = "This replica of the bridge is ending. Begin the session again: another has."
             retry = {"retry-after": str(RETRY_SECONDS), REPLICA: self.name}
             await refuse(503, problem, INTERNAL_ERROR, retry)(scope, receive, send)
