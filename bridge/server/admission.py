@@ -110,15 +110,15 @@ class Admission:
             refusal.headers["connection"] = "close"
             await refusal(scope, receive, send)
             return
-        begins = begins_session(headers)
-        self._beginning[caller] += begins
+        begins = Counter({caller: int(begins_session(headers))})
+        self._beginning += begins
         try:
             if scope["method"] == "POST":
                 await self._serve(caller, headers, scope, receive, send)
             else:
                 await self._app(scope, receive, send)
         finally:
-            self._beginning[caller] -= begins
+            self._beginning -= begins
             self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
 
     def _caller(self, headers: Headers, connection: Connection | None) -> str | None:
