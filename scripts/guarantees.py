@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from scripts.shared import CHANNELS, RESOURCES
 from tests.security.guarantees import PROMISES
-from tests.security.shared import CHANNELS, RESOURCES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "SECURITY.md"
