@@ -150,7 +150,12 @@ def plan_install(target: Target, entry: Entry, raw: bytes | None) -> Change:
         before=raw,
         after=after,
         replaces=name in present,
-        ours=tuple(written.text.splitlines()) if written else (),
+        # No line with the token, which is not shown.
+        ours=tuple(
+            line
+            for line in (written.text.splitlines() if written else ())
+            if not entry.token or entry.token not in line
+        ),
         notes=(*_read_back(target, name, after), *_notes(target, others, raw)),
     )
 

@@ -33,6 +33,7 @@ from bridge.settings.paths import store_of as store_of
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
 from bridge.settings.state import SOLE_USER, require_private
+from bridge.settings.state import http_token as http_token
 from bridge.settings.state import prepare_state as prepare_state
 from bridge.settings.values import AuditMode as AuditMode
 from bridge.settings.values import GuardMode as GuardMode

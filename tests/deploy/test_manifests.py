@@ -98,7 +98,7 @@ def test_the_bridge_listens_where_only_its_gateway_reaches_it() -> None:
     """It knows no users of its own: what listens for the network asks for the token."""
     spec = one("Deployment", "deployment.yaml")["spec"]["template"]["spec"]
     bridge, gateway = spec["containers"]
-    assert bridge["args"] == ["serve", "--http", "127.0.0.1:8765"]
+    assert bridge["args"] == ["serve", "--http", "127.0.0.1:8765", "--no-token"]
     assert "ports" not in bridge
     assert [port["containerPort"] for port in gateway["ports"]] == [8080, 9090]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
 from bridge.sandbox import proc_entries
-from bridge.sandbox.backend import Bind, LaunchSpec
+from bridge.sandbox.backend import PENDING_SIGNALS, Bind, LaunchSpec
 from bridge.sandbox.binds import NOBODY_ID, bind_layers, group_of, has_user_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
@@ -296,6 +296,7 @@ def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
         {"Name": "nofile", "Soft": files, "Hard": files},
         {"Name": "nproc", "Soft": processes, "Hard": processes},
         {"Name": "core", "Soft": 0, "Hard": 0},
+        {"Name": "sigpending", "Soft": PENDING_SIGNALS, "Hard": PENDING_SIGNALS},
     ]
     command = spec.command
     if command is not None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
-from bridge.sandbox.backend import HOME, CommandSpec, LaunchSpec
+from bridge.sandbox.backend import HOME, PENDING_SIGNALS, CommandSpec, LaunchSpec
 from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.interpreter import Interpreter
@@ -359,6 +359,7 @@ def rlimits(
         ("RLIMIT_STACK", STACK_BYTES, STACK_BYTES),
         ("RLIMIT_MEMLOCK", 0, 0),
         ("RLIMIT_MSGQUEUE", 0, 0),
+        ("RLIMIT_SIGPENDING", PENDING_SIGNALS, PENDING_SIGNALS),
         *([] if "memory" in around.controllers else [("RLIMIT_DATA", data, data)]),
     ]
 
@@ -466,6 +467,19 @@ def _add_command(
     if command.network:
         layers.remove("no-network")
         weaker.append("no network: the profile grants the host's, with its loopback services")
+
+
+def shared_counters(ids: bool) -> str:
+    """Return what is weaker where a sandbox has the bridge's own user id outside."""
+    cause = (
+        "what it is granted belongs to that user"
+        if ids
+        else "this user has no subordinate ids that unshare and newuidmap can use"
+    )
+    return (
+        "counters of the kernel: best effort, epoll watches and pipes count to the bridge's user; "
+        + cause
+    )
 
 
 def limit_layer(

@@ -78,9 +78,10 @@ COMMON_HOST = {
     "Devices": [],
     "GroupAdd": [],
     "Ulimits": [
-        {"Name": "nofile", "Soft": 1024, "Hard": 1024},
+        {"Name": "nofile", "Soft": 512, "Hard": 512},
         {"Name": "nproc", "Soft": 4096, "Hard": 4096},
         {"Name": "core", "Soft": 0, "Hard": 0},
+        {"Name": "sigpending", "Soft": 1024, "Hard": 1024},
     ],
     "LogConfig": {"Type": "none", "Config": {}},
     "Init": False,
@@ -171,10 +172,10 @@ def test_writable_directories_belong_to_the_user(user: str, owner: str) -> None:
 
 def test_ulimits_stay_below_what_the_host_allows() -> None:
     """Asking for more than the engine may give fails the start."""
-    placement = replace(PLACEMENT, max_open_files=512, max_processes=100)
+    placement = replace(PLACEMENT, max_open_files=256, max_processes=100)
     config = container_config(SPEC, DOCKER, placement)
     assert config["HostConfig"]["Ulimits"][:2] == [
-        {"Name": "nofile", "Soft": 512, "Hard": 512},
+        {"Name": "nofile", "Soft": 256, "Hard": 256},
         {"Name": "nproc", "Soft": 100, "Hard": 100},
     ]
 
