@@ -32,7 +32,7 @@ PROMISES = {
     "no-namespaces": "A program makes and joins no mount and no namespace, so it undoes no layer.",
     "own-processes-only": "A program reads, writes and signals its own processes only.",
     "own-proc": "Of /proc a program sees its own and what `bridge/sandbox/proc_entries.py` lists "
-    "with reasons, not interrupts, disks and counters of the machine. Kubernetes shows more.",
+    "with reasons, not the machine's devices, disks and keys. Kubernetes and Landlock show more.",
     "small-kernel": "A program may use the system calls on a list; every other number is refused.",
     "no-local-sockets": "A program reaches no socket of the host and inherits no descriptor.",
     "no-privileges": "A program gets no device, no privilege and no terminal, and the kernel's "
