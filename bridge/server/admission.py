@@ -86,7 +86,9 @@ class Admission:
             return
         unknown = [each for each in self.connections if not each.caller]
         if len(unknown) > BOUNDS["connections without a token"]:
-            next((each for each in unknown if not each.busy), connection).transport.abort()
+            # Also one whose answer is not read, which would stay busy.
+            del self.connections[unknown[0]]
+            unknown[0].transport.abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -120,6 +120,7 @@ class HttpServer(uvicorn.Server):
             ws="none",
             log_level="warning",
             lifespan="on",
+            backlog=16,  # Accepted at a time: each takes a descriptor before it is counted.
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         super().__init__(config)
@@ -141,6 +142,8 @@ class HttpServer(uvicorn.Server):
         self._guard.allowed_hosts = found.allowed_hosts
         self._guard.allowed_origins = found.allowed_origins
         await super().startup(self._listeners)
+        for each in self._listeners:
+            each.listen(socket.SOMAXCONN)  # More than those may wait.
         self._listening(port)
 
     @contextmanager

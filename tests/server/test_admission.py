@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import stat
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 
@@ -67,6 +70,40 @@ async def test_a_thousand_silent_connections_leave_the_host_s_user_room(
             if sent:
                 await streams[-1].send(sent)
         assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
+
+
+@pytest.mark.guarantee("http-admission")
+async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BOUNDS, "connections without a token", 1)
+    async with guarded(engine) as web:
+        host, port = web.base_url.host, web.base_url.port or 0
+        probes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+        async with await anyio.connect_tcp(host, port) as stream:
+            while True:
+                with anyio.move_on_after(0.5) as sending:
+                    await stream.send(probes)
+                if sending.cancelled_caught:
+                    break  # The bridge waits for its answers to be read.
+            assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
+
+
+@pytest.mark.guarantee("http-admission")
+async def test_connections_that_come_at_once_do_not_take_all_descriptors(engine: Engine) -> None:
+    if sys.platform != "linux":
+        pytest.skip("open descriptors are counted in /proc")
+    async with guarded(engine) as web:
+        address = (web.base_url.host, web.base_url.port or 0)
+        with ExitStack() as stack:
+            for _ in range(200):
+                # The bridge runs in this thread, and accepts none meanwhile.
+                stack.enter_context(socket.create_connection(address))
+            before = most = len(os.listdir("/proc/self/fd"))
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+                most = max(most, len(os.listdir("/proc/self/fd")))
+            assert 0 < most - before < 150
 
 
 @pytest.mark.guarantee("http-admission")
