@@ -118,7 +118,9 @@ class HttpServer(uvicorn.Server):
             admission,
             http=partial(Connection, admission),  # type: ignore[arg-type]  # it makes one
             ws="none",
+            log_config=None,  # Its lines go where the bridge's do, which counts repeated ones.
             log_level="warning",
+            access_log=False,
             lifespan="on",
             backlog=16,  # Accepted at a time: each takes a descriptor before it is counted.
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,

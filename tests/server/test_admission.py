@@ -157,7 +157,11 @@ async def test_who_has_taken_a_share_of_connections_is_refused_alone(
 
 
 @pytest.mark.guarantee("http-admission")
-async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(engine: Engine) -> None:
+async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those who come through a proxy there, one who takes a share is refused alone."""
+    monkeypatch.setitem(BOUNDS, "sessions", 4)
     if sys.platform != "linux":
         pytest.skip("its callers' user ids are known on Linux")
     path = Path(engine.settings.state_dir) / "s"
@@ -172,7 +176,10 @@ async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(engine: Engi
                 await until(partial(getattr, server, "started"))
                 assert stat.S_IMODE(path.stat().st_mode) == 0o600
                 async with httpx2.AsyncClient(transport=transport, headers=ACCEPT) as web:
-                    answer = await web.post("http://localhost/mcp", json=HELLO)
+                    url = "http://localhost/mcp"
+                    greedy = [await web.post(url, json=HELLO, headers=TOKEN) for _ in range(3)]
+                    assert [answer.status_code for answer in greedy] == [200, 200, 503]
+                    answer = await web.post(url, json=HELLO)
                     assert answer.status_code == 200, answer.text
                 server.should_exit = True
         assert not path.exists()
