@@ -1,9 +1,9 @@
 """Admits HTTP requests: who sends one, and whether that caller's share has room for it.
 
 In front of everything else that serves HTTP. A caller is known by the bridge's own token, by what
-a proxy lets it authorise itself with, and on a Unix socket by its user id. A caller has at most half
-of each of `BOUNDS`, so that one alone never takes all of it. Connections on which no request with a
-token has come share a small part: of them the oldest gives way to the next.
+a proxy lets it authorise itself with, and on a Unix socket by its user id. A caller has at most
+half of each of `BOUNDS`, so that one alone never takes all of it. Connections on which no request
+with a token has come share a small part: of them the oldest gives way to the next.
 """
 
 from __future__ import annotations
