@@ -239,8 +239,7 @@ class Gate:
     ) -> Sequence[dict[str, Json]]:
         """Return what a server offers; the names count as read, for they can be data (of mails).
 
-        No person is asked, and only a refusal is recorded: the program sends nothing but that it
-        asks, and when. So flow rules that deny reading or ask about it stop that, too.
+        No person is asked, and only a refusal is recorded. Flow rules that stop reading stop it.
 
         Args:
             method: `READ_RESOURCE` or `GET_PROMPT`: the request that reads one of them.
