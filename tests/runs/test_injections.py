@@ -222,59 +222,39 @@ async def test_calls_that_are_called_off_carry_nothing_past_a_flow_rule(
 
 LISTING = """
 import json, sys
-log = open(sys.argv[1], "a")
 for line in sys.stdin:
     told = json.loads(line)
-    method, params = told.get("method"), told.get("params") or {}
-    if "id" not in told:
-        continue
-    if method == "initialize":
-        able = {"tools": {"listChanged": True}, "resources": {}, "prompts": {}}
-        answer = {"protocolVersion": params["protocolVersion"], "capabilities": able,
-                  "serverInfo": {"name": "slow", "version": "1"}}
-    else:
-        print(method, file=log, flush=True)
-        send = {"name": "send", "inputSchema": {"type": "object"}}
-        answer = {"content": [], "tools": [send], "resources": [], "prompts": []}
-    changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
-    for message in {"jsonrpc": "2.0", "id": told["id"], "result": answer}, changed:
-        print(json.dumps(message), flush=True)
+    answer = {"protocolVersion": "2025-06-18", "serverInfo": {"name": "slow", "version": "1"},
+              "capabilities": {"tools": {"listChanged": True}, "resources": {}, "prompts": {}},
+              "content": [], "resources": [], "prompts": [],
+              "tools": [{"name": "send", "inputSchema": {"type": "object"}}]}
+    print(told["method"], file=open(sys.argv[1], "a"))
+    changed = {"method": "notifications/tools/list_changed"}
+    for message in ({"id": told["id"], "result": answer}, changed) if "id" in told else ():
+        print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 """
 
 ASKED = """
+import asyncio
 from servers import slow
 await slow.send()
-if {0}:
-    await mcp_files.read_note(topic="doors")
-for bit in "0110":
-    listing = (runtime.list_resources, runtime.list_prompts)[int(bit)]
-    for ask in lambda: listing("slow"), lambda: runtime.query_tool_docs("slow"), slow.send:
-        try:
-            await ask()
-        except Exception:
-            assert {0}
+await mcp_files.read_note(topic="doors")
+ask = runtime.list_resources, runtime.list_prompts, runtime.query_tool_docs, lambda _: slow.send()
+await asyncio.gather(*(each("slow") for each in ask), return_exceptions=True)
 """
 
 
 @pytest.mark.guarantee("cancelled-calls")
-@pytest.mark.parametrize("watched", [False, True])
-async def test_asking_what_a_server_offers_carries_nothing_past_a_flow_rule(
-    tmp_path: Path, *, watched: bool
-) -> None:
+async def test_asking_what_a_server_offers_carries_nothing_past_a_flow_rule(tmp_path: Path) -> None:
     """Also of one that says after each answer that its tools have changed."""
     log, script = tmp_path / "slow", tmp_path / "slow.py"
     script.write_text(LISTING)
     slow = replace(recorder("slow", log), args=(str(script), str(log)))
-    rule = AFTER.format("files").replace('"chat"', '"slow"')
-    async with opened(tmp_path, rule, slow) as arena:
-        result = await arena.run(ASKED.format(watched))
-        assert result.status == "success", result.error
-    _, _, asked = log.read_text().partition("tools/call\n")
-    if watched:
-        assert asked == ""
-    else:
-        bits = [line for line in asked.splitlines() if line in ("resources/list", "prompts/list")]
-        assert [line[0] for line in bits] == ["r", "p", "p", "r"]
+    async with opened(tmp_path, AFTER.format("files").replace('"chat"', '"slow"'), slow) as arena:
+        result = await arena.run(ASKED)
+    assert result.status == "success", result.error
+    _, _, after = log.read_text().partition("tools/call\n")
+    assert after in ("", "tools/list\n")  # The bridge itself asks once after a change.
 
 
 async def test_a_plan_is_no_way_around(arena: Arena) -> None:
