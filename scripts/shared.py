@@ -209,6 +209,13 @@ CHANNELS = (
         "tests/runs/test_injections.py::test_no_program_that_data_steers_gets_anything_out",
     ),
     Channel(
+        "asking a server for its tools, resources or prompts",
+        "flow rules: while one denies such a call, the server is asked for nothing that is known; "
+        "the first list of a server that has none yet is asked for",
+        "tests/runs/test_injections.py::"
+        "test_asking_what_a_server_offers_carries_nothing_past_a_flow_rule",
+    ),
+    Channel(
         "cancelling a call",
         "flow rules: while one would stop the call, nothing is sent",
         "tests/runs/test_injections.py::"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 import unicodedata
@@ -32,6 +33,7 @@ _CONFIGURATIONS = tuple(
 )
 _OBEYED = Path(__file__).with_name("obeyed_files.txt").read_text(encoding="utf-8").split()
 """Names of files from which agents take instructions, and tools code, without being told to."""
+_SHORT = re.compile(r"[^.]*~\d+(\..{0,3})?").fullmatch
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -132,8 +134,11 @@ def open_directory(path: Path) -> Iterator[int]:
 
 def _is_obeyed(directory: Path, name: str) -> bool:
     """Return whether a client or a tool takes settings, instructions or code from a file."""
-    parts = [unicodedata.normalize("NFKC", part).casefold() for part in name.split("/")]
-    if any(part.startswith(".") or part == "node_modules" for part in parts):
+    # As the most lenient file systems compare names: without blanks at the end, say, or joiners.
+    folded = unicodedata.normalize("NFKC", name.translate({0x200C: None, 0x200D: None}))
+    parts = [part.partition(":")[0].rstrip(". ") for part in folded.casefold().split("/")]
+    # `git~1` is what Windows calls `.git` for short.
+    if any(part[:1] in ("", ".") or part == "node_modules" or _SHORT(part) for part in parts):
         return True
     # The directory counts, too: `--out mcp-servers` makes `x.json` a server.
     whole = "/".join((*map(str.casefold, Path(os.path.realpath(directory)).parts), *parts))

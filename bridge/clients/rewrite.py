@@ -53,6 +53,7 @@ class _Changed(Exception):
 def rewrite(
     path: Path,
     edit: Edit,
+    most: int = 0o777,
     *,
     root: Path | None = None,
     before_replace: BeforeReplace = lambda before, after: None,
@@ -60,6 +61,7 @@ def rewrite(
     """Edit a file; links stay, as do mode and owner. A new one is this user's alone. Blocks.
 
     Args:
+        most: The bits of its mode that may stay: 0o700 if other users may not read it.
         root: The project that the file has to be in, links resolved; None if it may be anywhere.
         before_replace: Called with the content before and after once the new content is on the
             disk and the old file still there: the place to record the change. If the file has
@@ -84,7 +86,7 @@ def rewrite(
                 if after == before:
                     return Rewritten(real=real, before=before, after=after)
                 with exclusive_lock(real.parent), suppress(_Changed):
-                    _replace(held, before, after, before_replace)
+                    _replace(held, before, after, most, before_replace)
                     return Rewritten(real=real, before=before, after=after, made_directories=made)
         raise ChangedMeanwhileError(
             f"{path} was not changed: another program wrote it during each of {ATTEMPTS} attempts.",
@@ -148,7 +150,7 @@ def _read(real: Path) -> bytes | None:
 
 
 def _replace(
-    real: Path, before: bytes | None, after: bytes | None, before_replace: BeforeReplace
+    real: Path, before: bytes | None, after: bytes | None, most: int, before_replace: BeforeReplace
 ) -> None:
     """Replace a file if it is still what was read."""
     _remove_unfinished(real.parent)
@@ -171,7 +173,7 @@ def _replace(
         real,
         after,
         durable=True,
-        mode=stat.S_IMODE(found.st_mode) if found else 0o600,
+        mode=stat.S_IMODE(found.st_mode) & most if found else 0o600,
         owner=(found.st_uid, found.st_gid) if found else None,
         before_rename=check,
         prefix=UNFINISHED,

@@ -1,9 +1,9 @@
 """Admits HTTP requests: who sends one, and whether that caller's share has room for it.
 
 In front of everything else that serves HTTP. A caller is known by the bridge's own token, by what
-a proxy lets it authorise itself with, or on a Unix socket by its user id. A caller has at most half
-of each of `BOUNDS`, so that one alone never takes all of it. Connections on which no request with a
-token has come share a small part: of them the oldest gives way to the next.
+a proxy lets it authorise itself with, and on a Unix socket by its user id. A caller has at most
+half of each of `BOUNDS`, so that one alone never takes all of it. Connections on which no request
+with a token has come share a small part: of them the oldest gives way to the next.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Admission:
         self._probe = probe
         self._open_sessions = sessions
         self._sessions: dict[str, str] = {}
-        self._beginning: Counter[str] = Counter()
+        self._beginning: dict[int, str] = {}  # By request, until its session has a name.
         self._bytes: Counter[str] = Counter()
         self.connections: dict[Connection, None] = {}
 
@@ -86,7 +86,9 @@ class Admission:
             return
         unknown = [each for each in self.connections if not each.caller]
         if len(unknown) > BOUNDS["connections without a token"]:
-            next((each for each in unknown if not each.busy), connection).transport.abort()
+            # Also one whose answer is not read, which would stay busy.
+            del self.connections[unknown[0]]
+            unknown[0].transport.abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -110,23 +112,24 @@ class Admission:
             refusal.headers["connection"] = "close"
             await refusal(scope, receive, send)
             return
-        begins = Counter({caller: int(begins_session(headers))})
-        self._beginning += begins
+        if begins_session(headers):
+            self._beginning[id(scope)] = caller
         try:
             if scope["method"] == "POST":
                 await self._serve(caller, headers, scope, receive, send)
             else:
                 await self._app(scope, receive, send)
         finally:
-            self._beginning -= begins
+            self._beginning.pop(id(scope), None)
             self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
 
     def _caller(self, headers: Headers, connection: Connection | None) -> str | None:
         """Return who sends a request; None without the token that it needs."""
-        if connection is not None and connection.caller.startswith("uid "):
-            return connection.caller
         given = headers.get("authorization", "")
         digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+        if connection is not None and connection.user:
+            # All callers of a proxy have its user id.
+            return f"{connection.user} {digest.hex()}" if given else connection.user
         if self._token:
             wanted = hashlib.sha256(f"Bearer {self._token}".encode()).digest()
             return "token" if hmac.compare_digest(digest, wanted) else None
@@ -149,9 +152,8 @@ class Admission:
         if begins_session(headers):
             still = self._open_sessions()
             self._sessions = {name: of for name, of in self._sessions.items() if name in still}
-            held = sum(of == caller for of in self._sessions.values()) + self._beginning[caller]
-            total = len(self._sessions) + self._beginning.total()
-            if problem := _problem("sessions", held + 1, total + 1):
+            owners = [*self._sessions.values(), *self._beginning.values(), caller]
+            if problem := _problem("sessions", owners.count(caller), len(owners)):
                 return refuse(503, problem)
         return None
 
@@ -190,9 +192,9 @@ class Admission:
         elif line[:1] == b"[":
             await refuse(400, NO_BATCHES.message)(scope, receive, send)
         else:
-            await self._app(scope, _replay(line, receive), self._noting(caller, send))
+            await self._app(scope, _replay(line, receive), self._noting(caller, scope, send))
 
-    def _noting(self, caller: str, send: Send) -> Send:
+    def _noting(self, caller: str, scope: Scope, send: Send) -> Send:
         """Return an ASGI `send` that notes whose session an answer begins."""
 
         async def noting(message: Message) -> None:
@@ -200,6 +202,7 @@ class Admission:
                 session = Headers(raw=message["headers"]).get(_SESSION, "")
                 if name := session.rpartition(".")[2]:
                     self._sessions.setdefault(name, caller)
+                    self._beginning.pop(id(scope), None)
             await send(message)
 
         return noting

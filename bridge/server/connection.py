@@ -19,12 +19,13 @@ class Connection(H11Protocol):
 
     Attributes:
         caller: Whose it is; empty until a request with a token came.
+        user: The user id at its other end, if it is a Unix socket's.
     """
 
     def __init__(self, admission: Admission, **others: Any) -> None:
         super().__init__(**others)
         self.app_state = {**self.app_state, "connection": self}
-        self.caller = ""
+        self.caller = self.user = ""
         self._admission = admission
         self._timer: asyncio.TimerHandle | None = None
 
@@ -39,7 +40,7 @@ class Connection(H11Protocol):
         peer = transport.get_extra_info("socket")
         if peer is not None and peer.family == socket.AF_UNIX and hasattr(socket, "SO_PEERCRED"):
             found = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            self.caller = f"uid {struct.unpack('3i', found)[1]}"
+            self.caller = self.user = f"uid {struct.unpack('3i', found)[1]}"
         self._timer = self.loop.call_later(HEAD_SECONDS, transport.abort)
         self._admission.accept(self)
 

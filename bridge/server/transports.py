@@ -118,8 +118,11 @@ class HttpServer(uvicorn.Server):
             admission,
             http=partial(Connection, admission),  # type: ignore[arg-type]  # it makes one
             ws="none",
+            log_config=None,  # Its lines go where the bridge's do, which counts repeated ones.
             log_level="warning",
+            access_log=False,
             lifespan="on",
+            backlog=16,  # Accepted at a time: each takes a descriptor before it is counted.
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         super().__init__(config)
@@ -141,6 +144,8 @@ class HttpServer(uvicorn.Server):
         self._guard.allowed_hosts = found.allowed_hosts
         self._guard.allowed_origins = found.allowed_origins
         await super().startup(self._listeners)
+        for each in self._listeners:
+            each.listen(socket.SOMAXCONN)  # More than those may wait.
         self._listening(port)
 
     @contextmanager

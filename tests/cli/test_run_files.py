@@ -73,6 +73,8 @@ def test_files_are_put_where_the_user_wants_them(tmp_path: Path) -> None:
 PROJECT_FILES = [row.template.partition("/")[2] for row in LOCATIONS if row.in_project]
 TOOL_FILES = """
 .mcp.json d/.envrc .git/hooks/pre-commit node_modules/.bin/x NODE_MODULES/x CLAUDE.md
+CLAUDE.md. Make\u200dfile .git/x GIT~1/config CLAUDE~1.MD package.json::$DATA __pycache__/a.pyc a.so
+sub/HEAD package-lock.json Taskfile.dist.yml mise.local.toml Pipfile lefthook.yml main.tf
 docs/Claude.MD AGENTS.md GEMINI.md conftest.py t/conftest.py Makefile GNUmakefile package.json
 web/package.json setup.py pyproject.toml vite.config.ts justfile Dockerfile x.pth MCP.json .MCP.JSON
 sitecustomize.py compose.yaml docker-compose.override.yml Cargo.toml build.rs \uff23LAUDE.md

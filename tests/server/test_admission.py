@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -10,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 
@@ -59,14 +62,34 @@ async def test_without_the_token_nothing_but_probes_is_answered(
 async def test_a_thousand_silent_connections_leave_the_host_s_user_room(
     engine: Engine, sent: bytes
 ) -> None:
+    """Nor do they take that many descriptors, though the bridge hears of all of them at once."""
     async with guarded(engine) as web, AsyncExitStack() as stack:
-        host, port = web.base_url.host, web.base_url.port or 0
-        streams = []
         for _ in range(300):
-            streams.append(await stack.enter_async_context(await anyio.connect_tcp(host, port)))
-            if sent:
-                await streams[-1].send(sent)
+            address = web.base_url.host, web.base_url.port or 0
+            stack.enter_context(socket.create_connection(address)).sendall(sent)
+        most = before = len(os.listdir("/dev/fd"))  # noqa: PTH208
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+            most = max(most, len(os.listdir("/dev/fd")))  # noqa: PTH208
+        assert 0 < most - before < 200
         assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
+
+
+@pytest.mark.guarantee("http-admission")
+async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BOUNDS, "connections without a token", 1)
+    async with guarded(engine) as web:
+        host, port = web.base_url.host, web.base_url.port or 0
+        probes = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+        async with await anyio.connect_tcp(host, port) as stream:
+            while True:
+                with anyio.move_on_after(0.5) as sending:
+                    await stream.send(probes)
+                if sending.cancelled_caught:
+                    break  # The bridge waits for its answers to be read.
+            assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
 
 
 @pytest.mark.guarantee("http-admission")
@@ -120,7 +143,11 @@ async def test_who_has_taken_a_share_of_connections_is_refused_alone(
 
 
 @pytest.mark.guarantee("http-admission")
-async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(engine: Engine) -> None:
+async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those who come through a proxy there, one who takes a share is refused alone."""
+    monkeypatch.setitem(BOUNDS, "sessions", 4)
     if sys.platform != "linux":
         pytest.skip("its callers' user ids are known on Linux")
     path = Path(engine.settings.state_dir) / "s"
@@ -135,7 +162,10 @@ async def test_a_unix_socket_is_its_user_s_alone_and_needs_no_token(engine: Engi
                 await until(partial(getattr, server, "started"))
                 assert stat.S_IMODE(path.stat().st_mode) == 0o600
                 async with httpx2.AsyncClient(transport=transport, headers=ACCEPT) as web:
-                    answer = await web.post("http://localhost/mcp", json=HELLO)
+                    url = "http://localhost/mcp"
+                    greedy = [await web.post(url, json=HELLO, headers=TOKEN) for _ in range(3)]
+                    assert [answer.status_code for answer in greedy] == [200, 200, 503]
+                    answer = await web.post(url, json=HELLO)
                     assert answer.status_code == 200, answer.text
                 server.should_exit = True
         assert not path.exists()
