@@ -10,7 +10,7 @@ import os
 import pwd
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,6 +34,34 @@ def make_directory(path: Path) -> None:
             raise
         return
     path.chmod(MODE)
+
+
+def open_below(root: int, names: Iterable[str], *, mode: int = 0o777) -> int:
+    """Open a directory below an open one, never through a link; make those that are missing.
+
+    Returns:
+        A descriptor, which the caller closes.
+
+    Raises:
+        OSError: It cannot be made or opened, or a link or file is on the way.
+    """
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
+    fd = os.dup(root)
+    try:
+        for name in names:
+            with suppress(FileExistsError):
+                os.mkdir(name, mode, dir_fd=fd)
+            try:
+                deeper = os.open(name, flags, dir_fd=fd)
+            except NotADirectoryError:
+                message = f"`{name}` is there, and is a link or no directory"
+                raise NotADirectoryError(0, message) from None
+            os.close(fd)
+            fd = deeper
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def exposure(path: Path) -> tuple[str, str]:

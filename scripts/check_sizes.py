@@ -20,7 +20,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 98_500, "tests": 102_760, "limits": 703, "exceptions": 100}
+CEILINGS = {"bridge": 99_100, "tests": 103_560, "limits": 703, "exceptions": 100}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
@@ -28,7 +28,8 @@ GRANTS = {
     "results lose nothing that a server sent": {"bridge": 200, "tests": 900},
     "programs work at the first try": {"bridge": 0, "tests": 1_000},
     "packages, charts, tables and files": {"bridge": 500, "tests": 900},
-    "shared resources have owners": {"bridge": 900, "tests": 1_200},
+    "shared resources have owners: places, counters, admission": {"bridge": 600, "tests": 800},
+    "shared resources have owners: acts that carry information": {"bridge": 300, "tests": 400},
 }
 """What a feature may add to each ceiling."""
 

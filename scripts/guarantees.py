@@ -1,10 +1,11 @@
-"""The list of promises in SECURITY.md, from the marks on the tests that hold them."""
+"""The promises in SECURITY.md, from the marks on the tests that hold them, and two tables there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from scripts.shared import CHANNELS, RESOURCES
 from tests.security.guarantees import PROMISES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -12,6 +13,9 @@ DOCUMENT = ROOT / "SECURITY.md"
 
 BEGIN = "<!-- The list of promises: written by `make reference` from the marks of the tests. -->"
 END = "<!-- The list of promises ends. -->"
+
+TABLES_BEGIN = "<!-- The tables of what is shared: written by `make reference`. -->"
+TABLES_END = "<!-- The tables of what is shared end. -->"
 
 _MARK = re.compile(r"mark\.guarantee\(([^)]*)\)")
 
@@ -35,8 +39,35 @@ def files_of_promises() -> dict[str, list[str]]:
     return files
 
 
+def _test(named: str) -> str:
+    """Return the file of a row's test, as the tables show it.
+
+    Raises:
+        ValueError: There is no such test.
+    """
+    file, _, name = named.partition("::")
+    if not re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text("utf-8"), re.MULTILINE):
+        raise ValueError(f"there is no test {named}")
+    return f"`{file}`"
+
+
+def tables() -> list[str]:
+    """Return the tables of shared resources and of channels, with the tests of their rows."""
+    rows = ["| what | owner | share | at the bound | test |", "|---|---|---|---|---|"]
+    for each in RESOURCES:
+        cells = (each.name, each.owner, each.share or "none", each.bound, _test(each.test))
+        rows.append(f"| {' | '.join(cells)} |")
+    rows += ["", "What gets out of a run, and what judges each way:", ""]
+    rows += ["| channel | judged by | test |", "|---|---|---|"]
+    rows += [f"| {each.name} | {each.judge} | {_test(each.test)} |" for each in CHANNELS]
+    return rows
+
+
 def with_promises(document: str) -> str:
-    """Return SECURITY.md with the present list between its marks."""
+    """Return SECURITY.md with the present tables and the present list between their marks."""
+    before, _, rest = document.partition(TABLES_BEGIN)
+    after = rest.partition(TABLES_END)[2]
+    document = "\n".join([f"{before}{TABLES_BEGIN}\n", *tables(), f"\n{TABLES_END}{after}"])
     before, _, rest = document.partition(BEGIN)
     after = rest.partition(END)[2]
     rows = [

@@ -27,6 +27,8 @@ from typing import Any
 
 import jsonschema
 
+from scripts.locked import locked
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGING = ROOT / "packaging"
 SCRIPTS = Path(sys.executable).parent
@@ -130,12 +132,11 @@ def bundle_manifest(of: Mapping[str, Json]) -> Json:
 
 
 def bundle_project(of: Mapping[str, Json]) -> str:
-    """Return the bundle's pyproject.toml, which takes the bridge from the wheel beside it."""
+    """Return the bundle's pyproject.toml. The server installs what it needs, by the lock."""
     return (
         f'[project]\nname = "{of["name"]}-bundle"\nversion = "{of["version"]}"\n'
-        f'requires-python = "{of["python"]}"\ndependencies = ["{of["name"]}"]\n\n'
-        f"[tool.uv]\npackage = false\n\n[tool.uv.sources]\n"
-        f'{of["name"]} = {{ path = "{of["wheel"]}" }}\n'
+        f'requires-python = "{of["python"]}"\ndependencies = []\n\n'
+        f"[tool.uv]\npackage = false\n"
     )
 
 
@@ -230,7 +231,7 @@ def run(*command: str | Path, **more: Any) -> str:
 
 
 def build_wheel(dist: Path) -> None:
-    """Build the sdist and the wheel; the sdist must give the same wheel."""
+    """Build the sdist and the wheel, next to a lock; the sdist must give the same wheel."""
     of = product()
     run(SCRIPTS / "hatchling", "build", "-d", dist, cwd=ROOT)
     wheel = dist / of["wheel"]
@@ -247,6 +248,8 @@ def build_wheel(dist: Path) -> None:
     tracked = re.sub("^runtime_image/", "bridge/_runtime_image/", tracked, flags=re.MULTILINE)
     if missing := [name for name in tracked.splitlines() if name not in names]:
         raise SystemExit(f"package: {wheel.name} lacks {missing}")
+    lock = locked(product()["name"], "kubernetes", "postgresql")
+    (dist / "requirements.lock").write_text(lock, encoding="utf-8")
 
 
 def build_bundle(dist: Path) -> None:
@@ -258,6 +261,7 @@ def build_bundle(dist: Path) -> None:
         shutil.copytree(PACKAGING / "mcpb", folder, ignore=shutil.ignore_patterns("__pycache__"))
         for file in (wheel, ROOT / "LICENSE", ROOT / "README.md"):
             shutil.copy(file, folder)
+        (folder / "requirements.lock").write_text(locked(of["name"]), encoding="utf-8")
         run(MCPB, "validate", folder / "manifest.json")
         run(MCPB, "pack", folder, dist / of["bundle"])
 
@@ -297,10 +301,12 @@ def install_tree(wheel: Path, root: Path) -> None:
     """
     name = product()["name"]
     library = root / "usr" / "lib" / name
-    uv = (SCRIPTS / "uv", "pip", "install", "--quiet", "--no-config", "--only-binary", ":all:")
-    run(*uv, "--python", PYTHON, "--compile-bytecode", "--link-mode", "copy",
-        "--target", library, "--constraint", ROOT / "requirements.lock",
-        f"{wheel}[kubernetes,postgresql]")  # fmt: skip
+    lock = root.parent / "requirements.lock"
+    lock.write_text(locked(product()["name"], "kubernetes", "postgresql"), encoding="utf-8")
+    into = ("--no-deps", "--quiet", "--no-config", "--python", PYTHON, "--compile-bytecode",
+            "--link-mode", "copy", "--target", library, "--only-binary", ":all:")  # fmt: skip
+    run(SCRIPTS / "uv", "pip", "install", "--require-hashes", "--requirement", lock, *into)
+    run(SCRIPTS / "uv", "pip", "install", "--no-index", wheel, *into)
     shutil.rmtree(library / "bin", ignore_errors=True)
     start = root / "usr" / "bin" / name
     start.parent.mkdir()

@@ -115,7 +115,10 @@ COMMANDS = {
     "serve": _Command(
         "serve:serve",
         "Serve MCP over stdio, or over HTTP on this machine.",
-        {"http: --http HOST:PORT": "serve streamable HTTP instead"},
+        {
+            "http: --http HOST:PORT": "serve streamable HTTP instead; or unix:/PATH, for a proxy",
+            "no_token: --no-token": "serve HTTP to every user of this machine",
+        },
         ("serve --http 127.0.0.1:8000",),
         RUNNING,
     ),

@@ -29,6 +29,7 @@ from bridge.clients.entry import (
     Entry,
     address,
     command_line,
+    is_local,
     network_variables,
     own_entry,
     shown_address,
@@ -57,7 +58,7 @@ from bridge.clients.writers import (
 )
 from bridge.errors import BridgeError, UsageError
 from bridge.servers.configuration import context_for
-from bridge.settings import Settings
+from bridge.settings import Settings, http_token
 
 _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 """What clients say of a server that they list and do not use."""
@@ -113,8 +114,11 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
         remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
         raise UsageError(message, remedy=remedy)
     network = await ask_network(settings, arguments)
-    url = arguments.http or ""
-    entry = own_entry(settings.environ, name=arguments.name or "", url=url, network=network)
+    token = ""
+    if arguments.http and arguments.scope == "user" and is_local(arguments.http):
+        token = http_token(settings)
+    name, url = arguments.name or "", arguments.http or ""
+    entry = own_entry(settings.environ, name=name, url=url, token=token, network=network)
     clients = arguments.clients
     if list(clients) == [ALL]:
         clients = clients_of(detected(machine))

@@ -57,4 +57,6 @@ def simple_invocation(words: Sequence[str]) -> Invocation | None:
             return None
         given[name] = value if equals else rest.pop(0)
     http = given.pop("http", None)
-    return Invocation(handler=SERVE, arguments=SimpleNamespace(http=http), flags=given)
+    return Invocation(
+        handler=SERVE, arguments=SimpleNamespace(http=http, no_token=False), flags=given
+    )

@@ -36,6 +36,7 @@ from bridge.render.text import (
 )
 from bridge.runs import Engine, open_engine
 from bridge.runs.admission import MAX_CODE_BYTES
+from bridge.runs.file_names import quoted
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 from bridge.tasks import background_task
@@ -136,7 +137,12 @@ async def _write_outputs(
 
     files = [artifact for artifact in result.artifacts if artifact.kind == "file"]
     files += pictures(result)
-    problems = await anyio.to_thread.run_sync(partial(write_files, files, out, read, force=force))
+    work = partial(write_files, files, out, read, force=force)
+    written, problems = await anyio.to_thread.run_sync(work)
+    if written:
+        more = f" and {len(written) - 50:,} more" if len(written) > 50 else ""
+        names = ", ".join(map(quoted, written[:50]))
+        write_err(f"--out: wrote {names}{more} to {quoted(str(out))}.\n")
     return [*problems, *(f"{loss.name} did not come: {loss.why}" for loss in result.missing)]
 
 
@@ -240,9 +246,7 @@ def show(
             files += (
                 "\n`mcp-code-bridge artifacts get URI` writes one out, `--out DIR` all of them."
             )
-        elif files:
-            files = f"[files] in {out}"
-        sections = (files, missing_section(result), session_section(result))
+        sections = (files if out is None else "", missing_section(result), session_section(result))
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:

@@ -9,19 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from bridge.discovery.clients import LOCATIONS
 from bridge.errors import BridgeError, UsageError
 from bridge.model import Artifact, InputFile
+from bridge.private_files import open_below
 from bridge.runs.file_names import name_problem, quoted
 from bridge.runs.input_files import MAX_BYTES, check_names
 
 _NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_DIRECTORY = _NAMED | os.O_NOFOLLOW
+_CONFIGURATIONS = tuple(
+    row.template.partition("/")[2].casefold()
+    for row in LOCATIONS
+    if row.in_project or row.template.startswith("{home}/")
+)
+_OBEYED = Path(__file__).with_name("obeyed_files.txt").read_text(encoding="utf-8").split()
+"""Names of files from which agents take instructions, and tools code, without being told to."""
+_SHORT = re.compile(r"[^.]*~\d+(\..{0,3})?").fullmatch
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -75,27 +88,28 @@ def write_files(
     read: Callable[[Artifact], Iterator[bytes]],
     *,
     force: bool = False,
-) -> list[str]:
-    """Put files into a directory; return what went wrong, a line for each that is not there.
+) -> tuple[list[str], list[str]]:
+    """Put files into a directory; return the names of those written, and a line for each other.
 
     Files that other programs read as a directory's settings or code are refused, whatever `force`
-    says: a program must not configure git, a shell or the bridge by leaving files.
+    says: a program must not configure git, a shell, a client or the bridge by leaving files.
 
     Args:
         read: Returns a file's content, part by part.
         force: Whether files that are there may be replaced.
     """
-    problems = []
+    written, problems = [], []
     with open_directory(directory) as root:
         for artifact in artifacts:
-            if any(_is_read_by_tools(part) for part in artifact.name.split("/")):
+            if _is_obeyed(directory, artifact.name):
                 problems.append(
                     f"{quoted(artifact.name)} is not put there: other programs may obey a file of "
-                    "that name. It is in `artifacts list`."
+                    f"that name. To have it: `mcp-code-bridge artifacts get {artifact.uri}`."
                 )
                 continue
             try:
                 _write_artifact(root, artifact, read, force=force)
+                written.append(artifact.name)
             except FileExistsError:
                 problems.append(
                     f"{quoted(artifact.name)} was there already and stays. The run's own: "
@@ -106,7 +120,7 @@ def write_files(
                 problems.append(f"{quoted(artifact.name)} cannot be written: {why}.")
             except BridgeError as error:
                 problems.append(f"{quoted(artifact.name)} cannot be had: {error}")
-    return problems
+    return written, problems
 
 
 @contextmanager
@@ -118,9 +132,17 @@ def open_directory(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _is_read_by_tools(part: str) -> bool:
-    """Return whether git, shells, editors or npm read settings or code from a file of this name."""
-    return part.startswith(".") or part.casefold() == "node_modules"
+def _is_obeyed(directory: Path, name: str) -> bool:
+    """Return whether a client or a tool takes settings, instructions or code from a file."""
+    # As the most lenient file systems compare names: without blanks at the end, say, or joiners.
+    folded = unicodedata.normalize("NFKC", name.translate({0x200C: None, 0x200D: None}))
+    parts = [part.partition(":")[0].rstrip(". ") for part in folded.casefold().split("/")]
+    # `git~1` is what Windows calls `.git` for short.
+    if any(part[:1] in ("", ".") or part == "node_modules" or _SHORT(part) for part in parts):
+        return True
+    # The directory counts, too: `--out mcp-servers` makes `x.json` a server.
+    whole = "/".join((*map(str.casefold, Path(os.path.realpath(directory)).parts), *parts))
+    return any(fnmatchcase(whole, f"*/{each}") for each in (*_CONFIGURATIONS, *_OBEYED))
 
 
 def _write_artifact(
@@ -130,8 +152,11 @@ def _write_artifact(
     if problem:
         raise UsageError(f"Its name {problem}.")
     *above, name = artifact.name.split("/")
-    with _open_below(root, above) as parent:
+    parent = open_below(root, above)
+    try:
         write_file(parent, name, read(artifact), force=force)
+    finally:
+        os.close(parent)
 
 
 def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool = False) -> None:
@@ -183,23 +208,3 @@ def _entry_status(parent: int, name: str) -> int | None:
         return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return None
-
-
-@contextmanager
-def _open_below(root: int, names: Sequence[str]) -> Iterator[int]:
-    """Open a directory below another, making what is missing on the way."""
-    fd = os.dup(root)
-    try:
-        for name in names:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=fd)
-            try:
-                deeper = os.open(name, _DIRECTORY, dir_fd=fd)
-            except NotADirectoryError:
-                said = f"{quoted(name)} is there, and is a link or no directory"
-                raise NotADirectoryError(0, said) from None
-            os.close(fd)
-            fd = deeper
-        yield fd
-    finally:
-        os.close(fd)

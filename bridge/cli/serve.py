@@ -20,7 +20,7 @@ from bridge.server.app import error_server
 from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
 from bridge.servers.config_watch import ConfigWatcher, watch_plan
 from bridge.servers.configuration import context_for
-from bridge.settings import Settings
+from bridge.settings import Settings, http_token
 
 ALONE = (
     "Serving MCP on stdin and stdout, which is for an MCP client to start. "
@@ -29,6 +29,9 @@ ALONE = (
 
 
 def _announce(host: str, port: int) -> None:
+    if "/" in host:
+        print(f"Serving unix:{host}", file=sys.stderr, flush=True)  # noqa: T201
+        return
     shown = f"[{host}]" if ":" in host else host
     print(f"Serving http://{shown}:{port}/mcp", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -62,7 +65,10 @@ async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
             await serve_stdio(engine, arguments.greeting)
         else:
             host, port = address
-            await serve_http(engine, host, port, partial(_announce, host), arguments.ending)
+            told = partial(_announce, host)
+            # The mode of a Unix socket says who may connect.
+            token = "" if arguments.no_token or "/" in host else http_token(settings)
+            await serve_http(engine, host, port, told, arguments.ending, token)
     return 0
 
 

@@ -5,13 +5,16 @@ Pure, but for `own_command`, which looks for the files that it names.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from bridge.clients.writers import Target
 from bridge.discovery.dialect import Dialect
@@ -58,6 +61,7 @@ class Entry:
 
     Attributes:
         name: Its key; empty for the one it has there, or else `NAME`.
+        token: What requests to its address carry; empty for nothing.
     """
 
     name: str = ""
@@ -65,6 +69,7 @@ class Entry:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     url: str = ""
+    token: str = field(default="", repr=False)
 
 
 def own_entry(
@@ -72,6 +77,7 @@ def own_entry(
     *,
     name: str = "",
     url: str = "",
+    token: str = "",
     network: Mapping[str, str] | None = None,
 ) -> Entry:
     """Return the entry that starts this very bridge, or that connects to an address.
@@ -80,7 +86,7 @@ def own_entry(
         network: Further variables for it; see `network_variables`.
     """
     if url:
-        return Entry(name=name, url=url)
+        return Entry(name=name, url=url, token=token)
     command, *args = own_command(sys.argv[0], environ)
     env = {key: environ[key] for key in HANDED_ON if environ.get(key)} | {**(network or {})}
     return Entry(name=name, command=command, args=(*args, "serve"), env=env)
@@ -133,6 +139,10 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
         value[dialect.type_keys[0]] = kind
     if entry.url:
         value[writer.url_key or dialect.url_keys[0]] = entry.url
+        if entry.token:
+            above, _, key = dialect.header_keys[0].rpartition(".")
+            headers = {key: {"Authorization": f"Bearer {entry.token}"}}
+            value |= {above: headers} if above else headers
     else:
         value |= _command(entry, dialect)
     if second:
@@ -169,6 +179,14 @@ def address(value: object, dialect: Dialect) -> str:
     """Return the address of an entry; empty if it has none."""
     texts = [value.get(key) for key in dialect.url_keys] if isinstance(value, Mapping) else []
     return next((text for text in texts if isinstance(text, str)), "")
+
+
+def is_local(url: str) -> bool:
+    """Whether an address is this machine's, where this user's bridge may be."""
+    with suppress(ValueError):
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    return False
 
 
 def shown_address(url: str) -> str:

@@ -43,6 +43,7 @@ class Change:
         moved: Servers that go behind the bridge, by name, decoded.
         restored: Those that come back from there.
         refused: Servers that were to be moved and stay, each with the reason.
+        private: Whether only its user may read the file then: it has the bridge's token.
         turn: Keeps other bridges from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
         finish: Called when the file is replaced.
@@ -61,6 +62,7 @@ class Change:
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
     refused: tuple[tuple[str, str], ...] = ()
     restored: tuple[str, ...] = ()
+    private: bool = False
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     keep: Callable[[], None] = _nothing
     finish: Callable[[], None] = _nothing
@@ -150,8 +152,14 @@ def plan_install(target: Target, entry: Entry, raw: bytes | None) -> Change:
         before=raw,
         after=after,
         replaces=name in present,
-        ours=tuple(written.text.splitlines()) if written else (),
+        # No line with the token, which is not shown.
+        ours=tuple(
+            line
+            for line in (written.text.splitlines() if written else ())
+            if not entry.token or entry.token not in line
+        ),
         notes=(*_read_back(target, name, after), *_notes(target, others, raw)),
+        private=bool(entry.token),
     )
 
 
@@ -229,7 +237,8 @@ def _apply(change: Change, journal: Journal) -> Rewritten:
             )
             new.append(journal.add(record))
 
-    written = rewrite(target.path, change.edit, before_replace=keep)
+    readers = 0o700 if change.private else 0o777
+    written = rewrite(target.path, change.edit, readers, root=target.root, before_replace=keep)
     change.finish()
     old = new[:-1] if last is None or moves else [*new[:-1], last]
     if change.action == "uninstall":

@@ -29,7 +29,8 @@ def own_commands(change: Change, machine: Machine) -> Commands:
     program = machine.program(target.writer.program)
     if not (target.writer.contended and target.scope == "user" and program):
         return ()
-    if len(target.table) > 1:
+    # Other users of this machine read a command's arguments, so none has the bridge's token.
+    if len(target.table) > 1 or (isinstance(change.value, dict) and "headers" in change.value):
         return ()
     of_user = ("mcp", "remove", "-s", "user", change.name)
     remove = ((program, *of_user),) if change.before is not None else ()

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.atomic_files import exclusive_lock, read_regular, replace_file
 from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.errors import ChangedMeanwhileError, UneditableError
-from bridge.private_files import make_directory
+from bridge.private_files import make_directory, open_below
 
 ATTEMPTS = 3  # A client that writes at each of them will do so again.
 
@@ -50,11 +51,18 @@ class _Changed(Exception):
 
 
 def rewrite(
-    path: Path, edit: Edit, *, before_replace: BeforeReplace = lambda before, after: None
+    path: Path,
+    edit: Edit,
+    most: int = 0o777,
+    *,
+    root: Path | None = None,
+    before_replace: BeforeReplace = lambda before, after: None,
 ) -> Rewritten:
     """Edit a file; links stay, as do mode and owner. A new one is this user's alone. Blocks.
 
     Args:
+        most: The bits of its mode that may stay: 0o700 if other users may not read it.
+        root: The project that the file has to be in, links resolved; None if it may be anywhere.
         before_replace: Called with the content before and after once the new content is on the
             disk and the old file still there: the place to record the change. If the file has
             changed meanwhile, it is called again with the new contents, and the last call counts.
@@ -66,16 +74,20 @@ def rewrite(
     real = Path(os.path.realpath(path))
     made: tuple[Path, ...] = ()
     try:
-        for _ in range(ATTEMPTS):
-            before = _read(real)
-            after = edit(before)
-            if after == before:
-                return Rewritten(real=real, before=before, after=after)
-            made = made or missing_directories(real)
-            make_directory(real.parent)
-            with exclusive_lock(real.parent), suppress(_Changed):
-                _replace(real, before, after, before_replace)
-                return Rewritten(real=real, before=before, after=after, made_directories=made)
+        missing = missing_directories(real)
+        if missing and edit(None) is None:
+            return Rewritten(real=real, before=None, after=None)
+        made = missing
+        with _held_directory(real.parent, root) as directory:
+            held = directory / real.name
+            for _ in range(ATTEMPTS):
+                before = _read(held)
+                after = edit(before)
+                if after == before:
+                    return Rewritten(real=real, before=before, after=after)
+                with exclusive_lock(real.parent), suppress(_Changed):
+                    _replace(held, before, after, most, before_replace)
+                    return Rewritten(real=real, before=before, after=after, made_directories=made)
         raise ChangedMeanwhileError(
             f"{path} was not changed: another program wrote it during each of {ATTEMPTS} attempts.",
             remedy="Close the client that it belongs to, then try again.",
@@ -86,6 +98,35 @@ def rewrite(
             raise
         reason = getattr(error, "strerror", None) or str(error)
         raise UneditableError(f"it cannot be written: {reason}", path=str(path)) from error
+
+
+@contextmanager
+def _held_directory(path: Path, root: Path | None) -> Iterator[Path]:
+    """Make and open a directory; yield a path that leads there even if the directory is replaced.
+
+    A program that writes in a project could put a link to the user's own files in its place.
+
+    Raises:
+        OSError: It is not below the root, or cannot be opened.
+    """
+    named = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
+    if root is None:
+        make_directory(path)
+        held = os.open(path, named)
+    else:
+        real = Path(os.path.realpath(root))
+        if not path.is_relative_to(real):
+            raise OSError(0, f"it leads out of the project, to {path}")
+        above = os.open(real, named)
+        try:
+            held = open_below(above, path.relative_to(real).parts, mode=0o700)
+        finally:
+            os.close(above)
+    try:
+        # Elsewhere than on Linux there is no path by a descriptor.
+        yield Path(f"/proc/self/fd/{held}") if sys.platform == "linux" else path
+    finally:
+        os.close(held)
 
 
 def missing_directories(path: Path) -> tuple[Path, ...]:
@@ -109,7 +150,7 @@ def _read(real: Path) -> bytes | None:
 
 
 def _replace(
-    real: Path, before: bytes | None, after: bytes | None, before_replace: BeforeReplace
+    real: Path, before: bytes | None, after: bytes | None, most: int, before_replace: BeforeReplace
 ) -> None:
     """Replace a file if it is still what was read."""
     _remove_unfinished(real.parent)
@@ -132,7 +173,7 @@ def _replace(
         real,
         after,
         durable=True,
-        mode=stat.S_IMODE(found.st_mode) if found else 0o600,
+        mode=stat.S_IMODE(found.st_mode) & most if found else 0o600,
         owner=(found.st_uid, found.st_gid) if found else None,
         before_rename=check,
         prefix=UNFINISHED,

@@ -186,7 +186,7 @@ class Commands:
 
     Args:
         choose: Opens what a profile's commands run in.
-        audit_of: The records of one command, by its run's id; nothing is recorded without.
+        audit_of: The records of one command, by its run's id and owner; none without.
         queue: What gives commands and runs their places; one of their own without.
     """
 
@@ -195,7 +195,7 @@ class Commands:
         settings: Settings,
         choose: OpenBackend = select_for_profile,
         *,
-        audit_of: Callable[[str], RunAudit] = lambda run_id: RunAudit(),
+        audit_of: Callable[[str, str], RunAudit] = lambda run_id, owner: RunAudit(),
         queue: RunQueue | None = None,
     ) -> None:
         self._settings = settings
@@ -273,7 +273,7 @@ class Commands:
             "digest": digest(canonical(request.stages).encode("ascii")),
             "stdinBytes": len(stdin),
         }
-        audit = self._audit_of(run_id)
+        audit = self._audit_of(run_id, principal)
         # Before it runs.
         await audit.commanded(begun, partial(_masked_options, request))
         async with audit.until_end() as end:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from fnmatch import translate
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -29,11 +30,17 @@ EXPOSED = "it is not used: programs may write to the directory that it is in"
 _KNOWN: Mapping[str, Any] = tomllib.loads(
     Path(__file__).with_name("known_arguments.toml").read_text(encoding="utf-8")
 )
-_ELSEWHERE = re.compile(r"(?!(?:git\+)?file:)[a-z][a-z0-9+.-]*:(?://[^/]|[^/.~]).*|@[\w.-]+/[^/]+")
-"""Addresses, and packages of a registry with their scope."""
+_PROGRAMS: Mapping[str, Mapping[str, Any]] = {
+    name: row for row in reversed(_KNOWN["program"][:-1]) for name in row["names"].split()
+}
+# Bounded repetitions keep a long text from taking quadratic time.
+_ADDRESS = re.compile(r"\b(?!(?:\w{1,9}[+:])?file:)[a-z][a-z0-9+.-]{0,30}://[^/\s][^\s,;\"']*")
+_SCOPED = re.compile(r"@[\w.-]+/[^/]+")  # A package of npm's registry.
+_CHOSEN = re.compile(r"\$\{\w{1,99}:?[-=+]([^}]{0,200})\}")  # A shell's `${NAME:-word}`.
 
 _TOKEN = re.compile(r"""[;&|()<>`]+|(?:\\.|"[^"]*"|'[^']*'|[^\s;&|()<>`"'])+""")
-_SEPARATOR = re.compile(r"[:;,=\s\"'(){}\[\]]+")
+_SHELL = re.compile(r"(?:.*/)?(?:\w*sh|su|runuser|script|npx|npm)")  # They take `-c LINE`.
+_SEPARATOR = re.compile(r"[:;,=|&<>\s\"'(){}\[\]]+")
 
 
 class WritablePaths:
@@ -108,10 +115,14 @@ class _Definition:
         self, spec: ServerSpec, exposed: WritablePaths, cwd: Path, environ: Mapping[str, str]
     ) -> None:
         self._spec, self._exposed, self._environ = spec, exposed, environ
-        self._base = self._project = Path(os.path.realpath(cwd / (spec.cwd or "")))
-        self._own = {"PWD": str(self._base), **environ, **spec.env}
+        # Links stay in it: whoever can replace one decides where the server starts.
+        self._base = self._project = cwd / (spec.cwd or "")
+        self._own = {**environ, **spec.env, "PWD": str(self._base)}  # As a shell sets it.
+        self._start, self._mounts = self._base, dict[str, str]()
         self._programs: list[Mapping[str, Any]] = [_KNOWN["program"][-1]]
-        self._reads_project = False
+        self._program: Mapping[str, Any] | None = None
+        self._called, self._began = "", 0
+        self._reads_project = self._serves = self._opaque = self._command_next = False
         entries = (self._own.get("PATH") or os.defpath).split(os.pathsep)
         safe = [each for each in entries if not exposed.contains(self._base / each)]
         self.changes = {} if safe == entries else {"PATH": os.pathsep.join(safe) or os.defpath}
@@ -129,18 +140,16 @@ class _Definition:
 
     def parts(self) -> Iterator[tuple[str, Path]]:
         """Yield each part of the definition that code may come from, and where that leads."""
-        start = self._base
         if self._command:
             yield "its command", Path(self._command)
-            for word in _first_line(self._command):
-                self._note(word)
-                yield from self._named(word, "the first line of its command")
-        yield from self._of_words(tuple(_words((self._spec.command, *self._spec.args))))
+        words = _words((self._spec.command, *self._spec.args))
+        yield from self._of_words(tuple(islice(words, 10_000)))  # More is no server's.
         # Relative ones count where the command starts and where its words move to.
-        for base in dict.fromkeys((start, self._base)):
+        for base in dict.fromkeys((self._start, self._base)):
             self._base = base
             yield from self._of_variables(" ".join(each["reads"] for each in self._programs))
-        if self._reads_project and (place := self._exposed.contains(self._project)):
+        project = self._outside(self._project)
+        if self._reads_project and (place := self._exposed.contains(project)):
             yield "its working directory", place
 
     def _of_variables(self, read: str) -> Iterator[tuple[str, Path]]:
@@ -152,107 +161,181 @@ class _Definition:
             said = f"{'the inherited' if inherited else 'its'} variable {shown(name)}"
             always = code and name.endswith(("PATH", "LIB", "FILES", "BASH_ENV")) and value
             for each in value.split(os.pathsep) if always else (value,):
-                yield from self._named(each or "." * bool(always), said, bool(always))
+                yield from self._named(each or "." * bool(always), said, always=bool(always))
             options = (each.partition("=")[0] for each in value.split() if code)
             self._reads_project |= any(_known("project_options", each) for each in options)
 
     def _of_words(self, words: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-        program: Mapping[str, Any] | None = None
-        serves = any(_known("filesystem_servers", word) for word in words)
-        called, option, began = "", "", 0
+        # What a command prints may be the name of a program, or its arguments.
+        self._opaque = any(word in ("|", "xargs", "parallel", "eval", "$", "`") for word in words)
+        option, self._command_next = "", True
         for index, word in enumerate(words):
             if not word.strip(";&|()<>`"):
-                program, option = None, ""
+                self._program, option, self._command_next = None, "", True
                 continue
-            before, option, text = option, "", word
-            script = bool(program and program.get("script"))
+            before, option, text, program = option, "", word, self._program
             if word.startswith("-"):
                 before, joined, text = word.partition("=")
-                reads = script and before != "-m" and _known("project_options", before)
-                self._reads_project |= reads and not called.endswith("sh")
+                reads = program and program.get("script") and before != "-m"
+                reads = reads and _known("project_options", before)
+                self._reads_project |= bool(reads) and not self._called.endswith("sh")
                 if not joined:
                     option = word
                     yield from self._named(word, f"its argument {shown(word)!r}")
                     continue
             if program and _known("subcommands", text):
                 if text == "tool":
-                    program, self._reads_project = self._note("uvx"), False
+                    self._program, self._reads_project = self._note("uvx"), False
                 continue
-            said = f"its argument {shown(before or text)!r}"
-            alone = before == "" or _known("flags", before)
-            if not self._is_data(text, before, program, alone, serves):
-                yield from self._named(text, said, always=script and alone)
-            kept_out = began == 0 and self._spec.cwd is None
-            if script and (before == "-m" or (alone and re.match(r"\w+[.:]\w", text))):
-                self._reads_project |= before == "-m" and not kept_out
-                module = self._base / re.split("[.:]", text)[0]
-                names = (module, module.with_suffix(".py"))
-                yield from ((said, each) for each in names if os.path.lexists(each))
-            other = None if _known("data_options", before) else self._note(text)
-            if other is not None:
-                program, called, began = other, Path(text).name, index
-                first = index == 0 and kept_out and called == "npx"
-                self._reads_project |= other.get("project", False) and not first
-            elif program is not None:
-                self._move(called, program, before, text)
-                inner = _known("value_options", before) or _known("package_options", before)
-                ends = alone or before == "-m" or _known("text_options", before)
-                if ends or (script and "/" in text and not inner):
-                    program = None
+            yield from self._of_word(text, before, index)
+            self._serves = self._serves or _known("filesystem_servers", text)
+
+    def _of_word(self, text: str, before: str, index: int) -> Iterator[tuple[str, Path]]:
+        """Yield the paths of a word that is no option, and follow what it starts.
+
+        Args:
+            before: The option that it may be the value of; empty if there is none.
+        """
+        program, said = self._program, f"its argument {shown(before or text)!r}"
+        script = bool(program and program.get("script"))
+        alone = before == "" or _known("flags", before)
+        starts = self._command_next and alone and not re.match(r"\w+=", text)
+        if not self._is_data(text, before, alone):
+            always = alone and (script or (starts and "/" in text))
+            always = always or (script and before == "-I")
+            inside = script or before == "--entrypoint"
+            yield from self._named(text, said, always=always, inside=inside)
+        kept_out = self._began == 0 and self._spec.cwd is None
+        if script and (before == "-m" or (alone and re.match(r"\w+[.:]\w", text))):
+            self._reads_project |= before == "-m" and not kept_out
+            module = self._base / re.split("[.:]", text)[0]
+            names = (module, module.with_suffix(".py"))
+            yield from ((said, each) for each in names if os.path.lexists(each))
+        path = self._executable(text) if starts or (alone and "/" in text) else ""
+        image = program and program["names"].startswith("docker") and "/" in text
+        argument = text == "." and not self._command_next
+        none = image or argument or _known("data_options", before)
+        other = None if none else self._note(text)
+        if path:
+            yield from self._of_first_line(path, said)
+            other = other or self._note(os.path.realpath(path))
+        if other is not None:
+            self._program, self._called, self._began = other, Path(text).name, index
+            first = index == 0 and kept_out and self._called == "npx"
+            self._reads_project |= other.get("project", False) and not first
+            self._command_next = other.get("starts", False)
+        elif program is not None and program.get("starts"):
+            # A number is the launcher's own; an unknown word is a command, or an option's value.
+            self._program = program if re.fullmatch(r"\w+=.*|[\d.]+\w?", text) else None
+        elif program is not None:
+            self._move(program, before, text)
+            inner = _known("value_options", before) or _known("package_options", before)
+            ends = alone or before == "-m" or _known("text_options", before)
+            if ends or (script and "/" in text and not inner):
+                self._program = None
+        if path or (starts and "/" in text):
+            self._command_next = bool(other and other.get("starts"))
+
+    def _executable(self, word: str) -> str:
+        """Return where the program of a word is; empty if there is none."""
+        if "/" in word:
+            path = str(self._base / self._expand(word))
+            return path if os.path.isfile(path) else ""  # noqa: PTH113
+        return shutil.which(word, path=self.changes.get("PATH", self._own.get("PATH"))) or ""
+
+    def _of_first_line(self, path: str, said: str) -> Iterator[tuple[str, Path]]:
+        """Yield the paths of the interpreter that a script names, and note what it reads."""
+        words = _first_line(path)
+        for word in words:
+            program = self._note(word)
+            if program and word.endswith("sh"):  # It may start anything.
+                self._programs += _KNOWN["program"]
+            yield from self._named(word, f"the first line of {said}")
 
     def _note(self, word: str) -> Mapping[str, Any] | None:
         """Return the program that a word starts, if it is a known one, and note what it reads."""
         name = word.rpartition("/")[2]
-        program: Mapping[str, Any]
-        for program in _KNOWN["program"][:-1]:
-            names = program["names"].split()
-            if not word.startswith("@") and (name in names or name.rstrip("0123456789.") in names):
-                self._programs.append(program)
-                return program
-        return None
+        program = _PROGRAMS.get(name) or _PROGRAMS.get(name.rstrip("0123456789."))
+        if program is None or word.startswith("@"):
+            return None
+        self._programs.append(program)
+        return program
 
-    def _move(self, called: str, program: Mapping[str, Any], option: str, text: str) -> None:
+    def _move(self, program: Mapping[str, Any], option: str, text: str) -> None:
         """Follow a program to the directory where it reads what comes next."""
         runs = program.get("project", False)
-        if called in ("cd", "pushd") or (runs and option in ("-C", "--directory")):
+        if program["names"].startswith("docker"):
+            pairs = dict(each.partition("=")[::2] for each in text.split(","))
+            source, _, target = text.partition(":")
+            source = pairs.get("src", pairs.get("source", source))
+            target = pairs.get("dst", pairs.get("target", pairs.get("destination", target)))
+            if option in ("-v", "--volume", "--mount") and target:
+                self._mounts[target.partition(":")[0]] = str(self._start / self._expand(source))
+            elif option in ("-w", "--workdir"):
+                self._base = self._project = Path(text)
+        elif self._called in ("cd", "pushd") or (runs and option in ("-C", "--directory")):
             self._base = self._project = self._base / text
         elif runs and option in ("--project", "--prefix"):
             self._project = self._base / text
 
-    def _is_data(
-        self, text: str, option: str, program: Mapping[str, Any] | None, alone: bool, serves: bool
-    ) -> bool:
+    def _outside(self, path: Path) -> Path:
+        """Return where a path in a container leads on this machine."""
+        for target, source in self._mounts.items():
+            if path.is_relative_to(target):
+                return Path(source) / path.relative_to(target)
+        return path
+
+    def _is_data(self, text: str, option: str, alone: bool) -> bool:
         """Whether a word is known to name data, or no path."""
+        program = self._program
         if program is None:
             if _known("data_options", option) or (alone and _known("data_files", text)):
                 return True
-            plain = alone and not _known("code_files", text)
-            return plain and (serves or os.path.isdir(self._base / text))  # noqa: PTH112
+            plain = alone and not self._opaque and not _known("code_files", text)
+            directory = os.path.isdir(self._base / text)  # noqa: PTH112
+            return plain and (self._serves or directory)
         if program["names"].startswith("docker") and _known("container_options", option):
             return True
-        package = not program.get("script") and (alone or _known("package_options", option))
-        return package and "/" not in text and not text.startswith((".", "~", "file:"))
+        package = alone or _known("package_options", option)
+        package = package and not program.get("script") and not program.get("starts")
+        name = "/" not in text and not text.startswith((".", "~", "file:"))
+        return package and (name or _SCOPED.fullmatch(text) is not None)
 
-    def _named(self, text: str, said: str, always: bool = False) -> Iterator[tuple[str, Path]]:
+    def _expand(self, text: str) -> str:
+        """Put in the values of variables, so many and so long as a path may need."""
+
+        def value(found: re.Match[str]) -> str:
+            return self._own.get(found[1] or found[2], "")[:99_999]
+
+        return re.sub(r"\$(?:\{(\w{1,99})[^}]{0,200}\}|(\w+))", value, text, count=64)
+
+    def _named(
+        self, text: str, said: str, *, always: bool = False, inside: bool = False
+    ) -> Iterator[tuple[str, Path]]:
         """Yield the paths in a text.
 
         Args:
             always: Whether the text is a path in any spelling, and if there is no such file.
+            inside: Whether it is a path in the container, if there is one.
         """
-        text = re.sub(r"\$\{?(\w+)\}?", lambda found: self._own.get(found[1], ""), text)
-        if not text or _ELSEWHERE.fullmatch(text):
-            return
-        plain = f"{text} {unquote(text)}".replace("//localhost/", "/")
-        for piece in dict.fromkeys((text, *_SEPARATOR.split(plain))):
+        texts = [_ADDRESS.sub(" ", self._expand(text))]
+        texts += [self._expand(_CHOSEN.sub(r"\1", text))] if "${" in text else []
+        pieces = [piece for each in texts for piece in (each, *_SEPARATOR.split(unquote(each)))]
+        pieces += _SEPARATOR.split(texts[0].replace("//localhost/", "/"))
+        for piece in dict.fromkeys(each for each in pieces if len(each) < 4_096):  # PATH_MAX
             # An option's letter before its value, and a pattern after the directory.
             fixed = re.sub(r"^(?:-[A-Za-z]|@)(?=.)", "", piece)
-            fixed = re.split(r"(?<=/)[^/]*[*?\[]|^[^/]*[*?\[]", fixed)[0]
+            fixed = re.split(r"(?<=/)[^/]*[*?\[{]|^[^/]*[*?\[{]", fixed)[0]
             if re.match("~(?:/|$)", fixed):
                 fixed = self._own.get("HOME", "") + fixed[1:]
             path = self._base / re.sub("^/+", "/", os.path.expanduser(fixed))  # noqa: PTH111
+            if fixed.startswith("~") and path.is_relative_to(self._base):  # `~+`, `~-`
+                path = self._base
+            # What begins with the name of a file is a path, whether or not there is one yet.
+            first = fixed and self._base / fixed.partition("/")[0]
             known = re.match(r"/|\.\.?/|~", fixed) or _known("code_files", fixed)
-            if (always and piece == text) or known or (fixed and os.path.lexists(path)):
-                yield said, path
+            if (always and piece in texts) or known or (first and os.path.lexists(first)):
+                yield said, self._outside(path) if inside else path
 
 
 @cache
@@ -266,15 +349,28 @@ def _known(table: str, word: str) -> bool:
 
 def _words(arguments: Iterable[str]) -> Iterator[str]:
     """Yield the words of arguments, and of those that are command lines themselves."""
-    before = ""
-    for argument in arguments:
+    before, shell, arguments = "", False, tuple(arguments)
+    for index, argument in enumerate(arguments):
+        starts = shell and re.fullmatch(r"-\w*c", before)
+        complete = starts and re.search(r"\$\{?[0-9@*]", argument)
+        if complete:  # A shell puts the words after its line into it.
+            after = arguments[index + 1 :]
+            values = {str(at): word[:99_999] for at, word in enumerate(after[:10])}
+            values |= dict.fromkeys("@*", " ".join(after[1:])[:99_999])
+            pieces = re.split(r"\$\{?([0-9@*])\}?", argument, maxsplit=64)
+            pieces[1::2] = (values.get(each, "") for each in pieces[1::2])
+            argument = "".join(pieces)
+        yield from (";",) if starts else ()
         line = _known("text_options", before) or not argument.startswith(("-", "/", "~", "."))
-        if line and re.search(r"\s", argument):
+        if starts or (line and re.search(r"\s", argument)):
             tokens = _TOKEN.findall(argument.replace("$(pwd)", "$PWD").replace("`pwd`", "$PWD"))
-            yield from _words(re.sub(r"""[\\"']""", "", each) for each in tokens)
+            lines = (re.sub(r"""[\\"']""", "", each) for each in tokens)
+            yield from lines if tokens == [argument] else _words(lines)
         else:
             yield argument
-        before = argument
+        if complete:
+            return
+        before, shell = argument, shell or _SHELL.fullmatch(argument) is not None
 
 
 def _first_line(command: str) -> list[str]:

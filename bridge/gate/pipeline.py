@@ -140,6 +140,13 @@ class Gate:
         """Whether the run has read anything that has a label or that a flow rule counts."""
         return self._context.flow.watches(self._context.flow_state)
 
+    def stop(self, server: str, tool: str = LIST_TOOLS) -> Decision | None:
+        """Return the flow rule that stops such a call now, whatever its server says of the tool."""
+        context = self._context
+        labels = context.policy.labels(server, tool, None)
+        found = context.flow.decide(context.flow_state, server, labels)
+        return None if found is None or found.action == "allow" else found
+
     def may_use(self, server: str) -> bool:
         return self._grant.servers is None or server in self._grant.servers
 
@@ -173,6 +180,11 @@ class Gate:
             UpstreamError: The server could not do it.
         """
         number = await self._admit(server, tool, arguments)
+        flow = self.stop(server, tool) if self.is_watched else None
+        if flow is not None and flow.action == "deny":
+            # Before its server is asked how it describes the tool: that request tells it something.
+            call = CallFacts(server=server, tool=tool, arguments=arguments)
+            raise await self._refused(number, call, flow, denied(call, flow))
         call = await self._resolve(server, tool, arguments)
         return await self._process(number, call, partial(self._call_tool, server, tool), "content")
 
@@ -227,7 +239,7 @@ class Gate:
     ) -> Sequence[dict[str, Json]]:
         """Return what a server offers; the names count as read, for they can be data (of mails).
 
-        No person is asked, and only a refusal is recorded: the program sends nothing.
+        No person is asked, and only a refusal is recorded. Flow rules that stop reading stop it.
 
         Args:
             method: `READ_RESOURCE` or `GET_PROMPT`: the request that reads one of them.
@@ -238,9 +250,11 @@ class Gate:
         """
         context, call = self._context, CallFacts(server=server, tool=method)
         decision = context.policy.decide(call, "read")
-        if decision.action == "deny":
-            message = f"What {server} offers is not listed: {call} is denied ({decision.rule})."
-            raise await self._refused(self._asked, call, decision, CallDeniedError(message))
+        flow = self.stop(server, method)
+        if flow is not None or decision.action == "deny":
+            rule = (flow or decision).rule
+            message = f"What {server} offers is not listed: {call} is not allowed now ({rule})."
+            raise await self._refused(self._asked, call, flow or decision, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:

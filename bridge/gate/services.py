@@ -185,9 +185,9 @@ class GateServices:
         self.journals = Journals(replica=settings.replica)
         self.ongoing_calls = OngoingCalls()
 
-    def audit_of(self, run_id: str) -> RunAudit:
+    def audit_of(self, run_id: str, owner: str) -> RunAudit:
         """Return the records of something that no policy decides on, as of a command."""
-        return RunAudit(self.audit, run_id, mask=self._mask)
+        return RunAudit(self.audit, run_id, mask=self._mask, owner=owner)
 
     def policy(self) -> Policy:
         """Return the policy in force."""
@@ -218,7 +218,8 @@ class GateServices:
             journal = self.journals.begin_plan(run_id, request.owner, planned_by)
         else:
             journal = self.journals.begin(run_id, request.owner, replay)
-        audit = RunAudit(self.audit, run_id, mask=self._mask, policy=self._policy.digest)
+        digest, owner = self._policy.digest, request.owner
+        audit = RunAudit(self.audit, run_id, mask=self._mask, policy=digest, owner=owner)
         self._redact_for(caller, partial(self._vaults.of, request.owner, policy.spec.privacy))
         caller.asker = StartApprover(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
         caller.server_questions = ServerQuestions(policy.spec, audit, run_id)

@@ -47,7 +47,7 @@ class Limits:
     cpus: float | None = None
     tmp_bytes: int = 64 * MEBIBYTE
     workspace_bytes: int = 128 * MEBIBYTE
-    open_files: int = 1024
+    open_files: int = 512
     output_bytes: int = 32 * MEBIBYTE
     output_tokens: int = 5_000
     result_bytes: int = 1 * MEBIBYTE

@@ -358,6 +358,8 @@ class GuestRequests:
     async def _loaded(self, name: str) -> str:
         server = self._servers.resolve(name)
         self._gate.admit(server)
+        if self._gate.stop(server) is not None and self._servers.inventory.tools(server):
+            return server  # To ask it again would tell it something.
         async with self._gate.noting_errors(server):
             await self._servers.load([server])
         return server

@@ -38,6 +38,9 @@ class Bind:
     executable: bool = False
 
 
+PENDING_SIGNALS = 1024
+"""Timers and queued signals. Those of a namespace count to its user outside as well."""
+
 HOME = "/home/sandbox"
 """A command's home directory. Read-only and empty, but for `CommandSpec.files`."""
 

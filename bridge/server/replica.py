@@ -14,18 +14,15 @@ from functools import partial
 
 import anyio
 import anyio.to_thread
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp_types import INTERNAL_ERROR
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge.errors import BridgeError
 from bridge.gate.audit.orphans import end_orphans
 from bridge.runs import Engine
-from bridge.server.bodies import refuse
+from bridge.server.admission import begins_session, refuse
 from bridge.settings import store_of
 
 logger = logging.getLogger(__name__)
@@ -117,27 +114,19 @@ class Replica:
         ]
         return "".join(lines)
 
-    def around(self, app: ASGIApp, allowed: TransportSecuritySettings) -> ASGIApp:
-        """Return an application that answers probes, and names the replica in other answers.
-
-        Args:
-            allowed: `Host` and `Origin` of all but probes: a web page is told nothing here.
-        """
-        guard = TransportSecurityMiddleware(allowed)
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that names the replica in its answers."""
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
-            elif (probe := self._probe(scope)) is not None:
-                await probe(scope, receive, send)
-            elif (refusal := await guard.validate_request(Request(scope))) is not None:
-                await refusal(scope, receive, send)
             else:
                 await self._serve(app, scope, receive, send)
 
         return serve
 
-    def _probe(self, scope: Scope) -> Response | None:
+    def probe(self, scope: Scope) -> Response | None:
+        """Return the answer to a probe; None for any other request."""
         if scope["method"] not in ("GET", "HEAD"):
             return None
         match scope["path"]:
@@ -156,9 +145,11 @@ class Replica:
     async def _serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         session = headers.get(SESSION)
-        version = headers.get("mcp-protocol-version")
-        begins = session is None and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
-        if begins and scope["method"] == "POST" and self._engine.under_way.draining:
+        if (
+            begins_session(headers)
+            and scope["method"] == "POST"
+            and self._engine.under_way.draining
+        ):
             problem = "This replica of the bridge is ending. Begin the session again: another has."
             retry = {"retry-after": str(RETRY_SECONDS), REPLICA: self.name}
             await refuse(503, problem, INTERNAL_ERROR, retry)(scope, receive, send)

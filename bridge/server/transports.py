@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import ipaddress
 import logging
+import os
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
 from bridge.runs import Engine
+from bridge.server.admission import BOUNDS, Admission
 from bridge.server.app import build_server
-from bridge.server.bodies import Bodies
 from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.notices import NotifyingServer
 from bridge.server.replica import Replica
@@ -43,10 +46,6 @@ SHUTDOWN_SECONDS = 3  # Runs still under way when the server stops are cancelled
 LAST_SECONDS = 0.5
 """The same for a server that is cancelled, as by a signal to `serve`: its end is waited for. It is
 enough to tell those who listen that there is nothing more to come."""
-
-MAX_HTTP_SESSIONS = 512
-"""Open at once, of all clients; `initialize` is answered with 503 beyond. A session takes some
-forty kilobytes while its client does nothing."""
 
 HTTP_IDLE_SECONDS = 30 * 60
 """After which a session without requests and without an open stream ends. Its client gets 404
@@ -76,8 +75,10 @@ class HttpServer(uvicorn.Server):
     At its end it waits for requests, but for none that has no end of its own.
 
     Args:
+        host: A name or address of this machine, or the path of a Unix socket.
         listening: Told the port once clients can come.
         replica: Answers probes, and has a name among several; None for neither.
+        token: What each request but probes has to carry; empty for nothing.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class HttpServer(uvicorn.Server):
         port: int,
         listening: Callable[[int], None] = lambda port: None,
         replica: Replica | None = None,
+        token: str = "",
     ) -> None:
         self._address = (host, port)
         self._listening = listening
@@ -97,18 +99,30 @@ class HttpServer(uvicorn.Server):
         app = server.streamable_http_app(
             host=host,
             transport_security=self._guard,
-            max_sessions=MAX_HTTP_SESSIONS,
+            max_sessions=BOUNDS["sessions"],
             session_idle_timeout=HTTP_IDLE_SECONDS,
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
         self._streams = _Streams(app)
-        bounded = Bodies(self._streams, self._guard)
+        # Imported here: stdio does without it.
+        from bridge.server.connection import Connection
+
+        admission = Admission(
+            self._streams if replica is None else replica.around(self._streams),
+            self._guard,
+            token,
+            (lambda scope: None) if replica is None else replica.probe,
+            lambda: server.session_manager._server_instances,
+        )
         config = uvicorn.Config(
-            bounded if replica is None else replica.around(bounded, self._guard),
-            host=host,
-            port=port,
+            admission,
+            http=partial(Connection, admission),  # type: ignore[arg-type]  # it makes one
+            ws="none",
+            log_config=None,  # Its lines go where the bridge's do, which counts repeated ones.
             log_level="warning",
+            access_log=False,
             lifespan="on",
+            backlog=16,  # Accepted at a time: each takes a descriptor before it is counted.
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         super().__init__(config)
@@ -120,12 +134,18 @@ class HttpServer(uvicorn.Server):
             UsageError: The address is taken, or is not this machine's.
         """
         host, port = self._address
-        self._listeners = listeners(host, port)
-        port = self._listeners[0].getsockname()[1]
-        found = guard(host, port)
+        if "/" in host:
+            self._listeners = [unix_listener(Path(host))]
+            found = guard("localhost", 80)
+        else:
+            self._listeners = listeners(host, port)
+            port = self._listeners[0].getsockname()[1]
+            found = guard(host, port)
         self._guard.allowed_hosts = found.allowed_hosts
         self._guard.allowed_origins = found.allowed_origins
         await super().startup(self._listeners)
+        for each in self._listeners:
+            each.listen(socket.SOMAXCONN)  # More than those may wait.
         self._listening(port)
 
     @contextmanager
@@ -138,6 +158,8 @@ class HttpServer(uvicorn.Server):
         self._notices.end_streams()
         self._streams.end()
         await super().shutdown(self._listeners)
+        if "/" in self._address[0]:
+            await anyio.Path(self._address[0]).unlink(missing_ok=True)
 
 
 class _Streams:
@@ -172,18 +194,20 @@ async def serve_http(
     port: int,
     listening: Callable[[int], None] = lambda port: None,
     ending: anyio.Event | None = None,
+    token: str = "",
 ) -> None:
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
 
     Args:
         listening: Told the port once clients can come.
         ending: Once set, no more runs begin; this returns when those under way have ended.
+        token: What each request but probes has to carry; empty for nothing.
 
     Raises:
         UsageError: The address cannot be listened on.
     """
     replica = Replica(engine)
-    server = HttpServer(build_server(engine), host, port, listening, replica)
+    server = HttpServer(build_server(engine), host, port, listening, replica, token)
 
     async def end() -> None:
         await (ending or anyio.Event()).wait()
@@ -231,6 +255,32 @@ def listeners(host: str, port: int) -> list[socket.socket]:
         return bound
 
 
+def unix_listener(path: Path) -> socket.socket:
+    """Return a Unix socket that this user alone can connect to; a dead bridge's is replaced.
+
+    Raises:
+        UsageError: Something else is there, or it cannot be made.
+    """
+    with ExitStack() as stack:
+        try:
+            quiet = suppress(FileNotFoundError, ConnectionRefusedError)
+            with socket.socket(socket.AF_UNIX) as there, quiet:
+                there.connect(str(path))
+                raise UsageError(f"Another process listens on {path}.")
+            if path.is_socket():
+                path.unlink()
+            made = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            mask = os.umask(0o177)
+            try:
+                made.bind(str(path))
+            finally:
+                os.umask(mask)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be listened on: {error.strerror or error}.") from None
+        stack.pop_all()
+        return made
+
+
 def _addresses(host: str, port: int) -> list[Any]:
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -263,14 +313,16 @@ def guard(host: str, port: int) -> TransportSecuritySettings:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Return host and port of "HOST:PORT".
+    """Return host and port of "HOST:PORT"; for "unix:PATH" the path and 0.
 
     Raises:
         UsageError: It is no address, or not one of this machine alone.
     """
+    if text.startswith("unix:/"):
+        return text.removeprefix("unix:"), 0
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\s]+)):(\d{1,5})", text)
     if match is None or int(match[3]) > 65535:
-        raise UsageError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765.")
+        raise UsageError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8765, nor unix:/PATH.")
     host = match[1] or match[2]
     if not _is_loopback(host):
         message = (

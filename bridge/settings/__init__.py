@@ -33,6 +33,7 @@ from bridge.settings.paths import store_of as store_of
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
 from bridge.settings.state import SOLE_USER, require_private
+from bridge.settings.state import http_token as http_token
 from bridge.settings.state import prepare_state as prepare_state
 from bridge.settings.values import AuditMode as AuditMode
 from bridge.settings.values import GuardMode as GuardMode
@@ -281,13 +282,15 @@ def trusted_places(settings: Settings) -> tuple[Path, ...]:
 def writable_places(settings: Settings) -> tuple[Path, ...]:
     """Return the directories of the host that programs, commands and packages write to.
 
+    The files of sessions and of `out/` are among the store's blobs.
+
     No file in them may define what the bridge starts.
     """
     offered = (Path(one.path) for one in settings.offered_directories if one.writable)
     written = (
         profile.workspace / path for profile in settings.commands.values() for path in profile.write
     )
-    return (*offered, *written, packages_dir(settings))
+    return (*offered, *written, packages_dir(settings), store_of(settings).blobs.root)
 
 
 def _chosen_profile(name: str, file: ConfigFile, place: str) -> ProfileSpec:

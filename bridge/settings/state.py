@@ -8,14 +8,19 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
-from bridge.atomic_files import replace_file
+from bridge.atomic_files import read_regular, replace_file
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
 from bridge.settings.values import Settings
 
 logger = logging.getLogger(__name__)
+
+TOKEN_FILE = "http-token"
 
 POLICY_MARK = "policy-in-force.json"
 """In the state directory: the settings files that had a policy when a bridge last read them."""
@@ -40,6 +45,35 @@ def require_private(path: Path, what: str, variable: str) -> None:
             f" Or set {variable} to another place, or {SOLE_USER}=1 if there is no other user."
         )
         raise SettingsError(f"{what} {path} is not used: {reason}.", remedy=remedy)
+
+
+def http_token(settings: Settings) -> str:
+    """Return the token of this user's bridges over HTTP, made at the first call.
+
+    Raises:
+        SettingsError: It cannot be kept, or other users could change it.
+    """
+    path = settings.state_dir / TOKEN_FILE
+    try:
+        make_directory(path.parent)
+        if not path.exists():
+            with suppress(FileExistsError):
+                descriptor, name = tempfile.mkstemp(dir=path.parent)
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(secrets.token_urlsafe(32))
+                try:
+                    # As a whole, and only if no other bridge was faster.
+                    os.link(name, path)
+                finally:
+                    Path(name).unlink()
+        require_private(path, "The token", "MCP_BRIDGE_STATE_DIR")
+        if token := read_regular(path, 1000).decode("ascii", "replace").strip():
+            return token
+    except OSError as error:
+        message = f"The token {path} cannot be used: {error.strerror or error}."
+        remedy = "Make its directory writable, or use --no-token."
+        raise SettingsError(message, remedy=remedy) from error
+    raise SettingsError(f"The token {path} is empty.", remedy="Remove the file.")
 
 
 def prepare_state(settings: Settings) -> None:

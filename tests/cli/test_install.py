@@ -248,13 +248,18 @@ def test_a_name_that_not_every_client_takes_is_refused(name: str, shell: Shell) 
 
 
 def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None:
+    """Nor can other users read it in the client's file, whose mode was another."""
     url = "http://ann:s3cret@127.0.0.1:8000/mcp?key=s3cret"
+    (shell.home / ".cursor/mcp.json").chmod(0o664)
     status, out, err = shell("install", "cursor", "--http", url, "--yes")
+    token = next(shell.home.rglob("http-token")).read_text()
+    assert (shell.home / ".cursor/mcp.json").stat().st_mode & 0o777 == 0o600
     assert (status, "s3cret" in out + err) == (0, False)
     assert "http://•••@127.0.0.1:8000/mcp?•••" in out
     assert json.loads((shell.home / ".cursor/mcp.json").read_text())["mcpServers"][
         "code-bridge"
-    ] == {"url": url}
+    ] == {"url": url, "headers": {"Authorization": f"Bearer {token}"}}
+    assert token not in out + err
     for mistake in ("ftp://ann:s3cret@x/", "http://ann:s3cret@x/ y", 'http://ann:s3cret@x/"'):
         status, out, err = shell("install", "cursor", "--http", mistake)
         assert (status, "s3cret" in out + err) == (2, False)

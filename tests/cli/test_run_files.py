@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.run_files import check_out, read_files, write_files
+from bridge.discovery.clients import LOCATIONS
 from bridge.errors import ArtifactStoreError, InvalidRequestError, UsageError
 from bridge.model import Artifact, InputFile
+from bridge.runs.file_names import quoted
 from bridge.runs.input_files import MAX_BYTES
 
 pytestmark = pytest.mark.guarantee("files-believed", "working-directory")
@@ -62,20 +64,50 @@ def test_what_cannot_be_read_or_taken_is_told(tmp_path: Path) -> None:
 def test_files_are_put_where_the_user_wants_them(tmp_path: Path) -> None:
     """With the directories that their names have."""
     out = check_out(f"{tmp_path}/new/out")
-    assert write_files([artifact("a"), artifact("d/e/f")], out, content) == []
+    assert write_files([artifact("a"), artifact("d/e/f")], out, content) == (["a", "d/e/f"], [])
     assert (out / "a").read_text() == "1:a"
     assert (out / "d" / "e" / "f").read_text() == "1:d/e/f"
     assert sorted(path.name for path in out.rglob("*")) == ["a", "d", "e", "f"]
 
 
+PROJECT_FILES = [row.template.partition("/")[2] for row in LOCATIONS if row.in_project]
+TOOL_FILES = """
+.mcp.json d/.envrc .git/hooks/pre-commit node_modules/.bin/x NODE_MODULES/x CLAUDE.md
+CLAUDE.md. Make\u200dfile .git/x GIT~1/config CLAUDE~1.MD package.json::$DATA __pycache__/a.pyc a.so
+sub/HEAD package-lock.json Taskfile.dist.yml mise.local.toml Pipfile lefthook.yml main.tf
+docs/Claude.MD AGENTS.md GEMINI.md conftest.py t/conftest.py Makefile GNUmakefile package.json
+web/package.json setup.py pyproject.toml vite.config.ts justfile Dockerfile x.pth MCP.json .MCP.JSON
+sitecustomize.py compose.yaml docker-compose.override.yml Cargo.toml build.rs \uff23LAUDE.md
+"""
+HARMLESS = """
+a report.csv report.md README.md index.html data.json config.json x/config.toml analysis.py main.py
+test_x.py out.log make.txt package.json.txt servers/x.json requirements.txt Makefile.md
+"""
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_no_file_is_put_where_other_programs_would_obey_it(tmp_path: Path, force: bool) -> None:
-    names = [".mcp.json", "d/.envrc", ".git/hooks/pre-commit", "node_modules/.bin/x", "a"]
-    problems = write_files([artifact(name) for name in names], tmp_path, content, force=force)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a"]
+    refused = [name.replace("*", "x") for name in PROJECT_FILES] + TOOL_FILES.split()
+    harmless = HARMLESS.split()
+    artifacts = [artifact(name) for name in (*refused, *harmless)]
+    written, problems = write_files(artifacts, tmp_path, content, force=force)
+    assert written == harmless
+    files = (path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+    assert sorted(map(str, files)) == sorted(harmless)
     assert [problem.split(" is not put there")[0] for problem in problems] == [
-        f"`{name}`" for name in names[:-1]
+        quoted(name) for name in refused
     ]
+
+
+@pytest.mark.parametrize("directory", ["mcp-servers", ".git/hooks", ".Claude", "link"])
+def test_a_directory_whose_files_other_programs_obey_gets_none(
+    tmp_path: Path, directory: str
+) -> None:
+    (tmp_path / "mcp-servers").mkdir()
+    (tmp_path / "link").symlink_to("mcp-servers")
+    out = check_out(f"{tmp_path}/{directory}")
+    written, problems = write_files([artifact("x.json")], out, content)
+    assert (written, len(problems), list(out.iterdir())) == ([], 1, [])
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -85,7 +117,7 @@ def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
     """A directory never is."""
     (tmp_path / "a").write_text("the user's")
     (tmp_path / "d").mkdir()
-    problems = write_files(
+    _, problems = write_files(
         [artifact("a"), artifact("d"), artifact("e")], tmp_path, content, force=force
     )
     assert (tmp_path / "a").read_text() == ("1:a" if force else "the user's")
@@ -111,7 +143,7 @@ def test_no_link_in_the_directory_leads_out_of_it(tmp_path: Path, force: bool) -
     (out / "a").symlink_to(home / "rc")
     (out / "d").symlink_to(home)
     names = ("a", "d/rc", "d/new", "../home/rc", str(home / "rc"), "x/../../home/rc")
-    problems = write_files([artifact(name) for name in names], out, content, force=force)
+    _, problems = write_files([artifact(name) for name in names], out, content, force=force)
     assert (home / "rc").read_text() == "the user's"
     assert [path.name for path in home.iterdir()] == ["rc"]
     assert len(problems) == (5 if force else 6), problems
@@ -128,6 +160,6 @@ def test_what_is_damaged_leaves_no_half_file(tmp_path: Path) -> None:
             message = "It is damaged."
             raise ArtifactStoreError(message)
 
-    problems = write_files([artifact("a"), artifact("b")], tmp_path, broken)
+    _, problems = write_files([artifact("a"), artifact("b")], tmp_path, broken)
     assert problems == ["`a` cannot be had: It is damaged."]
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -17,12 +17,13 @@ from bridge.cli.line import Invocation
 from bridge.cli.main import main
 from bridge.cli.run import request_of
 from bridge.cli.setup import setup
+from bridge.clients.entry import network_variables
 from bridge.errors import ImageMissingError
 from bridge.sandbox.backend import Probe
 from bridge.settings import load
 from tests.engine_rig import WORKSHOP, backend, engine_on
 from tests.fakes.backend import FakeBackend
-from tests.waiting import typing_answers
+from tests.waiting import PATIENCE_SECONDS, typing_answers
 
 __all__ = ["backend"]
 
@@ -52,8 +53,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text(CONFIG)
     (tmp_path / "work").mkdir()
+    # A person is asked about the last.
+    asked = network_variables(os.environ, secrets=True)
     for name in [*os.environ]:
-        if name.startswith(("XDG_CONFIG", "XDG_STATE", "MCP_BRIDGE_", "CLAUDE_", "CODEX_")):
+        own = name.startswith(("XDG_CONFIG", "XDG_STATE", "MCP_BRIDGE_", "CLAUDE_", "CODEX_"))
+        if own or name in asked:
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
@@ -77,8 +81,9 @@ async def at_terminal(*words: str, answers: tuple[str, ...], path: str = "/usr/b
     environ["PATH"] = path
     try:
         process = await anyio.open_process(argv, stdin=line, stdout=line, stderr=line, env=environ)
-        async with process, typing_answers(typist, *answers) as told:
-            pass
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with process, typing_answers(typist, *answers) as told:
+                pass
         rest = os.read(typist, 65536).decode().replace("\r\n", "\n")
     finally:
         os.close(typist)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from bridge.cli.install import check
 from bridge.clients.install import apply, plan_install, plan_uninstall, read_target
+from bridge.clients.journal import Journal, Record
 from bridge.clients.own_commands import run_own
 from bridge.clients.writers import targets, writer_for
 from bridge.errors import BridgeError, ChangedMeanwhileError, UsageError
@@ -90,6 +92,50 @@ def test_a_projects_file_that_became_a_link_is_not_followed_out_of_it(rig: Rig) 
     with pytest.raises(UsageError, match="leads out of the project"):
         apply(change, rig.journal)
     assert json.loads(home.read_text()) == {"mcpServers": SERVERS}
+
+
+@pytest.mark.parametrize("moment", ["records", "edit", "keep"])
+@pytest.mark.parametrize("there", [True, False], ids=["a file", "no file"])
+def test_a_projects_directory_that_becomes_a_link_meanwhile_is_not_followed(
+    rig: Rig, moment: str, there: bool
+) -> None:
+    """Who can write in the project swaps it at any moment for a link to the user's own."""
+    home = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
+    own = home.read_bytes()
+    target = targets(writer_for("cursor"), "project", rig.machine)[0]
+    if there:
+        write(target.path, {"mcpServers": {}})
+    change = plan_install(target, BRIDGE, read_target(target))
+
+    made = change.edit
+
+    def swap() -> None:
+        place = target.path.parent
+        if not place.is_symlink():
+            if place.exists():
+                place.rename(place.with_name("aside"))
+            place.symlink_to(home.parent)
+
+    def edit(now: bytes | None) -> bytes | None:
+        swap()
+        return made(now)
+
+    class Swapping(Journal):
+        def records(self) -> tuple[Record, ...]:
+            swap()
+            return super().records()
+
+    if moment == "records":
+        rig.journal = Swapping(rig.journal._directory)
+    elif moment == "edit":
+        change = replace(change, edit=edit)
+    else:
+        change = replace(change, keep=swap)
+    with suppress(BridgeError):
+        apply(change, rig.journal)
+    assert target.path.parent.is_symlink()
+    assert home.read_bytes() == own
+    assert list(home.parent.iterdir()) == [home]
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_that_names_the_file(rig: Rig) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.commands.plan import Planner
 from bridge.errors import SettingsError
-from bridge.settings import Settings, load, packages_dir, writable_places
+from bridge.settings import Settings, load, packages_dir, store_of, writable_places
 
 pytestmark = pytest.mark.guarantee("written-configuration")
 
@@ -88,6 +88,6 @@ def test_other_places_are_granted_and_known_as_written_by_commands(place: Path) 
     (place / "data").mkdir()
     check(found)
     assert {place / "ws" / "out", place / "data"} <= set(writable_places(found))
-    assert packages_dir(found) in writable_places(found)
+    assert {packages_dir(found), store_of(found).blobs.root} <= set(writable_places(found))
     strict = replace(found, strict=True)
     assert place / "ws" / "out" in writable_places(strict)

@@ -433,7 +433,7 @@ async def test_a_command_is_on_record_from_its_beginning_to_its_end(there: Place
     )
     log = AuditLog(there.root / "audit")
     words = ["cat", f"/no/{SECRET}", "--password", "hunter-2-hunter"]
-    async with Commands(settings, audit_of=lambda run: RunAudit(log, run)) as commands:
+    async with Commands(settings, audit_of=lambda run, _: RunAudit(log, run)) as commands:
         result = await commands.run(
             CommandRequest(profile="tool", stages=(tuple(words),)),
             principal="somebody",
@@ -455,7 +455,7 @@ async def test_a_command_that_cannot_be_recorded_does_not_run(there: Place) -> N
     """As with a program."""
     (there.root / "audit").write_text("in the way of the directory")
     log = AuditLog(there.root / "audit")
-    async with Commands(there.settings(), audit_of=lambda run: RunAudit(log, run)) as commands:
+    async with Commands(there.settings(), audit_of=lambda run, _: RunAudit(log, run)) as commands:
         with pytest.raises(AuditError):
             await peeked(commands, {"write": ["out/never"]})
     assert not (there.workspace / "out" / "never").exists()

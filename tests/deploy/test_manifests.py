@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +98,7 @@ def test_the_bridge_listens_where_only_its_gateway_reaches_it() -> None:
     """It knows no users of its own: what listens for the network asks for the token."""
     spec = one("Deployment", "deployment.yaml")["spec"]["template"]["spec"]
     bridge, gateway = spec["containers"]
-    assert bridge["args"] == ["serve", "--http", "127.0.0.1:8765"]
+    assert bridge["args"] == ["serve", "--http", "127.0.0.1:8765", "--no-token"]
     assert "ports" not in bridge
     assert [port["containerPort"] for port in gateway["ports"]] == [8080, 9090]
 
@@ -116,3 +119,43 @@ def test_the_pods_that_the_bridge_makes_keep_to_the_restricted_standard() -> Non
     assert violations(made["spec"]) == []
     assert made["spec"]["automountServiceAccountToken"] is False
     assert made["spec"]["activeDeadlineSeconds"] >= Limits().longest_timeout
+
+
+TOKENS = {
+    "alice": "Zm9v.b4r-_~+/=",
+    "bob": "zm9v.b4r-_~+/=\n",
+    "carol": 'a" "root',
+    "dave": "two words",
+    "erin": "x.*",
+    "empty": "",
+}
+
+
+def test_the_gateway_compares_tokens_exactly_and_says_whose_they_are(tmp_path: Path) -> None:
+    """With regard to case, as a whole, and with no mark of an expression or of nginx's in them."""
+    clients, run = tmp_path / "clients", tmp_path / "run"
+    clients.mkdir()
+    run.mkdir()
+    for name, token in TOKENS.items():
+        (clients / name).write_text(token)
+    (gateway,) = (
+        each
+        for each in one("Deployment", "deployment.yaml")["spec"]["template"]["spec"]["containers"]
+        if each["name"] == "gateway"
+    )
+    script = gateway["command"][2].replace("/etc/gateway-clients", str(clients))
+    script = script.replace("/run/gateway", str(run)).partition("exec nginx")[0]
+    made = subprocess.run(["sh", "-euc", script], capture_output=True, text=True, check=True)
+    lines = [shlex.split(line) for line in (run / "clients.conf").read_text().splitlines()]
+    # nginx takes what follows "~" as an expression that regards case; shlex keeps its backslashes.
+    found = {name[:-1]: expression[1:].replace("\\z", "\\Z") for expression, name in lines if name}
+    assert found.keys() == {"alice", "bob"}
+    assert "token of carol is not used" in made.stderr
+    assert re.search(found["alice"], "Bearer Zm9v.b4r-_~+/=")
+    assert re.search(found["bob"], "Bearer zm9v.b4r-_~+/=")
+    for wrong in (TOKENS["bob"][:-1], "Zm9v.b4r-_~+/=x", "Zm9vxb4r-_~+/=", " Zm9v.b4r-_~+/=", ""):
+        assert not re.search(found["alice"], f"Bearer {wrong}")
+    for before in ("bearer ", "", "xBearer ", "Basic "):
+        assert not re.search(found["alice"], f"{before}Zm9v.b4r-_~+/=")
+    configuration = (DEPLOY / "base" / "nginx.conf").read_text()
+    assert 'proxy_set_header Authorization "Bearer $client";' in configuration

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shlex
+import sys
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +40,13 @@ def given(tmp_path: Path) -> Path:
     for name in ("server.py", "tool", "env"):
         (given / name).touch(0o755)
     (given / "inner").symlink_to(other)
+    (other / "runtime").symlink_to(sys.executable)
+    for name in ("in-given", "in-given-env"):
+        interpreter = (
+            f"{given}/bin/python" if name == "in-given" else "/usr/bin/env -S given/python"
+        )
+        (other / name).write_text(f"#!{interpreter}\n")
+        (other / name).chmod(0o755)
     (tmp_path / "link").symlink_to(given)
     (tmp_path / "chain").symlink_to(given / "inner")
     return given
@@ -217,3 +226,18 @@ def test_a_configuration_that_other_users_may_change_is_not_used(
     discovery = discover(context)
     assert discovery.servers == ()
     assert any("every user can write to it" in warning.reason for warning in discovery.warnings)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("$A" * 20_000,), ("-c", "$@ " * 2_000, "x", "y" * 100_000)], ids=["$A", "$@"]
+)
+def test_a_definition_costs_no_more_memory_than_its_length(
+    given: Path, arguments: tuple[str, ...]
+) -> None:
+    spec = replace(server("bash", given), args=arguments, env={"A": "a" * 100_000})
+    tracemalloc.start()
+    try:
+        judged(spec, given)
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    finally:
+        tracemalloc.stop()

@@ -125,7 +125,7 @@ class Fleet:
         }
         with log.open("wb") as stderr:
             process = subprocess.Popen(
-                [str(BRIDGE), "serve", "--http", "127.0.0.1:0"],
+                [str(BRIDGE), "serve", "--http", "127.0.0.1:0", "--no-token"],
                 cwd=self.home,
                 env=environ,
                 stdin=subprocess.DEVNULL,

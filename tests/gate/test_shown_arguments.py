@@ -69,7 +69,7 @@ class KeptLog(AuditLog):
         self.records: list[dict[str, Any]] = []
 
     async def append(
-        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None
+        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None, **_: str
     ) -> str:
         """Keep what would be written."""
         self.records.append(dict(record))

@@ -19,7 +19,7 @@ from bridge.errors import (
 from bridge.model import RunRequest
 from bridge.packages.packages import INSIDE, packages_of
 from bridge.runs import Engine
-from bridge.settings import Settings, packages_dir
+from bridge.settings import Settings
 from bridge.settings.dependencies import Dependencies
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
@@ -51,8 +51,10 @@ def test_what_the_call_and_the_text_ask_for_is_one_wish() -> None:
 
 
 async def test_without_settings_every_package_is_refused_with_the_text_to_add(
-    settings: Settings, opened: Open, backend: FakeBackend
+    settings: Settings, opened: Open, backend: FakeBackend, tmp_path: Path
 ) -> None:
+    cache = tmp_path / "cache"
+    settings = replace(settings, dependencies=replace(settings.dependencies, cache=cache))
     async with opened(settings) as engine:
         for request in (RunRequest(code="1", packages=("polars",)), RunRequest(code=SCRIPT)):
             with pytest.raises(PackageRefusedError) as refusal:
@@ -60,7 +62,7 @@ async def test_without_settings_every_package_is_refused_with_the_text_to_add(
             assert 'allow = ["polars"]' in refusal.value.remedy
             assert str(settings.state_dir) not in str(refusal.value)
     # Nothing was started for it.
-    assert not packages_dir(settings).exists()
+    assert not cache.exists()
 
 
 async def test_a_strict_profile_has_none(settings: Settings, opened: Open) -> None:

@@ -56,7 +56,7 @@ async def _reachable(home: Path, transport: str) -> AsyncIterator[dict[str, Any]
     if transport == "stdio":
         yield {"command": [str(BRIDGE)], "env": _environ(home), "cwd": str(home)}
         return
-    command = [str(BRIDGE), "serve", "--http", "127.0.0.1:0"]
+    command = [str(BRIDGE), "serve", "--http", "127.0.0.1:0", "--no-token"]
     async with await anyio.open_process(
         command, cwd=home, env=_environ(home), stdin=subprocess.DEVNULL
     ) as process:

@@ -41,12 +41,12 @@ class KillingLog(AuditLog):
         self._when = when
 
     async def append(
-        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None
+        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None, **_: str
     ) -> str:
         here = (record["kind"], record.get("call", 0)) == self._at
         if here and self._when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        found = await super().append(record, otherwise)
+        found = await super().append(record, otherwise, **_)
         if here and self._when == "after":
             os.kill(os.getpid(), signal.SIGKILL)
         return found

@@ -204,7 +204,7 @@ class FullLog(AuditLog):
         self._kind = kind
 
     async def append(
-        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None
+        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None, **_: str
     ) -> str:
         if record["kind"] == self._kind:
             message = "The disk is full."

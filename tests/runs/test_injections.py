@@ -220,6 +220,43 @@ async def test_calls_that_are_called_off_carry_nothing_past_a_flow_rule(
         assert {"cancelled 1", "cancelled 3"} <= {*told}
 
 
+LISTING = """
+import json, sys
+for line in sys.stdin:
+    told = json.loads(line)
+    answer = {"protocolVersion": "2025-06-18", "serverInfo": {"name": "slow", "version": "1"},
+              "capabilities": {"tools": {"listChanged": True}, "resources": {}, "prompts": {}},
+              "content": [], "resources": [], "prompts": [],
+              "tools": [{"name": "send", "inputSchema": {"type": "object"}}]}
+    print(told["method"], file=open(sys.argv[1], "a"))
+    changed = {"method": "notifications/tools/list_changed"}
+    for message in ({"id": told["id"], "result": answer}, changed) if "id" in told else ():
+        print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+"""
+
+ASKED = """
+import asyncio
+from servers import slow
+await slow.send()
+await mcp_files.read_note(topic="doors")
+ask = runtime.list_resources, runtime.list_prompts, runtime.query_tool_docs, lambda _: slow.send()
+await asyncio.gather(*(each("slow") for each in ask), return_exceptions=True)
+"""
+
+
+@pytest.mark.guarantee("cancelled-calls")
+async def test_asking_what_a_server_offers_carries_nothing_past_a_flow_rule(tmp_path: Path) -> None:
+    """Also of one that says after each answer that its tools have changed."""
+    log, script = tmp_path / "slow", tmp_path / "slow.py"
+    script.write_text(LISTING)
+    slow = replace(recorder("slow", log), args=(str(script), str(log)))
+    async with opened(tmp_path, AFTER.format("files").replace('"chat"', '"slow"'), slow) as arena:
+        result = await arena.run(ASKED)
+    assert result.status == "success", result.error
+    _, _, after = log.read_text().partition("tools/call\n")
+    assert after in ("", "tools/list\n")  # The bridge itself asks once after a change.
+
+
 async def test_a_plan_is_no_way_around(arena: Arena) -> None:
     """What a plan's program has read counts when the plan is applied, in which nothing is read."""
     code = STOPPED["a page says whom to send a file to"]

@@ -10,6 +10,8 @@ PROMISES = {
     "output": "Output of any length costs the host no more than its bound, and the result says "
     "what was cut.",
     "descriptors": "Descriptors run out inside the sandbox only.",
+    "counters": "What the kernel counts by user (watches, pending signals, descriptors in flight, "
+    "pipes, keys, queues, namespaces) stays free for the host's user.",
     "processors": "A program on every processor ends at its deadline and leaves others time.",
     "depth": "Recursion, nesting and crashes are results, without a core file.",
     "ending": "Every run ends by its deadline, whatever signals it ignores or sends.",
@@ -29,6 +31,8 @@ PROMISES = {
     "changes no interpreter but its own.",
     "no-namespaces": "A program makes and joins no mount and no namespace, so it undoes no layer.",
     "own-processes-only": "A program reads, writes and signals its own processes only.",
+    "own-proc": "Of /proc a program sees its own and what `bridge/sandbox/proc_entries.py` lists "
+    "with reasons, not the machine's devices, disks and keys. Kubernetes and Landlock show more.",
     "small-kernel": "A program may use the system calls on a list; every other number is refused.",
     "no-local-sockets": "A program reaches no socket of the host and inherits no descriptor.",
     "no-privileges": "A program gets no device, no privilege and no terminal, and the kernel's "
@@ -118,6 +122,8 @@ PROMISES = {
     "order, within bounds, and no run that ends or is cancelled keeps a place.",
     "http-clients": "Over HTTP the bridge answers only requests for its own names and port. "
     "Sessions are bounded, end when unused, and leave nothing.",
+    "http-admission": "Over HTTP a request without the bridge's token reaches nothing but probes. "
+    "Connections, heads, bodies and sessions have bounds, and one caller has half of each at most.",
     "log-floods": "Neither servers' output nor the bridge's log of it fills a disk.",
     "project-servers": "Before a person approved exactly that definition, nothing that a "
     "repository defines is started or connected to, and no file that it names is opened.",

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import pytest
 
 from bridge.model import RunRequest, RunResult
+from bridge.sandbox.proc_entries import SHOWN
 from bridge.sandbox.process.libseccomp import numbers
 from bridge.sandbox.syscalls import ALLOWED, REFUSED
 from tests.security.probes import PROBES
@@ -93,6 +94,30 @@ def i386():
 print([ended_by(x32), ended_by(i386)])
 """
 
+PROC = """
+import multiprocessing, os
+shown = set()
+for top, directories, files in os.walk("/proc"):
+    if top == "/proc":
+        directories[:] = [name for name in directories if not name.isdecimal()]
+    for name in files:
+        path = os.path.join(top, name)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                content = file.read(64)
+        except OSError:
+            continue
+        if content:
+            shown.add("/".join(path.split("/")[2 : 4 if path.startswith("/proc/sys/") else 3]))
+            if path.startswith("/proc/sys/kernel/pty"):
+                shown.add(path)
+for text in ("cpuinfo", "meminfo", "stat", "uptime", "sys/kernel/random/uuid"):
+    assert open("/proc/" + text).read(), text
+assert os.cpu_count() and multiprocessing.cpu_count() and os.getloadavg()
+assert os.listdir("/proc/self/fd")
+sorted(shown)
+"""
+
 HELD = """
 import os
 found = {}
@@ -108,6 +133,17 @@ DRAWN = """
 import os, random, secrets, uuid
 [random.random(), uuid.uuid4().hex, secrets.token_hex(), os.urandom(8).hex(), hash("seed")]
 """
+
+
+@pytest.mark.guarantee("own-proc")
+async def test_a_program_sees_its_own_processes_and_a_short_list_of_the_kernels_files(
+    arena: Arena,
+) -> None:
+    if arena.kind in ("gvisor", "kubernetes"):
+        pytest.skip("gVisor shows its own kernel's; a node's runtime decides what its pods see")
+    shown = (await arena.attack(PROC)).result
+    assert shown.status == "success", shown
+    assert set(shown.result) <= SHOWN.keys() - {"sys"}
 
 
 @pytest.fixture(scope="module")

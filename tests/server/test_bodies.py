@@ -8,10 +8,13 @@ import anyio
 import pytest
 
 from bridge.runs import Engine
+from bridge.server.admission import BOUNDS
 from bridge.server.stdio import NO_BATCHES
 from bridge.upstream.framing import MAX_VALUES
 from tests.server.pipe_rig import hello, piped, request
 from tests.server.web_rig import served
+
+LONG = b" " * 1001
 
 BATCH = [request(1, "ping"), request(2, "ping")]
 REFUSAL = {"jsonrpc": "2.0", "id": None, "error": NO_BATCHES.model_dump(exclude_none=True)}
@@ -39,10 +42,10 @@ async def test_a_batch_over_http_is_an_error_and_the_next_message_is_served(
         assert (await web.post("/mcp", json=request(3, "ping"), headers=headers)).is_success
 
 
-async def test_a_body_beyond_the_limit_is_refused_with_it_and_large_ones_are_counted(
+async def test_a_body_beyond_the_limit_is_refused_with_it_and_bytes_in_flight_are_counted(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many clients send them at once."""
+    """One caller has half of them, however many connections it has."""
     async with served(engine) as (_, web):
 
         async def chunks(size: int) -> AsyncIterator[bytes]:
@@ -50,12 +53,11 @@ async def test_a_body_beyond_the_limit_is_refused_with_it_and_large_ones_are_cou
 
         crowded = await web.post("/mcp", content=b"[" + b"0," * MAX_VALUES + b"0]")
         assert (crowded.status_code, f"{MAX_VALUES:,}" in crowded.text) == (400, True)
-        monkeypatch.setattr("bridge.server.bodies.MAX_MESSAGE_BYTES", 3000)
-        monkeypatch.setattr("bridge.server.bodies.LARGE_BODY", 1000)
-        monkeypatch.setattr("bridge.server.bodies.MAX_LARGE", 1)
+        monkeypatch.setattr("bridge.server.admission.MAX_MESSAGE_BYTES", 3000)
         for content in (b" " * 3001, chunks(3001)):
             answer = await web.post("/mcp", content=content)
             assert (answer.status_code, "3000 bytes" in answer.text) == (413, True)
+        monkeypatch.setitem(BOUNDS, "bytes of requests", 3000)
         opened = await web.post("/mcp", json=hello("2025-06-18"))
         headers = {"mcp-session-id": opened.headers["mcp-session-id"]}
 
@@ -69,28 +71,26 @@ async def test_a_body_beyond_the_limit_is_refused_with_it_and_large_ones_are_cou
             tasks.start_soon(lambda: web.post("/mcp", content=linger(begun)))
             await begun.wait()
             # Until the first has been counted.
-            while "Try again" not in (await web.post("/mcp", content=b" " * 1001)).text:
+            while "limit of one caller is 1500" not in (await web.post("/mcp", content=LONG)).text:
                 pass
             ping = await web.post("/mcp", json=request(1, "ping"), headers=headers)
             assert ping.status_code == 200
+            other = {"authorization": "Bearer another"}
+            assert "limit" not in (await web.post("/mcp", content=LONG, headers=other)).text
             tasks.cancel_scope.cancel()
 
 
-async def test_a_large_body_that_does_not_come_takes_no_place_for_long(
+async def test_a_body_that_does_not_come_takes_no_place_for_long(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sender is told so, and the place is the next one's."""
-    monkeypatch.setattr("bridge.server.bodies.LARGE_BODY", 10)
-    monkeypatch.setattr("bridge.server.bodies.MAX_LARGE", 1)
-    monkeypatch.setattr("bridge.server.bodies.LARGE_SECONDS", 0.05)
-
+    monkeypatch.setattr("bridge.server.admission.BODY_SECONDS", 0.05)
     async with served(engine) as (_, web):
         host, port = web.base_url.host, web.base_url.port or 0
         head = f"POST /mcp HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 11\r\n\r\n".encode()
-        for _again in range(2):
-            async with await anyio.connect_tcp(host, port) as stream:
-                await stream.send(head + b"[")
-                assert b" 408 " in await stream.receive()
+        async with await anyio.connect_tcp(host, port) as stream:
+            await stream.send(head + b"[")
+            assert b" 408 " in await stream.receive()
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,10 @@ async def test_what_another_site_s_page_sends_takes_nobody_s_place(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, header: dict[str, str], status: int
 ) -> None:
     """It is refused before anything of it is read."""
-    monkeypatch.setattr("bridge.server.bodies.LARGE_BODY", 10)
-    monkeypatch.setattr("bridge.server.bodies.MAX_LARGE", 0)
+    monkeypatch.setitem(BOUNDS, "bytes of requests", 0)
     async with served(engine) as (_, web):
-        assert (await web.post("/mcp", content=b" " * 11)).status_code == 503
-        answer = await web.post("/mcp", content=b" " * 11, headers=header)
+        assert (await web.post("/mcp", content=LONG)).status_code == 503
+        answer = await web.post("/mcp", content=LONG, headers=header)
         assert answer.status_code == status
 
 

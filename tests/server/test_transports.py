@@ -16,6 +16,7 @@ from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.log import AuditLog
 from bridge.runs import Engine
 from bridge.server import replica, transports
+from bridge.server.admission import BOUNDS
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer, parse_address, serve_http
 from bridge.tasks import background_task
@@ -155,7 +156,7 @@ async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothin
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Initialisations by clients that never come back keep no more than the bound."""
-    monkeypatch.setattr(transports, "MAX_HTTP_SESSIONS", 20)
+    monkeypatch.setitem(BOUNDS, "sessions", 40)
     async with served(engine) as (server, web):
         answers = [await web.post("/mcp", json=HELLO) for _ in range(60)]
         assert Counter(answer.status_code for answer in answers) == {200: 20, 503: 40}

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from bridge.gate.audit.records import (
     when,
     without_empty,
 )
-from bridge.model import Json
+from bridge.model import PERSON_OWNERS, Json
 from bridge.settings import Settings
 
 if TYPE_CHECKING:
@@ -255,23 +255,36 @@ class AuditLog:
         self._left: Record = {}
         self._owed: deque[Mapping[str, Json]] = deque()
         self._dropped = 0
+        self._taken: Counter[str] = Counter()  # Bytes by caller over HTTP, since the start.
 
     async def append(
-        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None
+        self,
+        record: Mapping[str, Json],
+        otherwise: Mapping[str, Json] | None = None,
+        *,
+        owner: str = "terminal",
     ) -> str:
         """Write one record, after all that is owed, and return its hash.
 
         Args:
             otherwise: What is owed if the record is written, and this fails or is cancelled all
                 the same, because of the disk.
+            owner: Whose share it is written in; see `RunRequest`.
 
         Raises:
             AuditError: It could not be written, or is not known to be on the disk.
         """
         if self.directory is None:
             return ""
-        file = self._write(self.directory, [record], always=record.get("kind") in ALWAYS_WRITTEN)
+        always = record.get("kind") in ALWAYS_WRITTEN
+        if not always and owner not in PERSON_OWNERS:
+            self._require_share(self.directory, owner)
+        before = self._file
+        size = before.size if before is not None else 0
+        file = self._write(self.directory, [record], always=always)
         found = file.last.hash
+        if owner not in PERSON_OWNERS:
+            self._taken[owner] += file.size - (size if file is before else 0)
         if self.sync:
             try:
                 await self._to_disk(file.descriptor)
@@ -280,6 +293,30 @@ class AuditLog:
                     self.later(otherwise)
                 raise
         return found
+
+    def _require_share(self, directory: Path, owner: str) -> None:
+        """Refuse what a caller over HTTP writes beyond its share.
+
+        Together these callers have half of the quota. Beyond it, one that has written less than an
+        equal share of that half goes on, up to three quarters; the rest is for stdio and the
+        terminal.
+        """
+        file, used = self._file, 0
+        if file is not None:
+            used = file.others + file.size
+        else:
+            with suppress(OSError), opened(directory) as (_, files):
+                used = sum(each.size for each in files)
+        half = self._quota // 2
+        share = half // len({*self._taken, owner})
+        if used >= half and (self._taken[owner] >= share or used >= half + half // 2):
+            raise AuditError(
+                f"This caller has used up its share of the audit log: {share:,} bytes. Callers "
+                f"over HTTP have {half:,} of its {self._quota:,} bytes, and no call is made "
+                "without it.",
+                remedy="Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, and start "
+                "the bridge again.",
+            )
 
     def later(self, record: Mapping[str, Json]) -> None:
         """Queue a record before the next one; if it cannot be written, neither is the next."""

@@ -83,6 +83,7 @@ class RunAudit:
     Args:
         mask: Takes secrets out of arguments.
         policy: Digest of the policy in force; empty if there is none.
+        owner: Whose run it is; see `RunRequest`.
 
     Attributes:
         head: Hash of the last record; empty where nothing is recorded.
@@ -95,7 +96,9 @@ class RunAudit:
         *,
         mask: Mask = unmasked,
         policy: str = "",
+        owner: str = "stdio",
     ) -> None:
+        self._owner = owner
         self._log = log or AuditLog()
         self._run_id = run_id
         self._mask = mask
@@ -119,7 +122,7 @@ class RunAudit:
         Raises:
             AuditError: It could not be recorded; it must have no effect.
         """
-        self.head = await self._log.append(self._event(kind, facts))
+        self.head = await self._log.append(self._event(kind, facts), owner=self._owner)
 
     async def calling(
         self,
@@ -145,7 +148,7 @@ class RunAudit:
             record["changed"] = note
         # If the disk fails after the record is written, the call is recorded and not made.
         undone = self._outcome(number, "not-sent", size=0, ms=0)
-        self.head = await self._log.append(record, undone)
+        self.head = await self._log.append(record, undone, owner=self._owner)
 
     async def called(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
         """Record the outcome of a call.
@@ -156,7 +159,7 @@ class RunAudit:
         record = self._outcome(number, outcome, size=size, ms=ms)
         try:
             with anyio.CancelScope(shield=True) if self._log.sync else nullcontext():
-                self.head = await self._log.append(record)
+                self.head = await self._log.append(record, owner=self._owner)
         except AuditError:
             self._log.later(record)
 
@@ -176,7 +179,7 @@ class RunAudit:
         record, _ = await self._call("refused", number, call, decision)
         record = dict(bounded(record | without_empty(kind._asdict()), 3 * 1024))
         self._refusal_room -= len(canonical(record))
-        self.head = await self._log.append(record)
+        self.head = await self._log.append(record, owner=self._owner)
 
     def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
         """Count a call that is not made, for the record of the run's end."""
@@ -190,7 +193,8 @@ class RunAudit:
         Raises:
             AuditError: It could not be recorded; there must be no answer.
         """
-        self.head = await self._log.append(await self._charged(kind, number, call, decision))
+        record = await self._charged(kind, number, call, decision)
+        self.head = await self._log.append(record, owner=self._owner)
 
     async def found(self, what: str, provenance: Provenance) -> None:
         """Record that the run read something that was kept, and its provenance.
@@ -236,7 +240,7 @@ class RunAudit:
         refused = sum(found.total for found in self._refused.values())
         record = self._event("end", {**facts, "refused": refused or None})
         try:
-            self.head = await self._log.append(record)
+            self.head = await self._log.append(record, owner=self._owner)
         except AuditError:
             self._log.later(record)
             raise

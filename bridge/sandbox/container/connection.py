@@ -18,6 +18,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from bridge.atomic_files import read_regular, replace_file
 from bridge.errors import EngineDownError, OciRuntimeError
 from bridge.model import HostKernel
 from bridge.sandbox.container import endpoints as engines
@@ -110,8 +111,7 @@ class RuntimeMemory:
     def _load(self) -> dict[str, str]:
         try:
             make_private(self._path.parent)
-            with self._path.open("rb") as file:
-                data = json.loads(file.read(MEMORY_BYTES))
+            data = json.loads(read_regular(self._path, MEMORY_BYTES))
         except (OSError, ValueError):
             return {}
         return data if isinstance(data, dict) else {}
@@ -120,7 +120,7 @@ class RuntimeMemory:
         # Losing it costs a retry, so a full or read-only disk is no reason to fail a run.
         with suppress(OSError):
             make_private(self._path.parent)
-            self._path.write_text(json.dumps(data), encoding="utf-8")
+            replace_file(self._path, json.dumps(data).encode())
 
 
 NAMED_RUNTIME_REMEDY = (

@@ -6,13 +6,9 @@ profile where the engine takes it, resource limits, no logs on disk. Every field
 engines' defaults, so a changed default or the user's engine configuration does not loosen a
 sandbox.
 
-Does not: mask /proc and /sys itself; the engine's masks stay. Limits that an engine cannot apply
-are not requested, and `isolation` reports them as weaker. Engines add to the environment: docker
-PATH, HOSTNAME and HOME; podman also TERM and container=podman; both what the image sets. None of it
-comes from the host.
-
-Verified: from inside in every sandbox (`layers`), `tests/sandbox/container/test_hardening.py`, and
-`tests/contract/test_container_layers.py` on real engines.
+Limits that an engine cannot apply are not requested, and `isolation` reports them as weaker.
+Engines add to the environment: docker PATH, HOSTNAME and HOME; podman also TERM and
+container=podman; both what the image sets. None of it comes from the host.
 """
 
 from __future__ import annotations
@@ -24,7 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
-from bridge.sandbox.backend import Bind, LaunchSpec
+from bridge.sandbox import proc_entries
+from bridge.sandbox.backend import PENDING_SIGNALS, Bind, LaunchSpec
 from bridge.sandbox.binds import NOBODY_ID, bind_layers, group_of, has_user_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
@@ -192,15 +189,25 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
     config.update(_resources(spec, facts, placement))
     if facts.kind == "docker" and placement.oci_runtime:
         config["Runtime"] = placement.oci_runtime
+    if (masks := _masks(facts, placement)) and facts.kind == "docker":
+        config["MaskedPaths"] = masks  # In place of docker's own, which are among them.
+    elif masks:
+        config["SecurityOpt"].append(f"mask={':'.join(masks)}")  # Next to podman's own.
     return config
 
 
 def _security_options(placement: Placement) -> list[str]:
-    # Masked and read-only paths below /proc and /sys are left to the engine's defaults.
     options = ["no-new-privileges"]
     if placement.seccomp:
         options.append(f"seccomp={placement.seccomp}")
     return options
+
+
+def _masks(facts: EngineFacts, placement: Placement) -> list[str]:
+    """Return the paths to mask; none for a runtime with a kernel of its own."""
+    if brings_own_kernel(placement.oci_runtime or facts.oci_runtime):
+        return []
+    return proc_entries.masked_by_engines(local=placement.local)
 
 
 def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
@@ -289,6 +296,7 @@ def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
         {"Name": "nofile", "Soft": files, "Hard": files},
         {"Name": "nproc", "Soft": processes, "Hard": processes},
         {"Name": "core", "Soft": 0, "Hard": 0},
+        {"Name": "sigpending", "Soft": PENDING_SIGNALS, "Hard": PENDING_SIGNALS},
     ]
     command = spec.command
     if command is not None:

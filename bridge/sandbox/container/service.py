@@ -30,6 +30,7 @@ import anyio.to_thread
 from anyio.abc import Process
 
 from bridge.errors import EngineDownError, LaunchError, SandboxError
+from bridge.private_files import exposure, make_directory
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.container.remote import SshTarget
@@ -272,14 +273,16 @@ def make_private(directory: Path) -> Path:
     """Make a directory of this user's, unless it exists; return it.
 
     Raises:
-        PermissionError: Another user owns it or may write to it, or it is a link.
+        PermissionError: Another user owns it, or may write to it or replace it, or it is a link.
         OSError: It cannot be made.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(directory)
     found = directory.lstat()
-    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    # Whoever may rename a directory above it could put another in its place.
+    others, _ = exposure(directory)
     if found.st_uid != os.getuid() or others or not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(errno.EPERM, "others may write there", str(directory))
+        reason = others or "it belongs to another user or is a link"
+        raise PermissionError(errno.EPERM, reason, str(directory))
     return directory
 
 

@@ -150,7 +150,7 @@ def assemble(recipe: Path, guest: Path, output: Path, request: BuildRequest) -> 
     """
     shutil.copytree(recipe, output, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copytree(guest, output / "guest", dirs_exist_ok=True)
-    with (output / f"packages-{request.flavour}-pip.txt").open("a", encoding="utf-8") as file:
+    with (output / f"packages-{request.flavour}-added.txt").open("a", encoding="utf-8") as file:
         file.writelines(f"{text}\n" for text in request.packages)
     text = (recipe / CONTAINERFILE).read_text(encoding="utf-8")
     (output / CONTAINERFILE).write_text(with_guest(text), encoding="utf-8")

@@ -25,7 +25,7 @@ import anyio.to_thread
 
 from bridge.errors import WrongSystemError
 from bridge.model import Limits
-from bridge.sandbox import syscalls
+from bridge.sandbox import proc_entries, syscalls
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.ownership import Owner, current_owner
 from bridge.sandbox.probe import run_probe
@@ -43,7 +43,7 @@ from bridge.sandbox.process.cgroups import (
 )
 from bridge.sandbox.process.command import Surroundings
 from bridge.sandbox.process.examination import compiled, judged
-from bridge.sandbox.process.interpreter import Interpreter, find
+from bridge.sandbox.process.interpreter import Interpreter, closed_file, find
 from bridge.sandbox.process.sandbox import LaunchPlan, joined, run_sandbox
 from bridge.sandbox.process.stage_loader import compiled_stage, loader_command
 from bridge.sandbox.process.watchdog import LaunchWatchdog
@@ -61,6 +61,7 @@ class Findings:
         systemd_run: Path of the command that makes scopes; empty if cgroups are made directly, or
             not at all.
         setpriv: Path of the command that changes the user; empty if not needed or not installed.
+        ids: What programs run as outside; None for the bridge's user, or nobody for root's.
     """
 
     bwrap: str
@@ -72,6 +73,7 @@ class Findings:
     owner: Owner
     systemd_run: str = ""
     setpriv: str = ""
+    ids: host.SubordinateIds | None = None
 
 
 class BubblewrapBackend(Backend):
@@ -181,10 +183,13 @@ class BubblewrapBackend(Backend):
         if not controllers and self._uid is None:
             systemd_run = self._find_scopes()
             controllers = frozenset(("memory", "pids", "cpu")) if systemd_run else controllers
+        ids = None
+        if self._uid is None and not closed_file(interpreter):
+            ids = host.find_subordinate_ids(command.UID, self._environ)
         around = Surroundings(
             landlock_abi=landlock.version(),
             cpus=host.usable_cpus(),
-            masked=host.masked_paths(),
+            masked=proc_entries.masked_here(),
             controllers=controllers,
             limits_elsewhere=missing_controllers(sorted(controllers), root=self._uid is not None),
             processes_per_namespace=host.counts_processes_per_namespace(os.uname().release),
@@ -199,6 +204,7 @@ class BubblewrapBackend(Backend):
             owner=owner,
             systemd_run=systemd_run,
             setpriv="" if self._uid is None else host.find_setpriv(self._uid, self._environ),
+            ids=ids,
         )
 
     def _find_scopes(self) -> str:
@@ -227,13 +233,19 @@ class BubblewrapBackend(Backend):
         self, found: Findings, spec: LaunchSpec, group: SandboxCgroups | None, code: str
     ) -> LaunchPlan:
         words = [found.bwrap]
+        made, filters = command.isolation(spec, found.around), found.filters
+        # What a sandbox is granted of the host belongs to the bridge's user.
+        if found.ids is not None and not spec.binds and spec.command is None:
+            words = [*found.ids.command(command.UID), *words]
+        elif self._uid is None:
+            shared = command.shared_counters(found.ids is not None)
+            made = replace(made, weaker=(*made.weaker, shared))
         environ: dict[str, str] = {}
         if found.systemd_run:
             unit = f"{PREFIX}-{secrets.token_hex(8)}"
-            words = [*scope_command(found.systemd_run, spec.limits, unit), found.bwrap]
+            words = [*scope_command(found.systemd_run, spec.limits, unit), *words]
             environ = self._scope_environment()
         settings = partial(host.kernel_settings, found.bwrap)
-        made, filters = command.isolation(spec, found.around), found.filters
         asked = spec.command
         if asked is not None:
             refused = syscalls.NETWORKED_COMMAND if asked.network else syscalls.LOCAL_COMMAND

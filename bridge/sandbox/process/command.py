@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
-from bridge.sandbox.backend import HOME, CommandSpec, LaunchSpec
+from bridge.sandbox.backend import HOME, PENDING_SIGNALS, CommandSpec, LaunchSpec
 from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.interpreter import Interpreter
@@ -65,12 +65,6 @@ _DEVICE_LINKS = (
     ("/proc/self/fd/1", "/dev/stdout"),
     ("/proc/self/fd/2", "/dev/stderr"),
 )
-
-MASKED = (
-    "/proc/acpi", "/proc/kallsyms", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-    "/proc/sched_debug", "/proc/scsi", "/proc/timer_list",
-)  # fmt: skip
-"""The paths of /proc that container engines mask; those that this host has are covered."""
 
 GROUP = f"sandbox:x:{UID}:\n"
 
@@ -128,7 +122,7 @@ class Surroundings:
     Attributes:
         landlock_abi: The kernel's Landlock ABI version; 0 for none.
         cpus: How many CPUs programs may run on.
-        masked: Those of `MASKED` that exist, and whether each is a directory.
+        masked: The paths of /proc to cover, and whether each is a directory.
         controllers: The cgroup controllers in use: "memory", "pids", "cpu".
         limits_elsewhere: Why controllers are missing; empty if none is.
         processes_per_namespace: Whether the kernel counts processes per user namespace.
@@ -365,6 +359,7 @@ def rlimits(
         ("RLIMIT_STACK", STACK_BYTES, STACK_BYTES),
         ("RLIMIT_MEMLOCK", 0, 0),
         ("RLIMIT_MSGQUEUE", 0, 0),
+        ("RLIMIT_SIGPENDING", PENDING_SIGNALS, PENDING_SIGNALS),
         *([] if "memory" in around.controllers else [("RLIMIT_DATA", data, data)]),
     ]
 
@@ -472,6 +467,19 @@ def _add_command(
     if command.network:
         layers.remove("no-network")
         weaker.append("no network: the profile grants the host's, with its loopback services")
+
+
+def shared_counters(ids: bool) -> str:
+    """Return what is weaker where a sandbox has the bridge's own user id outside."""
+    cause = (
+        "what it is granted belongs to that user"
+        if ids
+        else "this user has no subordinate ids that unshare and newuidmap can use"
+    )
+    return (
+        "counters of the kernel: best effort, epoll watches and pipes count to the bridge's user; "
+        + cause
+    )
 
 
 def limit_layer(

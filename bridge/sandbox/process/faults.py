@@ -5,8 +5,11 @@ Owns the remedies, one per cause. The texts in its tests were captured from real
 
 from __future__ import annotations
 
+import errno
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from bridge.errors import EngineNotFoundError, LaunchError, OciRuntimeError, SandboxError
 
@@ -86,6 +89,26 @@ _NO_NAMESPACE = re.compile(
     re.IGNORECASE,
 )
 _SETUID = re.compile(r"in setuid mode|installed setuid|setuid", re.IGNORECASE)
+
+
+_COUNTERS: Mapping[int, tuple[str, str]] = {
+    errno.ENOSPC: ("epoll watches of this user", "/proc/sys/fs/epoll/max_user_watches"),
+    errno.EMFILE: ("open files of the bridge", "/proc/self/limits"),
+    errno.ENFILE: ("open files of this machine", "/proc/sys/fs/file-max"),
+}
+
+
+def failed_call(error: OSError) -> str:
+    """Return a sentence on why the kernel refused something; it names the counter that is full."""
+    what, file = _COUNTERS.get(error.errno or 0, ("", ""))
+    if not what:
+        return f"{error.strerror or error}."
+    try:
+        value = Path(file).read_text(encoding="ascii")
+    except OSError:
+        value = "unknown"
+    row = re.search(r"^Max open files\s+(\d+)", value, re.MULTILINE)
+    return f"There are too many {what}: the limit is {row[1] if row else value.strip()}."
 
 
 def not_installed(command: str) -> SandboxError:

@@ -7,18 +7,21 @@ sandbox can reach the host paths that it is granted.
 from __future__ import annotations
 
 import os
+import pwd
 import re
+import secrets
 import shutil
 import stat
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError
 from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.binds import group_of
-from bridge.sandbox.process.command import MASKED, WORKSPACE
+from bridge.sandbox.process.command import WORKSPACE
 from bridge.sandbox.process.faults import KernelSettings
 
 
@@ -47,6 +50,53 @@ def find_setpriv(uid: int, environ: Mapping[str, str]) -> str:
         if shows_user(said.decode("ascii", "replace"), uid):
             return found
     return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubordinateIds:
+    """Ids of the host that belong to the bridge's user alone, for sandboxes to run as.
+
+    The kernel counts watches, signals, descriptors in flight and pipes by such an id.
+    """
+
+    unshare: str
+    uids: range
+    gids: range
+
+    def command(self, uid: int) -> list[str]:
+        """Return the words that start a command as another of the ids each time."""
+        outside = secrets.choice(self.uids), secrets.choice(self.gids)
+        kinds = zip(("users", "groups"), outside, strict=True)
+        maps = [f"--map-{kind}={own},{uid},1" for kind, own in kinds]
+        return [self.unshare, "--user", *maps, f"--setgid={uid}", f"--setuid={uid}", "--"]
+
+
+def find_subordinate_ids(uid: int, environ: Mapping[str, str]) -> SubordinateIds | None:
+    """Return this user's subordinate ids if a process can run as one of them. Blocks."""
+    try:
+        names = {pwd.getpwuid(os.getuid()).pw_name, str(os.getuid())}
+    except KeyError:
+        return None
+    uids, gids = (_granted(text(f"/etc/{file}"), names) for file in ("subuid", "subgid"))
+    unshare, true = find_command("unshare", environ), find_command("true", environ)
+    if not (uids and gids and unshare and true):
+        return None
+    found = SubordinateIds(unshare=unshare, uids=uids, gids=gids)
+    with suppress(OSError, subprocess.SubprocessError):
+        words = [*found.command(uid), true]
+        subprocess.run(words, capture_output=True, env={}, cwd="/", timeout=10.0, check=True)
+        return found
+    return None
+
+
+def _granted(table: str, names: set[str]) -> range:
+    """Return the first range of a table such as /etc/subuid that a user has."""
+    for line in table.splitlines():
+        name, _, rest = line.partition(":")
+        first, _, count = rest.partition(":")
+        if name in names and first.isdecimal() and count.isdecimal() and int(count):
+            return range(int(first), int(first) + int(count))
+    return range(0)
 
 
 def setpriv_options(uid: int, gid: int) -> tuple[str, ...]:
@@ -90,11 +140,6 @@ def is_mapped(uid: int, uid_map: str) -> bool:
         if len(words) == 3 and int(words[0]) <= uid < int(words[0]) + int(words[2]):
             return True
     return False
-
-
-def masked_paths() -> tuple[tuple[str, bool], ...]:
-    """Return those of `MASKED` that this host has, and whether each is a directory."""
-    return tuple((path, Path(path).is_dir()) for path in MASKED if Path(path).exists())
 
 
 def counts_processes_per_namespace(release: str) -> bool:

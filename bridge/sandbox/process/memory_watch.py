@@ -57,10 +57,14 @@ class MemoryWatch(threading.Thread):
     def run(self) -> None:
         """Watch until `stop` is called."""
         looks = 0
-        while not self._over.wait(RECHECK if looks else INTERVAL):
-            looks = looks + 1 if self._exceeds_limit() else 0
-            if looks and looks % LOOKS == 0:
-                self._kill(with_child=looks > LOOKS)
+        try:
+            while not self._over.wait(RECHECK if looks else INTERVAL):
+                looks = looks + 1 if self._exceeds_limit() else 0
+                if looks and looks % LOOKS == 0:
+                    self._kill(with_child=looks > LOOKS)
+        except Exception:
+            self._kill(with_child=True)  # Without the watch there is no limit.
+            raise
         for descriptor in self._directories:
             os.close(descriptor)
 
@@ -116,9 +120,10 @@ class MemoryWatch(threading.Thread):
 
 def _children(pid: int) -> set[int]:
     found: set[int] = set()
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # a thread may have ended
-            found.update(map(int, file.read_bytes().split()))
+    with suppress(OSError):  # It may have ended, or a thread.
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                found.update(map(int, (thread / "children").read_bytes().split()))
     return found
 
 

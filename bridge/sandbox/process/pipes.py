@@ -17,6 +17,7 @@ import anyio.lowlevel
 
 from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
+from bridge.sandbox.process.faults import failed_call
 
 READ_BYTES = 256 * 1024  # Most read at once.
 
@@ -46,8 +47,14 @@ class Pipes:
         # Both outputs behind one descriptor: waiting for two would take two tasks each time.
         self._either = select.epoll() if hasattr(select, "epoll") else None
         if self._either is not None:
-            for descriptor in (stdout, stderr):
-                self._either.register(descriptor, select.EPOLLIN)
+            try:
+                for descriptor in (stdout, stderr):
+                    self._either.register(descriptor, select.EPOLLIN)
+            except OSError:
+                for number in (stdin, stdout, stderr):
+                    os.close(number)
+                self._either.close()
+                raise
             self._reader = Reader(self._either, self._take)
 
     @property
@@ -83,7 +90,7 @@ class Pipes:
                 return await self._receive_from_two()
             return await self._reader.read()
         except OSError as error:
-            message = f"The sandbox's output cannot be read: {error.strerror}."
+            message = f"The sandbox's output cannot be read. {failed_call(error)}"
             raise ChannelClosedError(message) from error
 
     async def _receive_from_two(self) -> bytes:

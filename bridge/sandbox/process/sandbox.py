@@ -36,6 +36,7 @@ from bridge.sandbox.process import stage
 from bridge.sandbox.process.cgroups import SandboxCgroups, scope_group
 from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.examination import Judge, receive_examination
+from bridge.sandbox.process.faults import failed_call
 from bridge.sandbox.process.host import setpriv_options
 from bridge.sandbox.process.memory_watch import MemoryWatch
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
@@ -399,17 +400,12 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
         SandboxError: On entering, when it cannot be started.
     """
     with ExitStack() as opened:
-        ends = LaunchPipes(
-            opened, texts=start.texts, data=start.data, examines=start.judge is not None
-        )
+        ends, pipes = _open_pipes(start, opened)
         options = start.options(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends)
         info = ends.take(ends.info[0])
         monitor = Monitor(process, info, own_monitor=start.own_monitor, use_pidfds=start.use_pidfds)
-        pipes = Pipes(
-            ends.take(ends.stdin[1]), ends.take(ends.stdout[0]), ends.take(ends.stderr[0])
-        )
         options_sent = False
         watchdog = start.watchdog
         try:
@@ -452,6 +448,17 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
                 watchdog.unwatch(monitor.pid)
             pipes.close()
             monitor.close()
+
+
+def _open_pipes(start: LaunchPlan, opened: ExitStack) -> tuple[LaunchPipes, Pipes]:
+    examines = start.judge is not None
+    try:
+        ends = LaunchPipes(opened, texts=start.texts, data=start.data, examines=examines)
+        pipes = Pipes(*map(ends.take, (ends.stdin[1], ends.stdout[0], ends.stderr[0])))
+    except OSError as error:
+        raise LaunchError(f"No sandbox was started. {failed_call(error)}") from error
+    opened.callback(pipes.close)
+    return ends, pipes
 
 
 def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:

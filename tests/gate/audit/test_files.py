@@ -306,6 +306,38 @@ async def test_a_log_that_has_all_it_may_have_takes_no_further_call_and_loses_no
     whole(tmp_path)
 
 
+@pytest.mark.guarantee("audit-floods")
+async def test_a_caller_that_has_used_up_its_share_is_refused_alone(tmp_path: Path) -> None:
+    """Other callers over HTTP still can, and most of all the host's user."""
+    log = AuditLog(tmp_path, now=FakeClock(), quota=20_000)
+    taken = dict.fromkeys(("#greedy", "#other"), 0)
+    await log.append({"kind": "call", "run": "first"}, owner="#other")
+
+    async def flood(log: AuditLog, owner: str) -> str:
+        for number in range(200):
+            try:
+                await log.append({"kind": "call", "run": f"{owner}-{number}"}, owner=owner)
+            except AuditError as error:
+                return error.message
+            taken[owner] += 1
+        raise AssertionError("nothing stopped it")
+
+    assert "This caller has used up its share" in await flood(log, "#greedy")
+    await log.append({"kind": "call", "run": "another"}, owner="#other")
+    assert "This caller has used up its share" in await flood(log, "#other")
+    assert taken["#greedy"] > taken["#other"] > 5
+    await log.append({"kind": "call", "run": "mine"}, owner="stdio")
+    log.close()
+    # The next bridge knows of no caller's part, and keeps a quarter for its user all the same.
+    again = AuditLog(tmp_path, now=FakeClock(), quota=20_000)
+    for owner in taken:
+        assert "its share" in await flood(again, owner)
+    for number in range(5):
+        await again.append({"kind": "call", "run": f"mine-{number}"})
+    again.close()
+    whole(tmp_path)
+
+
 async def test_a_full_log_goes_on_once_its_oldest_files_are_too_old(tmp_path: Path) -> None:
     """Without being started again, and with a record of what was removed."""
     clock = FakeClock()

@@ -15,6 +15,7 @@ from bridge.sandbox.container.hardening import (
     container_name,
     isolation,
 )
+from bridge.sandbox.proc_entries import masked_by_engines
 from tests.sandbox.container.test_facts import ROOT
 
 DOCKER = replace(ROOT, version="20.10.24", mandatory_access="apparmor")
@@ -77,9 +78,10 @@ COMMON_HOST = {
     "Devices": [],
     "GroupAdd": [],
     "Ulimits": [
-        {"Name": "nofile", "Soft": 1024, "Hard": 1024},
+        {"Name": "nofile", "Soft": 512, "Hard": 512},
         {"Name": "nproc", "Soft": 4096, "Hard": 4096},
         {"Name": "core", "Soft": 0, "Hard": 0},
+        {"Name": "sigpending", "Soft": 1024, "Hard": 1024},
     ],
     "LogConfig": {"Type": "none", "Config": {}},
     "Init": False,
@@ -92,6 +94,7 @@ LIMITS = {
     "PidsLimit": 128,
     "NanoCpus": 500000000,
 }
+PODMAN_SECURITY = ["no-new-privileges", f"mask={':'.join(masked_by_engines(local=False))}"]
 DOCKER_TMPFS = "rw,noexec,nosuid,nodev,mode=1777,nr_inodes=16384,uid=65534,gid=65534"
 PODMAN_MOUNTS = {
     "Tmpfs": {
@@ -133,20 +136,26 @@ def test_on_podman() -> None:
 
 
 def test_what_an_engine_is_told_beyond_its_defaults() -> None:
-    """Our filter stands beside no-new-privileges; only podman has modes of user namespaces."""
+    """Our filter stands beside no-new-privileges; only podman has modes of user namespaces.
+
+    podman adds our masks to its own, and docker takes ours for its own.
+    """
     placement = replace(PLACEMENT, seccomp="/run/x/own.json", user_namespace="auto:size=65536")
     host = container_config(SPEC, PODMAN, placement)["HostConfig"]
-    assert host["SecurityOpt"] == ["no-new-privileges", "seccomp=/run/x/own.json"]
+    masks = masked_by_engines(local=False)
+    given = ["no-new-privileges", "seccomp=/run/x/own.json", f"mask={':'.join(masks)}"]
+    assert host["SecurityOpt"] == given
     assert host["UsernsMode"] == "auto:size=65536"
-    # Left to the engine, which hides more than any list of ours would.
     assert not {"MaskedPaths", "ReadonlyPaths"} & set(host)
+    assert container_config(SPEC, DOCKER, PLACEMENT)["HostConfig"]["MaskedPaths"] == masks
+    assert {"/proc/interrupts", "/proc/sys/fs", "/sys/firmware"} <= set(masks)
 
 
 def test_on_rootless_podman_without_controllers() -> None:
     """Limits that would be refused or ignored are not asked for."""
     assert container_config(SPEC, ROOTLESS, PLACEMENT) == {
         **COMMON,
-        "HostConfig": {**COMMON_HOST, **PODMAN_MOUNTS},
+        "HostConfig": {**COMMON_HOST, **PODMAN_MOUNTS, "SecurityOpt": PODMAN_SECURITY},
     }
 
 
@@ -163,10 +172,10 @@ def test_writable_directories_belong_to_the_user(user: str, owner: str) -> None:
 
 def test_ulimits_stay_below_what_the_host_allows() -> None:
     """Asking for more than the engine may give fails the start."""
-    placement = replace(PLACEMENT, max_open_files=512, max_processes=100)
+    placement = replace(PLACEMENT, max_open_files=256, max_processes=100)
     config = container_config(SPEC, DOCKER, placement)
     assert config["HostConfig"]["Ulimits"][:2] == [
-        {"Name": "nofile", "Soft": 512, "Hard": 512},
+        {"Name": "nofile", "Soft": 256, "Hard": 256},
         {"Name": "nproc", "Soft": 100, "Hard": 100},
     ]
 

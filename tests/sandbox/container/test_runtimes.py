@@ -70,10 +70,13 @@ def test_a_spoilt_memory_is_no_memory(tmp_path: Path, text: str) -> None:
     assert memory(tmp_path).recall() is None
 
 
-@pytest.mark.parametrize("trap", ["a link to a file", "a pipe", "a linked directory"])
+@pytest.mark.parametrize(
+    "trap", ["a link to a file", "a pipe", "a linked directory", "a shared parent"]
+)
 def test_nothing_is_read_or_written_where_others_may_write(tmp_path: Path, trap: str) -> None:
     """In a directory for temporary files, another user may have made it before."""
-    victim, place = tmp_path / "thesis", tmp_path / "run"
+    victim, place = tmp_path / "thesis", tmp_path / "shared" / "run"
+    place.parent.mkdir()
     victim.write_text('{"podman boot": "runc"}')
     place.mkdir()
     if trap == "a link to a file":
@@ -83,7 +86,9 @@ def test_nothing_is_read_or_written_where_others_may_write(tmp_path: Path, trap:
     else:
         place.rename(tmp_path / "elsewhere")
         place.symlink_to(tmp_path / "elsewhere")
-    if place.is_symlink():
+    if trap == "a shared parent":
+        place.parent.chmod(0o777)
+    if place.is_symlink() or trap == "a shared parent":
         (place / "oci-runtime.json").write_bytes(victim.read_bytes())
     else:
         place.chmod(0o777)

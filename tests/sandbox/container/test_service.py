@@ -150,7 +150,7 @@ async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -
     """They could put a socket of theirs in place of ours."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run").chmod(0o777)
-    with pytest.raises(EngineDownError, match="others may write"):
+    with pytest.raises(EngineDownError, match="every user can write to it"):
         await service(podman_that(tmp_path, LISTENS), tmp_path / "run").start()
 
 

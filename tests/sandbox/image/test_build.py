@@ -459,8 +459,8 @@ def test_the_context_leaves_compiled_files_out(tmp_path: Path) -> None:
     request = BuildRequest(packages=("polars<2", "seaborn"))
     assemble(recipe, guest, tmp_path / "out", request)
     found = {str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*.*")}
-    assert found == {"guest/d/m.py", "packages-slim-pip.txt"}
-    asked = (tmp_path / "out" / "packages-slim-pip.txt").read_text(encoding="utf-8")
+    assert found == {"guest/d/m.py", "packages-slim-added.txt"}
+    asked = (tmp_path / "out" / "packages-slim-added.txt").read_text(encoding="utf-8")
     assert asked == "polars<2\nseaborn\n"
 
 

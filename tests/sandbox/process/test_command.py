@@ -144,7 +144,7 @@ def test_no_limit_counts_reserved_addresses_as_memory() -> None:
         assert found["RLIMIT_CORE"] == 0
         assert found["RLIMIT_CPU"] == 70
         assert found["RLIMIT_FSIZE"] == 128 * MEBIBYTE
-        assert found["RLIMIT_NOFILE"] == 1024
+        assert found["RLIMIT_NOFILE"] == 512
 
 
 def test_without_landlock_no_rules_are_made() -> None:

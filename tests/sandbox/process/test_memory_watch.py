@@ -90,6 +90,10 @@ BOMBS = {
         "    c.pthread_exit(None)\n"
         "fork(end)"
     ),
+    "after thousands of processes that end": (
+        "for _ in range(6000): os.waitpid(os.fork() or os._exit(0), 0)\n"
+        "fork(lambda: hold(bytearray(size * 2)))"
+    ),
     "from a thread among thousands that end": (
         "def churn():\n"
         "    while True: threading.Thread(target=int).start()\n"

@@ -1,0 +1,245 @@
+"""Admits HTTP requests: who sends one, and whether that caller's share has room for it.
+
+In front of everything else that serves HTTP. A caller is known by the bridge's own token, by what
+a proxy lets it authorise itself with, and on a Unix socket by its user id. A caller has at most
+half of each of `BOUNDS`, so that one alone never takes all of it. Connections on which no request
+with a token has come share a small part: of them the oldest gives way to the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING
+
+import anyio
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp.types import ErrorData, JSONRPCError
+from mcp_types.jsonrpc import INVALID_REQUEST
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
+from bridge.upstream.framing import Line, encode
+
+if TYPE_CHECKING:
+    from bridge.server.connection import Connection
+
+BOUNDS: dict[str, int] = {
+    "connections": 512,
+    "connections without a token": 64,
+    "bytes of requests": 4 * MAX_MESSAGE_BYTES,
+    "sessions": 512,
+}
+"""What all callers share. A session takes some forty kilobytes while its client does nothing. The
+bytes of a request are in memory until it is answered."""
+
+BODY_SECONDS = 60.0  # For a body to arrive, so that a slow client does not block others.
+
+_SINGLE = ("authorization", "origin", "mcp-session-id", "mcp-protocol-version", "content-type")
+"""Headers that are sent once: of two, a proxy and the bridge might each believe another one."""
+
+_SESSION = "mcp-session-id"
+
+
+class Admission:
+    """Passes on the requests for which their caller has a share, with their bodies read.
+
+    Args:
+        app: Serves what is admitted.
+        guard: Allowed `Host` and `Origin` headers; other requests are refused unread.
+        token: What requests have to carry; empty for nothing.
+        probe: Returns the answer to a probe, which needs no token.
+        sessions: Returns the ids of the sessions that are open.
+
+    Attributes:
+        connections: All that are open, the oldest first.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        guard: TransportSecuritySettings,
+        token: str = "",
+        probe: Callable[[Scope], Response | None] = lambda scope: None,
+        sessions: Callable[[], Container[str]] = frozenset,
+    ) -> None:
+        self._app = app
+        self._guard = TransportSecurityMiddleware(guard)
+        self._token = token
+        self._probe = probe
+        self._open_sessions = sessions
+        self._sessions: dict[str, str] = {}
+        self._beginning: dict[int, str] = {}  # By request, until its session has a name.
+        self._bytes: Counter[str] = Counter()
+        self.connections: dict[Connection, None] = {}
+
+    def accept(self, connection: Connection) -> None:
+        """Count a connection; one of those without a token ends if there are too many of these."""
+        self.connections[connection] = None
+        if connection.caller:
+            return
+        unknown = [each for each in self.connections if not each.caller]
+        if len(unknown) > BOUNDS["connections without a token"]:
+            # Also one whose answer is not read, which would stay busy.
+            del self.connections[unknown[0]]
+            unknown[0].transport.abort()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if (probe := self._probe(scope)) is not None:
+            await probe(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        connection = scope.get("state", {}).get("connection")
+        sender = self._caller(headers, connection)
+        caller = sender or ""
+        refusal = await self._guard.validate_request(Request(scope))
+        if repeated := [name for name in _SINGLE if len(headers.getlist(name)) > 1]:
+            refusal = refuse(400, f"The header {repeated[0]} was sent more than once.")
+        elif refusal is None:
+            refusal = self._refusal(headers, sender, connection)
+        if refusal is not None:
+            # What the body would be is not read.
+            refusal.headers["connection"] = "close"
+            await refusal(scope, receive, send)
+            return
+        if begins_session(headers):
+            self._beginning[id(scope)] = caller
+        try:
+            if scope["method"] == "POST":
+                await self._serve(caller, headers, scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+        finally:
+            self._beginning.pop(id(scope), None)
+            self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
+
+    def _caller(self, headers: Headers, connection: Connection | None) -> str | None:
+        """Return who sends a request; None without the token that it needs."""
+        given = headers.get("authorization", "")
+        digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+        if connection is not None and connection.user:
+            # All callers of a proxy have its user id.
+            return f"{connection.user} {digest.hex()}" if given else connection.user
+        if self._token:
+            wanted = hashlib.sha256(f"Bearer {self._token}".encode()).digest()
+            return "token" if hmac.compare_digest(digest, wanted) else None
+        return digest.hex() if given else "anyone"
+
+    def _refusal(
+        self, headers: Headers, caller: str | None, connection: Connection | None
+    ) -> Response | None:
+        if caller is None:
+            problem = (
+                "This bridge wants its token, as `Authorization: Bearer TOKEN`: "
+                "`mcp-code-bridge install CLIENT --http URL` writes it into a client's file."
+            )
+            return refuse(401, problem, headers={"www-authenticate": "Bearer"})
+        if connection is not None:
+            connection.caller = caller
+            held = sum(each.caller == caller for each in self.connections)
+            if problem := _problem("connections", held, len(self.connections)):
+                return refuse(503, problem)
+        if begins_session(headers):
+            still = self._open_sessions()
+            self._sessions = {name: of for name, of in self._sessions.items() if name in still}
+            owners = [*self._sessions.values(), *self._beginning.values(), caller]
+            if problem := _problem("sessions", owners.count(caller), len(owners)):
+                return refuse(503, problem)
+        return None
+
+    async def _serve(
+        self, caller: str, headers: Headers, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        declared = headers.get("content-length", "")
+        size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
+        deadline = anyio.current_time() + BODY_SECONDS
+        body, more = bytearray(), True
+        while more:
+            if max(size, len(body)) > MAX_MESSAGE_BYTES:
+                problem = f"The message is too large; at most {MAX_MESSAGE_BYTES} bytes are taken."
+                await refuse(413, problem)(scope, receive, send)
+                return
+            with anyio.CancelScope(deadline=deadline) as reading:
+                message = await receive()
+            if reading.cancelled_caught:
+                problem = f"The message did not arrive within {BODY_SECONDS:g} s."
+                await refuse(408, problem)(scope, receive, send)
+                return
+            if message["type"] != "http.request":
+                return
+            part = message.get("body", b"")
+            self._bytes[caller] += len(part)
+            scope["bridge.bytes"] = scope.get("bridge.bytes", 0) + len(part)
+            held = self._bytes[caller]
+            if problem := _problem("bytes of requests", held, self._bytes.total()):
+                await refuse(503, problem)(scope, receive, send)
+                return
+            body += part
+            more = message.get("more_body", False)
+        line = bytes(body)
+        if await is_too_complex(Line(line)):
+            await refuse(400, TOO_MANY)(scope, receive, send)
+        elif line[:1] == b"[":
+            await refuse(400, NO_BATCHES.message)(scope, receive, send)
+        else:
+            await self._app(scope, _replay(line, receive), self._noting(caller, scope, send))
+
+    def _noting(self, caller: str, scope: Scope, send: Send) -> Send:
+        """Return an ASGI `send` that notes whose session an answer begins."""
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                session = Headers(raw=message["headers"]).get(_SESSION, "")
+                if name := session.rpartition(".")[2]:
+                    self._sessions.setdefault(name, caller)
+                    self._beginning.pop(id(scope), None)
+            await send(message)
+
+        return noting
+
+
+def begins_session(headers: Headers) -> bool:
+    """Whether a request may begin a session of the protocol."""
+    version = headers.get("mcp-protocol-version")
+    return _SESSION not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+
+
+def _problem(what: str, held: int, total: int) -> str:
+    """Return why there is no room for one caller's next; empty if there is."""
+    most = BOUNDS[what]
+    if held > most // 2:
+        return f"Too many open {what}: the limit of one caller is {most // 2}. Try again."
+    return f"Too many open {what}: the limit is {most}. Try again." if total > most else ""
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return an ASGI `receive` that returns a body first, then calls `receive`."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def refuse(
+    status: int, problem: str, code: int = INVALID_REQUEST, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a refusal of a request that was not passed on."""
+    error = ErrorData(code=code, message=problem)
+    body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
+    return Response(body, status, headers, media_type="application/json")
