@@ -114,9 +114,8 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
         remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
         raise UsageError(message, remedy=remedy)
     network = await ask_network(settings, arguments)
-    token = ""
-    if arguments.http and arguments.scope == "user" and is_local(arguments.http):
-        token = http_token(settings)
+    own = arguments.http and arguments.scope == "user" and is_local(arguments.http)
+    token = http_token(settings) if own else ""
     name, url = arguments.name or "", arguments.http or ""
     entry = own_entry(settings.environ, name=name, url=url, token=token, network=network)
     clients = arguments.clients

@@ -352,8 +352,7 @@ class TypeWriter:
             return
         for key, value in schema.items():
             if key == "properties" and isinstance(value, Mapping):
-                # Some schemas have thousands, and refer to them again and again.
-                self._left -= len(value) // 64
+                self._left -= len(value) // 64  # Some refer to thousands again and again.
                 known = into.setdefault("properties", {})
                 for name, own in value.items():
                     known.setdefault(name, own)
