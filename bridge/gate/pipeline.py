@@ -250,11 +250,10 @@ class Gate:
         """
         context, call = self._context, CallFacts(server=server, tool=method)
         decision = context.policy.decide(call, "read")
-        flow = self.stop(server, method)
-        if flow is not None or decision.action == "deny":
-            rule = (flow or decision).rule
-            message = f"What {server} offers is not listed: {call} is not allowed now ({rule})."
-            raise await self._refused(self._asked, call, flow or decision, CallDeniedError(message))
+        denial = decision if decision.action == "deny" else self.stop(server, method)
+        if denial is not None:
+            message = f"What {server} offers is not listed: {call} is not allowed ({denial.rule})."
+            raise await self._refused(self._asked, call, denial, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
