@@ -20,7 +20,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 99_100, "tests": 103_560, "limits": 703, "exceptions": 100}
+CEILINGS = {"bridge": 99_400, "tests": 104_560, "limits": 703, "exceptions": 100}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
@@ -29,6 +29,7 @@ GRANTS = {
     "programs work at the first try": {"bridge": 0, "tests": 1_000},
     "packages, charts, tables and files": {"bridge": 500, "tests": 900},
     "shared resources have owners: places, counters, admission": {"bridge": 600, "tests": 800},
+    "nothing stays stuck": {"bridge": 300, "tests": 1_000},
     "shared resources have owners: acts that carry information": {"bridge": 300, "tests": 400},
 }
 """What a feature may add to each ceiling."""

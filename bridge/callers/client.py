@@ -239,7 +239,6 @@ class RunCaller:
         return answer
 
     def note_restart(self, server: str) -> None:
-        """Note for the result that a server lost what it held in memory."""
         self.restarted.add(server)
 
     async def refused(self, server: str, method: Method, why: str) -> None:

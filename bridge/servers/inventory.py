@@ -104,11 +104,7 @@ class ToolInventory:
         self._drop_all()
 
     def describe(self, name: str, info: Mapping[str, str]) -> None:
-        """Set a server's own description, if the configuration has none and it is new.
-
-        Args:
-            info: As in `ServerState.server_info`.
-        """
+        """Set what a server says of itself (`server_info`), unless the configuration says it."""
         about = info.get("about", "")
         if info.get("changes") and name not in self._changing:
             self._changing.add(name)

@@ -181,8 +181,9 @@ def lost_error(
             doubtful=sent,
         )
     effect = "Whether this one had an effect is unknown." if sent else "This one was never sent."
+    end = f"went away during {what}" if sent else f"cannot be reached for {what}"
     return ServerLostError(
-        f"Server {server!r} went away during {what}. {cause}".rstrip(),
+        f"Server {server!r} {end}. {cause}".rstrip(),
         server=server,
         host_detail=end_report,
         remedy=f"The next call connects again. {effect}",
@@ -214,15 +215,9 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
     if error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream "):
         return lost_error(server, f"{error.message}.")
     refusal, data = refusal_in(error)
-    if refusal is not None and not refusal.sent:
-        return ServerLostError(
-            f"Server {server!r} cannot be reached: {refusal.text}.",
-            server=server,
-            remedy="The next call connects again. This one was never sent.",
-            doubtful=False,
-        )
     if refusal is not None and not refusal.status:
-        return lost_error(server, f"{refusal.text}.".capitalize(), sent=refusal.sent)
+        cause = f"{refusal.text}.".capitalize()
+        return lost_error(server, cause, sent=refusal.sent, what=what, cause=cause)
     by_http = refusal is not None and not refusal.own
     of_tool = error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
     # Many servers report that the tool itself failed as an error of the protocol.

@@ -347,7 +347,7 @@ class HttpEndpoint(Endpoint):
         return self._client.refusal if self._client else None
 
     @property
-    def last_heard(self) -> float:
+    def last_heard(self) -> float:  # type: ignore[override]
         """When the server sent something last."""
         return self._client.last_heard if self._client else -math.inf
 

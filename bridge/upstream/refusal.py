@@ -94,13 +94,13 @@ class Refusal:
 
     def describe(self, data: Json) -> Json:
         """Return the data of an error for programs, with the server's own data, if any."""
-        facts: dict[str, Json] = {"status": self.status, "retryAfter": self.retry_after}
-        if not self.own:
-            facts["body"] = self.text
-        found = {name: value for name, value in facts.items() if value is not None}
-        if data is None or isinstance(data, Mapping):
-            return {**found, **(data or {})}
-        return data
+        if data is not None and not isinstance(data, Mapping):
+            return data
+        body = None if self.own else self.text
+        facts = {"status": self.status, "retryAfter": self.retry_after, "body": body}
+        return {name: value for name, value in facts.items() if value is not None} | {
+            **(data or {})
+        }
 
     def answer(self, request_id: int | str, error: Mapping[str, Json] | None = None) -> bytes:
         """Return the JSON-RPC error that answers the request.

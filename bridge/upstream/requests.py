@@ -380,8 +380,9 @@ class Requests:
             f"Server {self._spec.name!r} did not answer {what} within {seconds:g} s; "
             "it was told to stop."
         )
-        # The request was sent shortly before its limit began.
-        if noise := connection.endpoint.noise_since(current_time() - seconds - 0.5):
+        if noise := connection.endpoint.noise_since(
+            current_time() - seconds - 0.5
+        ):  # Sent before that.
             msg += f" It wrote something that is not a message: {noise!r}."
         remedy = "Ask for less; the user can raise `call_timeout`."
         if connection.others:

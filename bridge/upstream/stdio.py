@@ -137,7 +137,6 @@ class StdioEndpoint(Endpoint):
         self._end_report = ""
         self._hint = ""
         self._noise = 0
-        self._last_heard = -math.inf
         self._last_noise = (-math.inf, "")
         self._last_request: RequestId | None = None
 
@@ -150,11 +149,6 @@ class StdioEndpoint(Endpoint):
     def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session; None if that is turned off."""
         return self._direct if self.by_direct else None
-
-    @property
-    def last_heard(self) -> float:
-        """When the server wrote something to its stdout last."""
-        return self._last_heard
 
     def noise_since(self, begun: float) -> str:
         """Return the last line on stdout since `begun` that is not a message; may be empty."""
@@ -294,7 +288,7 @@ class StdioEndpoint(Endpoint):
         taken = 0
         async with pipes.inbound:
             while data := await pipes.child.output.read():
-                self._last_heard = current_time()
+                self.last_heard = current_time()
                 # Blank lines are ignored; a server may send millions.
                 if b"\n" in data:
                     data = _BLANK.sub(b"\n", data)

@@ -29,10 +29,8 @@ class Endpoint(Protocol):
         """The last HTTP response that was an error."""
         return None
 
-    @property
-    def last_heard(self) -> float:
-        """When the server sent something last, by `clock.current_time`."""
-        return -math.inf
+    last_heard: float = -math.inf
+    """When the server sent something last, by `clock.current_time`."""
 
     @property
     def direct(self) -> DirectDispatcher | None:

@@ -21,13 +21,13 @@ from bridge.gate import privacy
 from bridge.gate.privacy import MAX_SEARCHED, MAX_SECONDS, Kept, Vault, Vaults
 from bridge.gate.privacy_data import (
     _CARD,
-    _FILE_ENDINGS,
     _INTERNATIONAL,
     _IP4,
     _PORTION,
     DETECTORS,
     TOKENS,
     Kind,
+    _is_person,
     find,
     iban_is_valid,
     luhn_is_valid,
@@ -63,7 +63,7 @@ def hidden(found: Vault, text: str) -> str:
 digits = st.text("0123456789", min_size=14, max_size=14)
 emails = st.from_regex(
     r"[a-z][a-z0-9.]{0,8}[a-z0-9]@([a-z][a-z0-9]{1,5}\.){1,2}[a-z]{2,4}", fullmatch=True
-).filter(lambda mail: mail.rpartition(".")[2] not in _FILE_ENDINGS)
+).filter(lambda mail: _is_person(mail.partition("@")[0], mail.partition("@")[2], ""))
 phones = digits.map(lambda text: f"+4{text[:10]}")
 cards = digits.map(lambda text: f"4{text}{-luhn_sum(f'4{text}0') % 10}")
 
