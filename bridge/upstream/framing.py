@@ -234,7 +234,7 @@ def _messages_in(data: bytes) -> tuple[bytes, ...]:
             with suppress(ValueError, RecursionError):
                 message, end = _DECODER.raw_decode(text, match.start())
                 # Some servers log the requests that they receive.
-                if message.get("method", "ping").startswith(_FOR_CLIENTS):
+                if str(message.get("method", "ping")).startswith(_FOR_CLIENTS):
                     found.append(text[match.start() : end].encode())
     return tuple(found) if found and len(found[0]) < len(data.strip()) else ()
 
