@@ -79,6 +79,12 @@ def session(home: Path, command: list[str], how: str) -> Iterator[None]:
             process.wait(PATIENCE_SECONDS)
 
 
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a short name: podman's socket is below it."""
+    return tmp_path_factory.mktemp("c")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("how", "line"), CASES)
 def test_a_container_of_a_server_ends_with_its_bridge_or_by_the_next(
