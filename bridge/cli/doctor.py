@@ -108,9 +108,8 @@ async def _report(
 
 def _missing_commands(servers: Iterable[ServerSpec]) -> Iterator[str]:
     """Yield a warning for each server whose command is not found; starts none."""
-    for spec in servers:
-        missing = explain_missing(spec, server_environment(os.environ, spec))
-        if spec.transport == "stdio" and missing is not None:
+    for spec in (each for each in servers if each.transport == "stdio"):
+        if missing := explain_missing(spec, server_environment(os.environ, spec)):
             yield f"Server {spec.name!r} cannot start. {' '.join(missing)}"
 
 

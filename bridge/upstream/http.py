@@ -275,8 +275,9 @@ class CappedClient(WebClient):
                         break
             await response.aclose()
         data = bytes(body)
-        self.refusal = refusal = refusal_of(response, self._spec, self._login, data)
-        answer = b"" if answers is None else refusal.answer(answers, own_error(data))
+        refusal, error = refusal_of(response, self._spec, self._login, data), own_error(data)
+        self.refusal = replace(refusal, own=error is not None)
+        answer = b"" if answers is None else self.refusal.answer(answers, error)
         return _json_response(request, response.status_code, answer)
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:

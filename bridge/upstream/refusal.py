@@ -129,7 +129,7 @@ def refusal_in(error: MCPError) -> tuple[Refusal | None, Json]:
 def refusal_of(
     response: httpx2.Response, spec: ServerSpec, login: Login | None, body: bytes = b""
 ) -> Refusal:
-    """Return a response with an error status as a `Refusal`."""
+    """Return a response with an error status as a `Refusal`; `own` is the caller's to set."""
     challenge = response.headers.get("www-authenticate", "")
     insufficient_scope = response.status_code == httpx2.codes.FORBIDDEN and bool(
         re.search(r"\berror=\"?insufficient_scope\b", challenge, flags=re.IGNORECASE)
@@ -139,7 +139,6 @@ def refusal_of(
         status=response.status_code,
         text=excerpt(body),
         retry_after=_seconds(response.headers.get("retry-after", "")),
-        own=own_error(body) is not None,
         challenged="bearer" in challenge.lower(),
         insufficient_scope=insufficient_scope,
         scope=joined_scopes(scopes[1] or scopes[2] or "") if scopes else "",
