@@ -8,7 +8,7 @@ before, so a call is judged by the calls sent before it, however long it then wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from bridge.gate.decision import Decision
@@ -19,12 +19,8 @@ from bridge.settings.policy import FlowRule
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
-MAX_SERVERS = 500  # Servers counted separately. Beyond, every server counts as called.
-MAX_LABELS = 500  # Labels counted separately. Beyond, every label counts as read.
-MAX_CALLERS = 5  # Tools named for each server and each label: the first ones.
-MAX_LED = 12  # Calls that a decision names.
-MAX_SHOWN_CHARS = 120  # Characters of a call's name in a decision.
-
+MAX_TOOLS = 5
+"""Tools counted by name for each server and label. A server can invent names without end."""
 
 _Calls = dict[str, int]
 """Counts of calls by tool: the first tools by name, the others together under the empty name."""
@@ -36,17 +32,15 @@ class FlowState:
     def __init__(self) -> None:
         self._labels: dict[str, _Calls] = {}
         self._servers: dict[str, _Calls] = {}
-        self._more_labels = False
-        self._more_servers = False
-        # Kept things of unknown provenance.
+        # Kept things of unknown provenance: each may have any label, from any server.
         self._unknown: _Calls = {}
 
     def add_call(self, server: str, tool: str, labels: frozenset[str]) -> None:
         """Record a call that is sent, or answered from a journal."""
-        name = _shown(f"{server}.{tool}")
-        _add(self._of_server(server), name)
+        name = f"{server}.{tool}"
+        _add(self._servers.setdefault(server, {}), name)
         for label in labels:
-            _add(self._of_label(label), name)
+            _add(self._labels.setdefault(label, {}), name)
 
     def add_provenance(self, name: str, provenance: Provenance) -> bool:
         """Record that something kept was read; return whether its provenance is new here.
@@ -56,60 +50,51 @@ class FlowState:
         Args:
             name: Its name in decisions, among earlier calls.
         """
-        name, news = _shown(name), not self.knows(provenance)
-        if provenance.anything:
-            self._more_labels = self._more_servers = True
-            _mention(self._unknown, name)
-        for server in sorted(provenance.servers):
-            _mention(self._of_server(server), name)
-        for label in sorted(provenance.labels):
-            _mention(self._of_label(label), name)
-        return news
+        new = not self.knows(provenance)
+        calls = [self._unknown] if provenance.anything else []
+        calls += [self._servers.setdefault(server, {}) for server in sorted(provenance.servers)]
+        calls += [self._labels.setdefault(label, {}) for label in sorted(provenance.labels)]
+        for each in calls:
+            if name not in each:
+                _add(each, name)
+        return new
 
     @property
     def has_labels(self) -> bool:
         """Whether anything with a label, or of unknown provenance, was read."""
-        return bool(self._labels) or self._more_labels
+        return bool(self._labels or self._unknown)
 
     def provenance(self, run_id: str) -> Provenance | None:
         """Return the provenance of what a run keeps now; None if nothing was read."""
-        anything = self._more_labels or self._more_servers
-        if not (self._labels or self._servers or anything):
+        if not (self._labels or self._servers or self._unknown):
             return None
         return Provenance(
             run_id=run_id,
             labels=frozenset(self._labels),
             servers=frozenset(self._servers),
-            anything=anything,
+            anything=bool(self._unknown),
         )
 
     def knows(self, provenance: Provenance) -> bool:
         """Return whether all of a provenance has been read."""
-        if provenance.anything and not (self._more_labels and self._more_servers):
-            return False
-        full = self._more_labels and len(self._labels) >= MAX_LABELS
-        many = self._more_servers and len(self._servers) >= MAX_SERVERS
-        return (full or provenance.labels <= self._labels.keys()) and (
-            many or provenance.servers <= self._servers.keys()
+        return (
+            (bool(self._unknown) or not provenance.anything)
+            and provenance.labels <= self._labels.keys()
+            and provenance.servers <= self._servers.keys()
         )
 
     def absorb(self, other: FlowState) -> None:
         """Add what was noted elsewhere, such as in the run that made a plan."""
-        self._more_labels |= other._more_labels
-        self._more_servers |= other._more_servers
         _absorb(self._unknown, other._unknown)
-        for server, theirs in other._servers.items():
-            _absorb(self._of_server(server), theirs)
-        for label, theirs in other._labels.items():
-            _absorb(self._of_label(label), theirs)
+        for mine, theirs in ((self._servers, other._servers), (self._labels, other._labels)):
+            for name, calls in theirs.items():
+                _absorb(mine.setdefault(name, {}), calls)
 
     def document(self) -> dict[str, Json]:
         """Return it as JSON, for a session that is saved."""
         return {
             "labels": {name: dict(calls) for name, calls in self._labels.items()},
             "servers": {name: dict(calls) for name, calls in self._servers.items()},
-            "moreLabels": self._more_labels,
-            "moreServers": self._more_servers,
             "unknown": dict(self._unknown),
         }
 
@@ -126,69 +111,45 @@ class FlowState:
         """Return the state of a document; for an invalid one, a state in which all was read."""
         state = cls()
         try:
-            state._labels = _tables(document["labels"], MAX_LABELS)
-            state._servers = _tables(document["servers"], MAX_SERVERS)
-            state._more_labels = document["moreLabels"] is not False
-            state._more_servers = document["moreServers"] is not False
+            state._labels = {str(name): _calls(calls) for name, calls in document["labels"].items()}
+            servers = document["servers"].items()
+            state._servers = {str(name): _calls(calls) for name, calls in servers}
             state._unknown = _calls(document["unknown"])
         except (AttributeError, KeyError, TypeError, ValueError):
-            state._more_labels = state._more_servers = True
+            state._unknown = {"an unreadable record": 1}
         return state
 
     def read(self, labels: Iterable[str]) -> bool:
-        return all(label in self._labels or self._more_labels for label in labels)
+        return bool(self._unknown) or all(label in self._labels for label in labels)
 
     def used(self, servers: Matcher) -> bool:
         """Return whether one of some servers has been called."""
-        return self._more_servers or any(servers(server) for server in self._servers)
+        return bool(self._unknown) or any(servers(server) for server in self._servers)
 
     def led(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
         """Return the names of calls with some labels, and of those to some servers."""
-        found = [(label, self._labels.get(label)) for label in labels]
+        found = [(label, self._labels.get(label, {})) for label in labels]
         if servers is not None:
             found += [(server, calls) for server, calls in self._servers.items() if servers(server)]
         # Any of these may have been the reason.
         found.append(("of unknown origin", self._unknown))
         shown: dict[str, None] = {}
         for what, calls in found:
-            if calls is None:
-                continue
             for name, count in calls.items():
                 if not name:
                     shown[f"{count:,} more ({what})"] = None
                 else:
                     shown[name if count == 1 else f"{name} ({count:,} times)"] = None
-        names = list(shown)
-        if len(names) > MAX_LED:
-            names = [*names[: MAX_LED - 1], f"and {len(names) - MAX_LED + 1:,} more"]
-        return tuple(names)
-
-    def _of_server(self, server: str) -> _Calls | None:
-        calls = _of(self._servers, server, MAX_SERVERS)
-        self._more_servers |= calls is None
-        return calls
-
-    def _of_label(self, label: str) -> _Calls | None:
-        calls = _of(self._labels, label, MAX_LABELS)
-        self._more_labels |= calls is None
-        return calls
+        return tuple(shown)
 
 
-def _add(calls: _Calls | None, name: str, count: int = 1) -> None:
-    """Count a call; `calls` is None beyond the bounds."""
-    if calls is not None:
-        if name not in calls and len(calls) >= MAX_CALLERS:
-            name = ""
-        calls[name] = calls.get(name, 0) + count
+def _add(calls: _Calls, name: str, count: int = 1) -> None:
+    if name not in calls and len(calls) >= MAX_TOOLS:
+        name = ""
+    calls[name] = calls.get(name, 0) + count
 
 
-def _mention(calls: _Calls | None, name: str) -> None:
-    """Add a name once, however often it comes."""
-    if calls is not None and name not in calls:
-        _add(calls, name)
-
-
-def _absorb(calls: _Calls | None, others: _Calls) -> None:
+def _absorb(calls: _Calls, others: _Calls) -> None:
     for name, count in others.items():
         _add(calls, name, count)
 
@@ -197,24 +158,6 @@ def _calls(document: Json) -> _Calls:
     calls: _Calls = {}
     _absorb(calls, {str(name): int(count) for name, count in document.items()})
     return calls
-
-
-def _shown(name: str) -> str:
-    return name if len(name) <= MAX_SHOWN_CHARS else f"{name[:MAX_SHOWN_CHARS]}..."
-
-
-def _of(table: dict[str, _Calls], key: str, most: int) -> _Calls | None:
-    found = table.get(key)
-    if found is None and len(table) < most:
-        found = table[key] = {}
-    return found
-
-
-def _tables(document: Mapping[str, Json], most: int) -> dict[str, _Calls]:
-    found = {str(name): _calls(calls) for name, calls in document.items()}
-    if len(found) > most:
-        raise ValueError(f"more than {most} names")
-    return found
 
 
 class _CompiledRule:

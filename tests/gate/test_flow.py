@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bridge.gate.flow import MAX_CALLERS, MAX_LABELS, MAX_LED, MAX_SERVERS, Flow, FlowState
+from bridge.gate.flow import MAX_TOOLS, Flow, FlowState
 from bridge.settings.policy import LETHAL, FlowRule
 
 INPUT, PRIVATE, OUT = (
@@ -91,38 +91,14 @@ def test_the_first_flow_rule_that_matches_decides() -> None:
 def test_what_led_to_a_call_is_listed_to_a_bound() -> None:
     """The first ones by name, the others by number."""
     state = FlowState()
-    for number in range(MAX_CALLERS + 3):
+    for number in range(MAX_TOOLS + 3):
         state.add_call("web", f"fetch{number}", INPUT)
-    state.add_call("web", "x" * 1000, INPUT)
     decision = Flow((_rule(after=INPUT, to=OUT),)).decide(state, "slack", OUT)
     assert decision is not None
     assert decision.led == (
-        *(f"web.fetch{number}" for number in range(MAX_CALLERS)),
-        "4 more (untrusted-input)",
+        *(f"web.fetch{number}" for number in range(MAX_TOOLS)),
+        "3 more (untrusted-input)",
     )
-    for number in range(20):
-        state.add_call(f"web{number}", "x" * 1000, INPUT)
-    decision = Flow((_rule(after_servers=("web*",), to=OUT),)).decide(state, "slack", OUT)
-    assert decision is not None
-    assert len(decision.led) == MAX_LED
-    assert decision.led[-1] == "and 15 more"
-    assert max(len(call) for call in decision.led) < 200
-
-
-def test_names_that_are_made_up_push_nothing_out() -> None:
-    """A flood of calls neither hides what was read before it nor what is read after it."""
-    state = FlowState()
-    state.add_call("mail", "read", PRIVATE)
-    for number in range(2 * MAX_SERVERS):
-        state.add_call(f"s{number}", "t", frozenset({f"l{number}"}))
-    flow = Flow((_rule(after=PRIVATE, to=OUT), _rule("late", after=INPUT, to_servers=("x",))))
-    decision = flow.decide(state, "slack", OUT)
-    assert decision is not None
-    assert decision.led == ("mail.read",)
-    # There is no room to take note of any more, so everything may have been.
-    assert flow.decide(state, "x", NONE) is not None
-    assert Flow((_rule(after_servers=("web",), to=OUT),)).decide(state, "slack", OUT) is not None
-    assert MAX_LABELS <= 2 * MAX_SERVERS
 
 
 @pytest.mark.parametrize("labels", [INPUT, INPUT | PRIVATE])
@@ -136,19 +112,12 @@ def test_what_was_noted_elsewhere_can_be_taken_in(labels: frozenset[str]) -> Non
     decision = Flow((LETHAL,)).decide(applied, "slack", OUT)
     assert decision is not None
     assert "web.fetch (2 times)" in decision.led
-    full = FlowState()
-    for number in range(2 * MAX_SERVERS):
-        full.add_call(f"s{number}", "t", frozenset({f"l{number}"}))
-    fresh = FlowState()
-    fresh.absorb(full)
-    assert Flow((LETHAL,)).decide(fresh, "slack", OUT) is not None
 
 
 def test_what_a_session_has_read_is_the_same_once_it_comes_back() -> None:
-    """Also beyond what is told apart."""
     state = FlowState()
     state.add_call("mail", "read", INPUT | PRIVATE)
-    for number in range(MAX_CALLERS + 2):
+    for number in range(MAX_TOOLS + 2):
         state.add_call("mail", f"tool-{number}", PRIVATE)
     back = FlowState.of(json.loads(json.dumps(state.document())))
     assert back.document() == state.document()
@@ -156,11 +125,6 @@ def test_what_a_session_has_read_is_the_same_once_it_comes_back() -> None:
     assert decision == again
     assert decision is not None
     assert Flow((_rule(after_servers=("web",), to_servers=("x",)),)).decide(back, "x", NONE) is None
-    for number in range(2 * MAX_SERVERS):
-        state.add_call(f"server-{number}", "read", frozenset({f"label-{number}"}))
-    back = FlowState.of(state.document())
-    assert back.read({"never"})
-    assert back.document() == state.document()
 
 
 @pytest.mark.parametrize(
@@ -170,14 +134,9 @@ def test_what_a_session_has_read_is_the_same_once_it_comes_back() -> None:
         [],
         {},
         {"labels": {}, "servers": {}},
-        {"labels": {"a": 1}, "servers": {}, "moreLabels": False, "moreServers": False},
-        {"labels": {"a": [{}]}, "servers": {}, "moreLabels": False, "moreServers": False},
-        {
-            "labels": {str(number): [{}, 1] for number in range(MAX_LABELS + 1)},
-            "servers": {},
-            "moreLabels": False,
-            "moreServers": False,
-        },
+        {"labels": {"a": 1}, "servers": {}, "unknown": {}},
+        {"labels": {"a": [{}]}, "servers": {}, "unknown": {}},
+        {"labels": {}, "servers": {}, "unknown": []},
     ],
 )
 def test_a_session_of_which_that_is_not_known_counts_as_having_read_anything(
