@@ -1,10 +1,10 @@
-"""Record a run in a terminal, as docs/images/run.svg.
+"""Record two runs and an approval in a terminal, as the animation docs/images/run.svg.
 
 Each command is run in a pseudo-terminal, on bubblewrap, with real servers that the bridge finds in
-a client's configuration, in a clone of this repository as it was at its 100th commit. What is drawn
-is what was left on the screen, behind a prompt, with long lines wrapped between words. So that the
-next recording is the same, times of day are replaced by noon, and durations are rounded up to whole
-seconds; nothing else is changed.
+a client's configuration, in a clone of this repository as it was at its 100th commit. The picture
+shows what was left on the screen, behind a prompt, with long lines wrapped between words. The lines
+appear command by command, at a reader's pace. So that the next recording is the same, times of day
+are replaced by noon, and durations are rounded up to whole seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -33,7 +33,9 @@ PICTURE = ROOT / "docs" / "images" / "run.svg"
 COMMITS = 100
 """Of the clone. Its numbers stay what they are, whatever is committed later."""
 
-COLUMNS = 96
+COLUMNS = 64
+"""Few enough to be read on a phone."""
+
 MAX_OUTPUT_BYTES = 64 * 1024
 """Of one command; more is no picture."""
 
@@ -42,11 +44,27 @@ MAX_SECONDS = 120
 
 SERVERS = {"git": {"command": "mcp-server-git"}, "time": {"command": "mcp-server-time"}}
 
-COMMANDS = (
-    "mcp-code-bridge servers",
-    "mcp-code-bridge run repository_report.py -- .",
-    "mcp-code-bridge run -c 'await mcp_git.git_logs(repo_path=\".\")'",
-)
+SETTINGS = """\
+[policy.servers]
+git = {trust = true}
+time = {trust = true}
+
+[[policy.rules]]
+name = "writes"
+effect = "write"
+action = "ask"
+reason = "it changes the repository"
+"""
+
+COMMANDS = {
+    "mcp-code-bridge run repository_report.py -- .": "",
+    "mcp-code-bridge run -c 'await mcp_git.git_create_branch("
+    'repo_path=".", branch_name="fix")\'': "1",
+}
+"""Each command, with the answer to its question."""
+
+STEP_SECONDS = 2.5
+"""Between a command, what it prints, and what it prints after an answer."""
 
 # The fonts are those of the reader's machine: nothing is fetched.
 TEMPLATE = """\
@@ -57,6 +75,7 @@ TEMPLATE = """\
   font-size: {char_height}px; line-height: {line_height}px; }}
 .{unique_id}-title {{ font-family: system-ui, sans-serif; font-size: 18px; font-weight: bold; }}
 {styles}
+@media (prefers-reduced-motion: no-preference) {{ STEPS }}
 </style>
 <defs>
 <clipPath id="{unique_id}-clip-terminal">
@@ -78,10 +97,13 @@ TEMPLATE = """\
 def prepare(home: Path) -> tuple[Path, dict[str, str]]:
     """Make a home with servers and a clone in it; return the clone and the environment."""
     (home / ".claude.json").write_text(json.dumps({"mcpServers": SERVERS}))
+    settings = home / ".config" / "mcp-code-bridge"
+    settings.mkdir(parents=True)
+    (settings / "config.toml").write_text(SETTINGS)
     project = home / "project"
     _git("clone", "--quiet", "--no-checkout", str(ROOT), str(project))
     history = _git("-C", str(ROOT), "rev-list", "--first-parent", "--reverse", "HEAD").split()
-    _git("-C", str(project), "checkout", "--quiet", "--detach", history[COMMITS - 1])
+    _git("-C", str(project), "switch", "--quiet", "-C", "main", history[COMMITS - 1])
     program = (ROOT / "examples" / "repository_report.py").read_text("utf-8")
     # Of the clone, so that it stays clean.
     (project / ".git" / "info" / "exclude").write_text("repository_report.py\n")
@@ -101,8 +123,8 @@ def _git(*arguments: str) -> str:
     return done.stdout
 
 
-def screen(command: str, directory: Path, environ: Mapping[str, str]) -> str:
-    """Return what a command leaves on a terminal.
+def screen(command: str, answer: str, directory: Path, environ: Mapping[str, str]) -> str:
+    """Return what a command leaves on a terminal where a person answers its question.
 
     Raises:
         RuntimeError: It takes too long, or prints too much.
@@ -119,6 +141,9 @@ def screen(command: str, directory: Path, environ: Mapping[str, str]) -> str:
         try:
             while (more := output.read(4096)) and len(written) < MAX_OUTPUT_BYTES:
                 written += more
+                if answer and written.endswith(b": "):
+                    os.write(reader, f"{answer}\n".encode())
+                    answer = ""
         except OSError:
             # How Linux says that the other end of a pseudo-terminal is closed.
             pass
@@ -140,28 +165,58 @@ def normalised(text: str) -> str:
 
 
 def drawn(session: Mapping[str, str]) -> str:
-    """Return a picture of commands and what each left on the screen, as SVG."""
+    """Return a picture of commands and what each left on the screen, as SVG.
+
+    Its lines appear step by step, over and over. A command is a step, and so is what it prints
+    until a question has an answer, and after that.
+    """
     with Path(os.devnull).open("w") as nowhere:
         console = Console(
             record=True, width=COLUMNS, file=nowhere, force_terminal=True, color_system="truecolor"
         )
+        steps: list[int] = []
         for command, text in session.items():
-            console.print(Text.assemble(("$ ", "green"), (command, "bold")))
-            console.print(Text.from_ansi(text))
+            shown = [Text.assemble(("$ ", "green"), (command, "bold"))]
+            # A prompt ends in a colon, its answer is a number or a letter.
+            shown += [Text.from_ansi(part) for part in re.split(r"(?<=: \w)\n", text)]
+            for part in shown:
+                console.print(part)
+                steps.append(len(console.render_lines(part)))
             console.print()
+            steps[-1] += 1
         said = html.escape(" ".join(session), quote=False).replace("{", "{{").replace("}", "}}")
-        return console.export_svg(
+        code = TEMPLATE.replace("DESCRIPTION", f"A terminal: {said}")
+        picture = console.export_svg(
             title="mcp-code-bridge",
-            code_format=TEMPLATE.replace("DESCRIPTION", f"A terminal: {said}"),
+            code_format=code.replace("STEPS", animation(steps)),
             unique_id="run",
         )
+    line = r'<text class="([^"]*)"([^>]*url\(#run-line-(\d+)\))'
+    return re.sub(line, r'<text class="\1 line-\3"\2', picture)
+
+
+def animation(steps: Sequence[int]) -> str:
+    """Return styles, for a format string, by which steps of so many lines each appear in turn."""
+    cycle = STEP_SECONDS * (len(steps) + 2)
+    rules, first = [], 0
+    for number, length in enumerate(steps):
+        begin = 100 * number * STEP_SECONDS / cycle
+        rules.append(f"@keyframes step-{number} {{ 0% {{ opacity: 0 }}")
+        rules.append(f"  {begin:.1f}%, 100% {{ opacity: 1 }} }}")
+        lines = ", ".join(f".line-{line}" for line in range(first, first + length))
+        rules.append(f"{lines} {{ animation: step-{number} {cycle:g}s step-end infinite }}")
+        first += length
+    return "\n".join(rules).replace("{", "{{").replace("}", "}}")
 
 
 def main() -> None:
     """Record the commands and write the picture."""
     with tempfile.TemporaryDirectory(prefix="recording-") as name:
         project, environ = prepare(Path(name))
-        session = {each: normalised(screen(each, project, environ)) for each in COMMANDS}
+        session = {
+            command: normalised(screen(command, answer, project, environ))
+            for command, answer in COMMANDS.items()
+        }
     PICTURE.write_text(drawn(session), encoding="utf-8")
     for command, text in session.items():
         print(f"$ {command}\n{text}\n")

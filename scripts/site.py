@@ -6,6 +6,7 @@ is in no menu, and a link whose file or heading does not exist, are errors. Noth
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,7 @@ def build(target: Path, *, root: Path = ROOT) -> subprocess.CompletedProcess[str
         command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
         return subprocess.run(
             [*command, "--config-file", str(settings), "--site-dir", str(target.resolve())],
+            env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
             stderr=subprocess.PIPE,
             text=True,
             check=False,
