@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from bridge.cli.line import PROGRAM, SERVE, Invocation, simple_invocation, with_default
-from bridge.cli.output import RepeatedLines, VisibleFormatter, visible, write_err, write_prose
+from bridge.cli.output import (
+    RepeatedLines,
+    TerminalHandler,
+    VisibleFormatter,
+    visible,
+    write_err,
+    write_prose,
+)
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
@@ -198,7 +205,7 @@ def _set_up_logging(settings: Settings, *, serving: bool) -> None:
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     if not serving and level == "WARNING":
         line = "%(level)s: %(message)s"
-    handler = logging.StreamHandler(sys.stderr)
+    handler = TerminalHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(line))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])

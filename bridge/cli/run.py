@@ -13,9 +13,10 @@ from typing import get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.live_display import DRAW_SECONDS, LiveTerminal, live_terminal
+from bridge.cli.live_display import LiveTerminal, live_terminal
 from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
+from bridge.cli.status import DRAW_SECONDS
 from bridge.cli.terminal import Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
