@@ -17,7 +17,8 @@ from typing import Any, Literal
 
 import bridge.errors as faults
 import bridge.settings as package
-from bridge.cli.app import COMMANDS, GROUPS, SETTINGS_PANEL
+from bridge.cli import help as helps
+from bridge.cli.app import COMMANDS, made
 from bridge.cli.line import PROGRAM
 from bridge.guest.api import runtime as mcp_api
 from bridge.guest.api import values
@@ -518,42 +519,45 @@ def _listed(entries: Mapping[str, str], before: str = "") -> list[str]:
 def commands_page() -> str:
     """Return the page on the command line."""
     panels: dict[str, list[str]] = {}
-    for name, command in COMMANDS.items():
-        group = name.partition(" ")[0]
-        panel = GROUPS[group][0] if group in GROUPS else str(command.panel)
-        panels.setdefault(panel, []).extend(_command(name))
+    for path, entry in COMMANDS.items():
+        if entry.handler:
+            panel = COMMANDS[path.partition(" ")[0]].panel
+            panels.setdefault(panel, []).extend(_command(path))
     flags = (
         [code(f"--{name.replace('_', '-')}"), code(variable(name)), text]
         for name, text in FLAGS.items()
     )
     return page(
         "Commands",
-        f"Without a command `{PROGRAM}` serves MCP over stdio. `{PROGRAM} COMMAND --help` says the "
-        "same as this page.",
+        f"Without a command, `{PROGRAM}` serves MCP over stdio. `{PROGRAM} help COMMAND` shows the "
+        "text of this page, and the settings that the command uses. `-h` is shorter.",
         *([f"## {panel}", "", *lines] for panel, lines in panels.items()),
         [
-            f"## {SETTINGS_PANEL}",
+            f"## {helps.SETTINGS_PANEL}",
             "",
             "Every command takes these flags; see [settings](settings.md).",
             "",
         ],
-        table(["flag", "variable", "what it says"], flags),
+        table(["Flag", "Variable", "Description"], flags),
     )
 
 
-def _command(name: str) -> Iterator[str]:
-    command = COMMANDS[name]
-    usages = {usage.partition(": ")[2]: text for usage, text in command.parameters.items()}
-    words = [usage for usage in usages if not usage.startswith("-")]
-    yield from [f"### `{' '.join((name, *words))}`", "", command.help, ""]
-    rows = []
-    for usage, text in usages.items():
-        shown, _, default = (usage, "", "") if usage.endswith("...") else usage.partition("=")
-        rows.append([code(shown), f"{text} (default: {code(default)})" if default else text])
-    yield from table(["", "what it says"], rows) if rows else ()
-    if command.examples:
-        lines = [f"{PROGRAM} {example}" for example in command.examples]
-        yield from ["```console", *lines, "```", ""]
+def _command(path: str) -> Iterator[str]:
+    command = made(path)
+    summary, prose_text, examples = helps.described(command.callback)
+    rows, words = [], [path]
+    for each in command.params:
+        word, text = helps.row_of(each)
+        if each.param_type_name == "argument":
+            word = f"{word}..." if each.nargs == -1 else word
+            words.append(word if each.required else f"[{word}]")
+        if each.rich_help_panel != helps.SETTINGS_PANEL and word not in ("-h", "--help"):
+            rows.append([code(word), text])
+    yield from [f"### `{' '.join(words)}`", "", summary, ""]
+    yield from [" ".join(prose_text.split()), ""] if prose_text else ()
+    yield from table(["", "Description"], rows) if rows else ()
+    if examples:
+        yield from ["```console", *(f"{PROGRAM} {example}" for example in examples), "```", ""]
 
 
 # --- writing --------------------------------------------------------------------------------------

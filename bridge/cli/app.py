@@ -1,343 +1,119 @@
-"""The commands with their options, help and examples, on typer.
+"""The index of commands, and the typer application that is made from it.
 
-Owns the table of names and texts; of each command it has the function that does it, which is
-imported only when it is called: most of them take long to import. What serves needs nothing of
-this.
+A command is an async function `f(settings, *, ...)` whose parameters typer reads. Its module is
+imported when the command is called: the index has all that help on other commands and completion
+need. Serving does without this module.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Option
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from bridge import __version__
-from bridge.cli.line import PROGRAM, Invocation
-from bridge.cli.output import NEVER_FULL, is_drawn, write_err, write_out
+from bridge.cli import help as helps
+from bridge.cli.line import PROGRAM, SERVE, Invocation
+from bridge.cli.output import terminal_width, write_out
 from bridge.errors import UsageError
 from bridge.settings import FLAGS
 
-SETTINGS_PANEL = "Settings (each also an MCP_BRIDGE_* variable)"
 RUNNING = "Running programs"
 LOOKING = "Servers and tools"
-KEEPING = "What programs did and left"
+KEEPING = "Control and inspect"
 SETTING_UP = "Setting up"
 
-
-Parameters = Mapping[str, str]
-"""What a command takes, each with its help: "name: WORD" for a word that is needed, "name: [WORD]"
-for one that is not, "name: [WORD...]" for any number; "name: --flag" for a switch,
-"name: --option WORD" for an option, with "WORD=default" for its default and "WORD..." for one that
-may be repeated."""
+_ENGINE = ("runtime", "runtime_order", "oci_runtime", "image")
+_SOURCES = ("sources", "servers_config")
+_RUN = ("profile", *_ENGINE, "memory", "pids", "cpus", "max_timeout", "guard", "preflight")
 
 
 @dataclass(frozen=True)
-class _Command:
-    """One command.
+class Entry:
+    """One line of the index.
 
     Attributes:
-        handler: What does it, as "module:function" of this package.
-        examples: Command lines, for the end of its help.
-        panel: Under which heading help has it; for commands of no group.
+        handler: The command's function, as "module:function" of this package; empty for a group.
+        panel: Heading of help's list of commands; only for commands of no group.
+        settings: Names of the settings whose flags the command's help shows; it takes all.
     """
 
     handler: str
-    help: str
-    parameters: Parameters
-    examples: tuple[str, ...] = ()
-    panel: str | None = None
+    summary: str
+    panel: str = ""
+    settings: tuple[str, ...] = ()
 
-
-GROUPS = {
-    "servers": (LOOKING, "List every discovered server, or approve what a project's files define."),
-    "policy": (KEEPING, "Say what the policy decides, and why; or write a first one."),
-    "audit": (KEEPING, "Check the log of what programs did, or read it."),
-    "artifacts": (KEEPING, "List, fetch or remove what runs left: files, whole outputs, pictures."),
-    "skills": (
-        KEEPING,
-        "List, show, approve or remove the functions that programs have saved.",
-    ),
-    "image": (SETTING_UP, "Build the runtime image, or say how it is."),
-}
-"""Commands with several actions: under which heading help has them, and what it says."""
-
-_JSON = {"json: --json": "print JSON"}
-_JSON_LINES = {"json: --json": "print JSON lines"}
-_SERVER = {"server: SERVER": "its name or alias"}
-_CODE = {"code: -c CODE": "the program itself"}
-_URI_HELP = "or the beginning of an id or a digest"
-
-_RUN = {
-    "file: [FILE]": "a file, or - for stdin",
-    "argv: [ARG...]": "after --: the program's sys.argv",
-    **_CODE,
-    "servers: --servers A,B": "servers to load",
-    "timeout: --timeout SECONDS": "time limit of the program",
-    "plan: --plan": ("hold back what changes something, list it, and in a terminal ask and do it"),
-    "files: --file NAME=PATH...": "a file of yours for the program's directory; may be repeated",
-    "packages: --package REQUIREMENT...": "a package that the settings allow; may be repeated",
-    "session: --session NAME": "keep variables, imports and files under this name",
-    "end_session: --end-session": "end the session after this; alone, only that",
-    "out: --out DIR": "where to put what the program left in out/",
-    "force: --force": "with --out: replace files there",
-    "json: --json": "print the structured result",
-}
-
-_CLIENTS = {"clients: [CLIENT...]": "or all; without one, they are listed"}
-_SCOPE = {"scope: --scope <user|project>=user": "your files, or those of the project"}
-_CHANGE = {
-    "dry_run: --dry-run": "only show what would change",
-    "yes: --yes": "change it without a question",
-}
-_SETUP = {
-    "clients: --clients A,B": "which get it, or all; asked otherwise",
-    **_SCOPE,
-    "move: --move NAMES": "servers to move behind the bridge: A,B, all or none; asked otherwise",
-    "skip_cost: --skip-cost": "start no server to count what its tools cost",
-    **_CHANGE,
-}
-_RESTORE = {"restore: --restore": "put back the servers that moved behind the bridge"}
-_INSTALL = {
-    "http: --http URL": "the address of a bridge that serves HTTP",
-    "name: --name NAME": "what the entry is called; code-bridge",
-    "check: --check": "let the client list its servers afterwards",
-    "move: --move NAMES": "servers to take out of the client, behind the bridge: A,B or all",
-}
 
 COMMANDS = {
-    "serve": _Command(
-        "serve:serve",
-        "Serve MCP over stdio, or over HTTP on this machine.",
-        {
-            "http: --http HOST:PORT": "serve streamable HTTP instead; or unix:/PATH, for a proxy",
-            "no_token: --no-token": "serve HTTP to every user of this machine",
-        },
-        ("serve --http 127.0.0.1:8000",),
-        RUNNING,
+    "serve": Entry(SERVE, "Serve MCP over stdio, or over HTTP on this machine", RUNNING, (*FLAGS,)),
+    "run": Entry(
+        "run_command:run", "Run one program and exit with its status", RUNNING, (*_RUN, *_SOURCES)
     ),
-    "run": _Command(
-        "run:run",
-        "Run one program and exit with its status.",
-        _RUN,
-        (
-            "run -c 'print(await mcp_github.list_issues(repo=\"o/r\"))'",
-            "run report.py --servers github --out results -- 2026",
-        ),
-        RUNNING,
+    "servers": Entry("servers:servers", "List or approve servers", LOOKING, _SOURCES),
+    "servers approve": Entry(
+        "servers_approve:approve", "Approve a project's server, or a changed one", "", _SOURCES
     ),
-    "servers": _Command(
-        "servers:servers",
-        GROUPS["servers"][1],
-        {"check: --check --start": "start each, and say what it has and what it costs", **_JSON},
-        ("servers --check", "servers approve github"),
+    "tools": Entry("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
+    "login": Entry("login:login", "Log in to a remote server", LOOKING, _SOURCES),
+    "logout": Entry("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
+    "policy": Entry("", "Create, check and explain the policy", KEEPING),
+    "policy explain": Entry(
+        "policy_explain:explain", "Explain the decision on one call", "", _SOURCES
     ),
-    "servers approve": _Command(
-        "servers_approve:approve",
-        "Let a project's server, or a changed one, be used.",
-        {"names: [NAME[@DIGEST]...]": "shown, and you are asked; or by digest"},
-        ("servers approve github",),
+    "policy check": Entry(
+        "policy_check:check", "Check the policy, and the calls of a program", "", _SOURCES
     ),
-    "tools": _Command(
-        "tools:tools",
-        "List or search tools across servers.",
-        {
-            "words: [QUERY...]": "words to search for, or SERVER.TOOL",
-            "server: --server NAME": "only this server's",
-            "stub: --stub": "as typed Python",
-            "fresh: --fresh": "ask the servers again",
-            **_JSON,
-        },
-        ("tools 'create issue'", "tools github.create_issue"),
-        LOOKING,
-    ),
-    "login": _Command(
-        "login:login",
-        "Log in to a remote server.",
-        {
-            **_SERVER,
-            "no_browser: --no-browser": "only print the address",
-            "timeout: --timeout SECONDS": "how long to wait for you",
-        },
-        ("login linear",),
-        LOOKING,
-    ),
-    "logout": _Command("login:logout", "Forget the login to a server.", _SERVER, (), LOOKING),
-    "policy explain": _Command(
-        "policy_explain:explain",
-        "Explain the decision on one call.",
-        {
-            **_SERVER,
-            "tool: TOOL": "its name or alias",
-            "given: [ARGS...]": "arguments: a JSON object, or KEY=VALUE words",
-            **_JSON,
-        },
-        ("policy explain github create_issue repo=o/r",),
-    ),
-    "policy check": _Command(
-        "policy_check:check",
-        "Check the policy file; with a program, the calls that it can be seen to make.",
-        {"file: [FILE]": "a program, or - for stdin", **_CODE, **_JSON},
-        ("policy check report.py",),
-    ),
-    "policy init": _Command(
-        "policy_init:init",
-        "Write a first policy for the servers there are.",
-        {"print: --print": "print it, and write nothing"},
-        ("policy init --print",),
-    ),
-    "audit verify": _Command(
-        "audit:verify_log",
-        "Check that nothing in it was changed.",
-        {"expect: --expect HASH": "has to be in it, such as a receipt's", **_JSON},
-    ),
-    "audit tail": _Command(
-        "audit:tail",
-        "Print its last records.",
-        {"number: -n N=20": "how many", "follow: -f": "and those that come", **_JSON_LINES},
-        ("audit tail -n 100 -f",),
-    ),
-    "audit show": _Command(
-        "audit:show",
-        "Print what it has of a run or a plan.",
-        {"run: RUN": "its id, or the beginning of one", **_JSON_LINES},
-    ),
-    "audit stats": _Command(
-        "audit:stats",
-        "Count the calls that are in it.",
-        {
-            "by: --by WHAT=server": "day, server, tool, decision, outcome",
-            "since: --since DAY": "only from this day on: 2026-12-31",
-            **_JSON,
-        },
-        ("audit stats --by day,server --since 2026-12-31",),
-    ),
-    "artifacts list": _Command(
-        "artifacts:list_kept",
-        "List what is kept, the newest first.",
-        {"run: --run RUN": "only this run's; the beginning of its id", **_JSON},
-    ),
-    "artifacts get": _Command(
-        "artifacts:get",
-        "Write one to stdout, or to a file.",
-        {
-            "uri: URI": _URI_HELP,
-            "output: -o FILE=-": "- for stdout",
-            "force: --force": "replace FILE if it is there",
-        },
-        ("artifacts get 3f9a -o report.csv",),
-    ),
-    "artifacts rm": _Command(
-        "artifacts:remove",
-        "Remove some, those of a run, or all.",
-        {
-            "uris: [URI...]": _URI_HELP,
-            "run: --run RUN": "what this run left",
-            "everything: --all": "everything, of all runs",
-        },
-    ),
-    "skills list": _Command("skills:list_skills", "List them.", _JSON),
-    "skills show": _Command("skills:show", "Print one.", {"name: NAME": "its name", **_JSON}),
-    "skills approve": _Command(
-        "skills:approve",
-        "Let programs use some without asking.",
-        {"names: NAME[@DIGEST]...": "as `show` prints it; else you are asked"},
-        ("skills approve tidy_names",),
-    ),
-    "skills rm": _Command(
-        "skills:remove", "Remove some, with all their versions.", {"names: NAME...": "their names"}
-    ),
-    "setup": _Command(
+    "policy init": Entry("policy_init:init", "Create a policy for your servers", "", _SOURCES),
+    "audit": Entry("", "Verify and read the log of calls", KEEPING),
+    "audit verify": Entry("audit:verify_log", "Check that no record was changed"),
+    "audit tail": Entry("audit:tail", "Print the last records"),
+    "audit show": Entry("audit:show", "Show the records of a run or plan"),
+    "audit stats": Entry("audit:stats", "Count calls by server, tool, day or decision"),
+    "artifacts": Entry("", "List, fetch or remove files and outputs of runs", KEEPING),
+    "artifacts list": Entry("artifacts:list_kept", "List artifacts, the newest first"),
+    "artifacts get": Entry("artifacts:get", "Write an artifact to stdout, or to a file"),
+    "artifacts rm": Entry("artifacts:remove", "Remove artifacts"),
+    "skills": Entry("", "List, show, approve or remove saved functions", KEEPING),
+    "skills list": Entry("skills:list_skills", "List skills"),
+    "skills show": Entry("skills:show", "Print a skill"),
+    "skills approve": Entry("skills:approve", "Let programs use skills without asking"),
+    "skills rm": Entry("skills:remove", "Remove skills, with all their versions"),
+    "setup": Entry(
         "setup:setup",
-        "Find clients and servers, and put the bridge in: asks step by step.",
-        _SETUP,
-        ("setup", "setup --clients all --move all --skip-cost --yes"),
+        "Find clients and servers, and install the bridge step by step",
         SETTING_UP,
+        (*_ENGINE, *_SOURCES),
     ),
-    "install": _Command(
+    "install": Entry(
         "install:install",
-        "Put the bridge into clients: shows the change, asks, writes it.",
-        {**_CLIENTS, **_SCOPE, **_INSTALL, **_CHANGE},
-        ("install", "install claude-code cursor", "install codex --move all --dry-run"),
+        "Add the bridge to MCP clients (shows a diff and asks first)",
         SETTING_UP,
+        _SOURCES,
     ),
-    "uninstall": _Command(
-        "install:uninstall",
-        "Take the bridge out of clients again.",
-        {**_CLIENTS, "scope: --scope <user|project>": "only there", **_RESTORE, **_CHANGE},
-        ("uninstall cursor", "uninstall cursor --restore"),
-        SETTING_UP,
-    ),
-    "installed": _Command(
-        "install:installed", "List the clients that have the bridge.", _JSON, (), SETTING_UP
-    ),
-    "doctor": _Command(
+    "uninstall": Entry("install:uninstall", "Remove the bridge from MCP clients", SETTING_UP),
+    "installed": Entry("install:installed", "List the clients that have the bridge", SETTING_UP),
+    "doctor": Entry(
         "doctor:doctor",
-        "Try each engine and say what would be used.",
-        _JSON,
-        ("doctor --runtime podman",),
+        "Check sandboxes and settings",
         SETTING_UP,
+        ("profile", *_ENGINE, *_SOURCES),
     ),
-    "image build": _Command(
-        "image:build_image",
-        "Build the image on the first engine that answers.",
-        {
-            "flavour: --flavour <slim|data>=slim": (
-                "data adds numpy, pandas, matplotlib, scikit-learn and a dozen more"
-            ),
-            "packages: --package NAME...": "a package to add; may be repeated",
-            "offline: --offline": "from Debian packages, no registry",
-            "fresh: --fresh": "build though it is up to date",
-            **_JSON,
-        },
-        ("image build --flavour data", "image build --flavour data --package seaborn"),
-    ),
-    "image status": _Command(
-        "image:show_status", "Show the image on every engine that answers.", _JSON
-    ),
+    "image": Entry("", "Build the runtime image, or show its state", SETTING_UP),
+    "image build": Entry("image:build_image", "Build the runtime image", "", _ENGINE),
+    "image status": Entry("image:show_status", "Show the image on every engine", "", _ENGINE),
+    "help": Entry("", "Explain a command; `help settings` lists all settings", SETTING_UP),
+    "help settings": Entry("help:print_settings", "List all settings"),
+    "version": Entry("", "Print the version", SETTING_UP),
 }
-
-_KINDS: Mapping[str, Any] = {
-    "N": int,
-    "SECONDS": float,
-    "<slim|data>": Literal["slim", "data"],
-    "<user|project>": Literal["user", "project"],
-}
-"""What the words are that stand for something else than text."""
-
-
-def _parameter(written: str, text: str, panel: str | None = None) -> inspect.Parameter:
-    """Return a parameter for typer to read; see `Parameters`."""
-    name, _, usage = written.partition(": ")
-    flags = [word for word in usage.split() if word.startswith("-")]
-    word = "" if usage.endswith(tuple(flags)) and flags else usage.split()[-1]
-    needed = not flags and not word.startswith("[")
-    many = "..." in word
-    word = (word if flags or needed else word[1:-1]).replace("...", "")
-    default: Any = inspect.Parameter.empty if needed else None
-    if flags and word and not many:
-        word, has_default, given = word.partition("=")
-        default = given if has_default else None
-    kind = list[str] if many else _KINDS.get(word, str)
-    if not flags:
-        described: Any = Argument(metavar=word, help=text or None)
-    elif word:
-        described = Option(*flags, metavar=word, help=text, rich_help_panel=panel)
-    else:
-        described, kind, default = Option(*flags, help=text), bool, False
-    kind = kind | None if default is None else kind
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=int(default) if kind is int else default,
-        annotation=Annotated[kind, described],
-    )
+"""The commands in the order of help: their words, and what help says of them."""
 
 
 def read_words(words: Sequence[str]) -> Invocation | int:
@@ -346,74 +122,122 @@ def read_words(words: Sequence[str]) -> Invocation | int:
     Raises:
         UsageError: There is no such command or option; says which comes nearest.
     """
-    command = typer.main.get_command(_app())
-    width: dict[str, Any] = {} if is_drawn(sys.stdout) else {"terminal_width": NEVER_FULL}
+    width = min(terminal_width() or helps.WIDTH, helps.MAX_WIDTH)
     try:
-        found: Invocation | int = command.main(
-            list(words), prog_name=PROGRAM, standalone_mode=False, **width
+        found: Invocation | int = application().main(
+            list(words), prog_name=PROGRAM, standalone_mode=False, terminal_width=width
         )
     except TyperException as error:
-        context = getattr(error, "ctx", None)
-        message = error.format_message().strip()
-        if context is None:
-            raise UsageError(message) from None
-        if type(error).__name__ == "NoArgsIsHelpError":
-            write_err(f"{context.get_help()}\n")
-            return UsageError.exit_status
-        usage = " ".join(context.get_usage().split())
-        more = f"`{context.command_path} --help` tells more."
-        raise UsageError(f"{message}\n{usage}\n{more}") from None
+        raise _usage_error(error) from None
     return found
 
 
-def _app() -> typer.Typer:
-    """Return all commands, in which help is plain text where no terminal shows it."""
-    app = typer.Typer(
-        name=PROGRAM,
-        help="One MCP tool, run_python, in front of all your MCP servers.",
-        epilog="Without a command it serves MCP over stdio.",
-        rich_markup_mode="rich" if is_drawn(sys.stdout) else None,
-        no_args_is_help=True,
-    )
-    app.callback()(_main)
-    groups: dict[str, typer.Typer] = {}
-    for name, (panel, text) in GROUPS.items():
-        groups[name] = typer.Typer(name=name, help=text, no_args_is_help=name not in COMMANDS)
-        app.add_typer(groups[name], rich_help_panel=panel)
-    for path, command in COMMANDS.items():
-        group, _, name = path.rpartition(" ")
-        shown = "\n\n".join(f"  {PROGRAM} {example}" for example in command.examples)
-        epilog = f"Examples:\n\n{shown}" if shown else None
-        if name in groups:
-            added = groups[name].callback(invoke_without_command=True, epilog=epilog)
-        else:
-            parent = groups[group] if group else app
-            added = parent.command(name, epilog=epilog, rich_help_panel=command.panel)
-        added(_typer_function(command))
-    return app
+def _usage_error(error: TyperException) -> UsageError:
+    context: Any = getattr(error, "ctx", None)
+    message = error.format_message().strip()
+    if context is None:
+        return UsageError(message)
+    more = f"`{context.command_path} --help` explains the command."
+    wrong = getattr(error, "option_name", "")
+    if not message.startswith("No such option"):
+        return UsageError(message, remedy=f"{helps.usage(context)}. {more}")
+    known = [name for each in context.command.params if not each.hidden for name in each.opts]
+    known += [f"--{name.replace('_', '-')}" for name in FLAGS]
+    near = get_close_matches(wrong, known, n=1, cutoff=0.7)
+    guess = f"Did you mean {near[0]}? " if near else ""
+    return UsageError(f"No such option: {wrong}", remedy=f"{guess}{more}")
 
 
-def _typer_function(command: _Command) -> Callable[..., Invocation]:
-    """Return a function as typer reads it: parameters with their types, and a docstring."""
+def application() -> TyperGroup:
+    """Return the whole application; the modules of its commands are not imported yet."""
+    app = typer.Typer(name=PROGRAM, help=helps.ABOUT, rich_markup_mode=None)
+    app.callback(invoke_without_command=True, add_help_option=False)(_root)
+    root = typer.main.get_command(app)
+    assert isinstance(root, TyperGroup)
+    for path in COMMANDS:
+        if " " not in path:
+            root.add_command(_Lazy(path))
+    return root
 
-    def invocation(**given: object) -> Invocation:
-        flags = {key: given.pop(key) for key in FLAGS}
-        return Invocation(
-            handler=command.handler,
-            arguments=SimpleNamespace(**given),
-            flags={key: str(value) for key, value in flags.items() if value is not None},
+
+class _Lazy(TyperCommand):
+    """A command that is made, and its module imported, when it is called."""
+
+    def __init__(self, path: str) -> None:
+        entry = COMMANDS[path]
+        super().__init__(
+            path.rpartition(" ")[2], short_help=entry.summary, rich_help_panel=entry.panel
         )
+        self._path = path
 
-    own = (_parameter(*each) for each in command.parameters.items())
-    settings = (
-        _parameter(f"{name}: --{name.replace('_', '-')} VALUE", text, SETTINGS_PANEL)
-        for name, text in FLAGS.items()
-    )
-    invocation.__signature__ = inspect.Signature([*own, *settings])  # type: ignore[attr-defined]
-    # Else typer would take what stands here for the types of the command's own.
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        return made(self._path).make_context(*args, **extra)
+
+
+def made(path: str) -> Any:
+    """Return a command, or a group with its commands not imported yet."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    function = _typer_function(path) if COMMANDS[path].handler else _group
+    inner = [each for each in COMMANDS if each.startswith(f"{path} ")]
+    if not inner:
+        app.command(path.rpartition(" ")[2], add_help_option=False)(function)
+        return typer.main.get_command(app)
+    summary = COMMANDS[path].summary
+    app.callback(invoke_without_command=True, add_help_option=False, short_help=summary)(function)
+    group = typer.main.get_group(app)
+    for each in inner:
+        group.add_command(_Lazy(each))
+    return group
+
+
+def _typer_function(path: str) -> Callable[..., Invocation]:
+    """Return a command's function as typer reads it: with flags for settings and for help."""
+    entry = COMMANDS[path]
+    declared = _SIGNATURES.get(path) or handler_of(entry.handler)
+
+    def invocation(**given: Any) -> Invocation:
+        flags = {key: given.pop(key) for key in FLAGS}
+        arguments = {name: given[name] for name in own}
+        set_flags = {key: value for key, value in flags.items() if value is not None}
+        return Invocation(handler=entry.handler, arguments=arguments, flags=set_flags)
+
+    signature = inspect.signature(declared, eval_str=True)
+    own = {name: each for name, each in signature.parameters.items() if name != "settings"}
+    settings = [_setting(name, shown=name in entry.settings) for name in FLAGS]
+    helping = list(inspect.signature(_group, eval_str=True).parameters.values())[1:]
+    parameters = [*own.values(), *settings, *helping]
+    keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    invocation.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+    # typer would take these for the types of the command's own parameters.
     invocation.__annotations__ = {}
-    invocation.__doc__ = command.help
+    invocation.__doc__ = declared.__doc__
     return invocation
+
+
+def _setting(name: str, *, shown: bool) -> inspect.Parameter:
+    option = Option(
+        f"--{name.replace('_', '-')}",
+        metavar="VALUE",
+        help=helps.setting_text(name),
+        hidden=not shown,
+        rich_help_panel=helps.SETTINGS_PANEL,
+    )
+    annotation = Annotated[str | None, option]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=None, annotation=annotation)
+
+
+def handler_of(name: str) -> Callable[..., Any]:
+    """Return a command's function, importing its module."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
+    return found
+
+
+def _print_help(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:
+    if value:
+        write_out(helps.help_text(context, whole=parameter.name == "whole_help"))
+        raise typer.Exit
 
 
 def _print_version(wanted: bool) -> None:
@@ -422,9 +246,49 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def _main(
-    version: bool = Option(
-        False, "--version", help="print the version", is_eager=True, callback=_print_version
-    ),
+ShortHelp = Annotated[
+    bool, Option("-h", is_eager=True, callback=_print_help, help="show a short help")
+]
+WholeHelp = Annotated[
+    bool, Option("--help", is_eager=True, callback=_print_help, help="show the whole help")
+]
+Version = Annotated[
+    bool,
+    Option("--version", "-V", is_eager=True, callback=_print_version, help="print the version"),
+]
+
+
+def _root(
+    version: Version = False, short_help: ShortHelp = False, whole_help: WholeHelp = False
 ) -> None:
-    """Handle a call without a command."""
+    """Handle a call without a command, which means `serve` and does not come here."""
+
+
+def _group(
+    context: typer.Context, short_help: ShortHelp = False, whole_help: WholeHelp = False
+) -> None:
+    if context.invoked_subcommand is None:
+        write_out(helps.help_text(context, whole=True))
+        raise typer.Exit
+
+
+def _serve(
+    http: Annotated[
+        str | None,
+        Option(metavar="HOST:PORT", help="serve streamable HTTP instead; or unix:/PATH"),
+    ] = None,
+    no_token: Annotated[
+        bool, Option("--no-token", help="serve HTTP to every user of this machine")
+    ] = False,
+) -> None:
+    """Serve MCP over stdio, or over HTTP on this machine.
+
+    An MCP client starts this command without any words.
+
+    Examples:
+        serve --http 127.0.0.1:8000
+    """
+
+
+_SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve}
+"""Parameters of commands whose modules do without typer."""

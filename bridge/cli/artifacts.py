@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Annotated
 
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
+from bridge.cli.options import AsJson, arg, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import UnknownArtifactError, UsageError
 from bridge.model import Artifact, Json
@@ -27,15 +28,22 @@ _SHORT = 10  # Characters of an id, a digest or a run in the table: enough to te
 
 _HEADINGS = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
 
+_URI_HELP = "or the beginning of an id or a digest"
+
 _UNITS = ((24 * 3600, "d"), (3600, "h"), (60, "min"))
 
 
-async def list_kept(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Print what is kept, the newest first."""
+async def list_kept(
+    settings: Settings,
+    *,
+    run: Annotated[str | None, opt("RUN", "only this run's; or the beginning of its id")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """List artifacts, the newest first."""
     store = store_for(settings)
-    run_id = await anyio.to_thread.run_sync(partial(_run_id, store, arguments.run))
+    run_id = await anyio.to_thread.run_sync(partial(_run_id, store, run))
     found = await anyio.to_thread.run_sync(partial(store.listed, None, run_id))
-    if arguments.json:
+    if as_json:
         write_json([_fields(each) for each in found], indent=2)
         return 0
     if not found:
@@ -47,26 +55,40 @@ async def list_kept(arguments: SimpleNamespace, settings: Settings) -> int:
     return 0
 
 
-async def get(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Write one to a file, or to stdout."""
-    if "?" in arguments.uri:
+async def get(
+    settings: Settings,
+    *,
+    uri: Annotated[str, arg("URI", _URI_HELP)],
+    output: Annotated[str, opt("FILE", "- for stdout", "-o")] = "-",
+    force: Annotated[bool, flag("--force", "replace FILE if it exists")] = False,
+) -> int:
+    """Write an artifact to stdout, or to a file.
+
+    Examples:
+        artifacts get 3f9a -o report.csv
+    """
+    if "?" in uri:
         message = "Only the whole can be fetched."
         raise UsageError(message, remedy="Take the part from it with head, tail or sed.")
     store = store_for(settings)
-    work = partial(_get, store, arguments.uri, arguments.output, force=arguments.force)
+    work = partial(_get, store, uri, output, force=force)
     await anyio.to_thread.run_sync(work)
     return 0
 
 
-async def remove(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Remove some, those of a run, or all."""
-    ways = (bool(arguments.uris), arguments.run is not None, arguments.everything)
+async def remove(
+    settings: Settings,
+    *,
+    uris: Annotated[list[str] | None, arg("URI", _URI_HELP)] = None,
+    run: Annotated[str | None, opt("RUN", "all artifacts of this run")] = None,
+    everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
+) -> int:
+    """Remove artifacts."""
+    ways = (bool(uris), run is not None, everything)
     if sum(ways) != 1:
         raise UsageError("Say which: URIs or ids, or --run RUN, or --all.")
     store = store_for(settings)
-    count = await anyio.to_thread.run_sync(
-        partial(_remove, store, arguments.uris or (), arguments.run)
-    )
+    count = await anyio.to_thread.run_sync(partial(_remove, store, uris or (), run))
     write_err(f"Removed {counted(count, 'thing')}.\n")
     return 0
 

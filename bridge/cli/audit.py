@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TypeVar, get_args
+from typing import Annotated, TypeVar, get_args
 
 import anyio
 import anyio.to_thread
 
+from bridge.cli.options import AsJson, AsJsonLines, arg, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.reading import (
@@ -49,74 +49,104 @@ _COUNTS = {
 """What is counted, and its heading."""
 
 
-async def verify_log(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Check the whole log; 1 if it is not as it was written, or lacks an expected hash."""
-    expect = (arguments.expect or "").lower().removeprefix("sha256:")
-    if expect and not _HASH.fullmatch(expect):
-        message = (
-            f"--expect: {arguments.expect!r:.80} is no hash, nor {LEAST_EXPECTED} digits of one."
-        )
+async def verify_log(
+    settings: Settings,
+    *,
+    expect: Annotated[str | None, opt("HASH", "fail unless the log contains this hash")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check that no record was changed.
+
+    The exit status is 1 if a record was changed or removed, or the expected hash is missing. A
+    result's receipt has a hash to expect.
+    """
+    wanted = (expect or "").lower().removeprefix("sha256:")
+    if wanted and not _HASH.fullmatch(wanted):
+        message = f"--expect: {expect!r:.80} is no hash, nor {LEAST_EXPECTED} digits of one."
         raise UsageError(message, remedy="A result's receipt has it as `audit`.")
-    report = await _read(settings, partial(verify, expect=expect)) or Report()
-    found = not report.problems and (not expect or report.expected is not None)
-    if arguments.json:
-        write_json({"ok": found, **_report(report, expect)}, indent=2)
+    report = await _read(settings, partial(verify, expect=wanted)) or Report()
+    found = not report.problems and (not wanted or report.expected is not None)
+    if as_json:
+        write_json({"ok": found, **_report(report, wanted)}, indent=2)
     else:
         _write_report(report, _directory(settings))
-        if expect:
+        if wanted:
             where = "nowhere in the log" if report.expected is None else str(report.expected)
-            write_out(visible(f"Expected hash {expect}: {where}\n"))
+            write_out(visible(f"Expected hash {wanted}: {where}\n"))
     return 0 if found else 1
 
 
-async def tail(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Print the last records, and with -f those that come."""
-    count = arguments.number
-    if not 0 <= count <= MAX_TAIL:
-        raise UsageError(f"-n must be between 0 and {MAX_TAIL:,}, not {count}.")
-    last = await _read(settings, partial(last_records, count=count))
-    if last is None and not arguments.follow:
+async def tail(
+    settings: Settings,
+    *,
+    number: Annotated[int, opt("N", "number of records", "-n")] = 20,
+    follow: Annotated[bool, flag("-f", "keep printing new records")] = False,
+    as_json: AsJsonLines = False,
+) -> int:
+    """Print the last records.
+
+    Examples:
+        audit tail -n 100 -f
+    """
+    if not 0 <= number <= MAX_TAIL:
+        raise UsageError(f"-n must be between 0 and {MAX_TAIL:,}, not {number}.")
+    last = await _read(settings, partial(last_records, count=number))
+    if last is None and not follow:
         write_err(_nothing(_directory(settings)))
     found, places = last or ([], {})
-    _write_records(found, as_json=arguments.json)
-    while arguments.follow:
+    _write_records(found, as_json=as_json)
+    while follow:
         await anyio.sleep(0.25)
         found = await _read(settings, partial(records_since, places=places)) or []
-        _write_records(found, as_json=arguments.json)
+        _write_records(found, as_json=as_json)
     return 0
 
 
-async def show(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Print all that is recorded of a run or of a plan."""
-    wanted = arguments.run
-    if not _ID.fullmatch(wanted):
-        message = f"{wanted!r:.80} is no run or plan, nor the beginning of one."
+async def show(
+    settings: Settings,
+    *,
+    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning")],
+    as_json: AsJsonLines = False,
+) -> int:
+    """Show the records of a run or plan."""
+    if not _ID.fullmatch(run):
+        message = f"{run!r:.80} is no run or plan, nor the beginning of one."
         raise UsageError(message, remedy="Results have it as `runId`; `audit tail` shows the last.")
-    found = await _read(settings, partial(about, wanted=wanted))
+    found = await _read(settings, partial(about, wanted=run))
     if not found:
-        write_err(visible(f"There is nothing about {wanted} in {_directory(settings)}.\n"))
+        write_err(visible(f"There is nothing about {run} in {_directory(settings)}.\n"))
         return 1
-    _write_records(found, as_json=arguments.json)
+    _write_records(found, as_json=as_json)
     return 0
 
 
-async def stats(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Count calls by day, server, tool, decision or outcome."""
-    by, since = _by(arguments.by), _day(arguments.since or "")
-    counting = Counting(by=by)
-    await _read(settings, partial(counting.count, since=since))
+async def stats(
+    settings: Settings,
+    *,
+    by: Annotated[str, opt("WHAT", "any of day, server, tool, decision, outcome")] = "server",
+    since: Annotated[str | None, opt("DAY", "first day to count: 2026-12-31")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Count calls by server, tool, day or decision.
+
+    Examples:
+        audit stats --by day,server --since 2026-12-31
+    """
+    columns = _by(by)
+    counting = Counting(by=columns)
+    await _read(settings, partial(counting.count, since=_day(since or "")))
     groups = [
         (key, {name: round(count[name]) for name in _COUNTS})
         for key, count in sorted(counting.groups.items())
     ]
-    if arguments.json:
-        counts = [{**dict(zip(by, key, strict=True)), **count} for key, count in groups]
+    if as_json:
+        counts = [{**dict(zip(columns, key, strict=True)), **count} for key, count in groups]
         write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
     if not counting.records:
         write_err(f"No calls since {since}.\n" if since else _nothing(_directory(settings)))
         return 0
-    headings = [name.upper() for name in by]
+    headings = [name.upper() for name in columns]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
     if rows:
         write_table([*headings, *_COUNTS.values()], rows)

@@ -25,7 +25,7 @@ SERVER_UNREACHABLE = 4  # The exit status.
 _HEADINGS = ("NAME", "STATE", "VERSION", "PROTOCOL", "TOOLS", "START", "SCHEMA", "TOKENS")
 
 
-async def check(engine: Engine, *, as_json: bool) -> int:
+async def check_servers(engine: Engine, *, as_json: bool) -> int:
     """Start every server and list its tools; report each. Status 4 if one fails."""
     names = engine.servers.names()
     rows: dict[str, dict[str, Any]] = {}

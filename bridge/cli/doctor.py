@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli.offers import offer, state_remedy
+from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, WrongSystemError
@@ -35,20 +35,25 @@ from bridge.upstream.launch import explain_missing, server_environment
 NEXT = "Next: `mcp-code-bridge doctor` says what to do, and offers to build a missing image.\n"
 
 
-async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Try each backend and read the configuration; exit 1 if nothing can run code.
+async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
+    """Check sandboxes and settings.
 
-    A command profile that cannot be used is reported, and does not change the exit status.
+    Starts each engine, and prints the command that repairs each problem. The exit status is 1 if no
+    sandbox works. At a terminal it offers to build a missing image, and to close the state
+    directory to others.
+
+    Examples:
+        doctor --runtime podman
     """
     probes = await probe_all(settings)
-    status = await _report(arguments, settings, _describe_gate(settings), probes)
-    if not arguments.json and await offer(probes, settings):
-        status = await _report(arguments, settings, _describe_gate(settings))
+    status = await _report(as_json, settings, _describe_gate(settings), probes)
+    if not as_json and await offer(probes, settings):
+        status = await _report(as_json, settings, _describe_gate(settings))
     return status
 
 
 async def _report(
-    arguments: SimpleNamespace, settings: Settings, gate: str, probes: Sequence[Probe] | None = None
+    as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe] | None = None
 ) -> int:
     probes = await probe_all(settings) if probes is None else probes
     context = context_for(settings, str(Path.cwd()), sys.platform)
@@ -60,7 +65,7 @@ async def _report(
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     state = check_state(settings)
     status = 0 if chosen and not state else 1
-    if arguments.json:
+    if as_json:
         document = {
             "chosen": chosen or None,
             "backends": [asdict(probe) for probe in probes],
@@ -113,12 +118,10 @@ def _missing_commands(servers: Iterable[ServerSpec]) -> Iterator[str]:
             yield f"Server {spec.name!r} cannot start. {' '.join(missing)}"
 
 
-async def doctor_mistake(
-    error: SettingsError, arguments: SimpleNamespace, settings: Settings
-) -> int:
+async def doctor_mistake(error: SettingsError, settings: Settings, *, as_json: bool = False) -> int:
     """Try the backends with default settings: the user's have a mistake, which was reported."""
     write_err("What follows goes by the default settings; the bridge itself runs nothing.\n")
-    await _report(arguments, settings, "policy: not known until that is corrected\n")
+    await _report(as_json, settings, "policy: not known until that is corrected\n")
     return error.exit_status
 
 

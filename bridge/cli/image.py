@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
-from types import SimpleNamespace
+from dataclasses import asdict
+from typing import Annotated
 
+from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
 from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.image import ImageStatus, describe, local_name, status
+from bridge.sandbox.container.image import Flavour, ImageStatus, describe, local_name, status
 from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.image.build import BuildRequest, build
 from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir, recipe_version
@@ -21,13 +22,27 @@ from bridge.sandbox.selection import engines
 from bridge.settings import Settings
 
 
-async def build_image(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Build the image on the first engine that answers."""
-    packages = tuple(one.text for one in parse_requirements(arguments.packages or ()))
-    request = BuildRequest(
-        flavour=arguments.flavour, offline=arguments.offline, fresh=arguments.fresh
-    )
-    request = replace(request, packages=packages)
+async def build_image(
+    settings: Settings,
+    *,
+    flavour: Annotated[
+        Flavour,
+        opt("<slim|data>", "data adds numpy, pandas, matplotlib, scikit-learn and a dozen more"),
+    ] = "slim",
+    package: Annotated[list[str] | None, opt("NAME", "a package to add; may be repeated")] = None,
+    offline: Annotated[bool, flag("--offline", "from Debian packages, without a registry")] = False,
+    fresh: Annotated[bool, flag("--fresh", "rebuild even if up to date")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Build the runtime image.
+
+    The first engine that answers builds it.
+
+    Examples:
+        image build --flavour data --package seaborn
+    """
+    packages = tuple(one.text for one in parse_requirements(package or ()))
+    request = BuildRequest(flavour=flavour, offline=offline, fresh=fresh, packages=packages)
     context = RootfsContext(
         run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
     )
@@ -47,21 +62,21 @@ async def build_image(arguments: SimpleNamespace, settings: Settings) -> int:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)
             write_err(f"{built.name} had packages that it will lack; {again} keeps them\n")
         same = built.present and not built.stale and built.packages == packages
-        if same and not arguments.fresh:
+        if same and not fresh:
             write_err(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway\n")
         else:
             built = await build(
                 engine, request, context, progress=lambda text: write_err(f"{text}\n")
             )
-        if arguments.json:
+        if as_json:
             write_json(asdict(built))
 
     await _with_engines(settings, make, only_first=True)
     return 0
 
 
-async def show_status(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Show the image on every engine that answers."""
+async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
+    """Show the image on every engine."""
     found: list[ImageStatus] = []
 
     async def look(engine: ImageEngine) -> None:
@@ -73,7 +88,7 @@ async def show_status(arguments: SimpleNamespace, settings: Settings) -> int:
         )
 
     await _with_engines(settings, look, only_first=False)
-    if arguments.json:
+    if as_json:
         write_json([asdict(one) for one in found], indent=2)
     else:
         write_out("".join(_describe(one) for one in found))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Annotated
 
 import anyio
 import anyio.to_thread
@@ -22,6 +22,7 @@ from bridge.cli.moving import (
     write_proposal,
     write_stays,
 )
+from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_json, write_out
 from bridge.cli.person import Person
 from bridge.clients.entry import (
@@ -94,59 +95,78 @@ def nothing_written() -> Iterator[None]:
         raise
 
 
-async def install(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Show what would be written into the files of some clients, ask, and write it.
+async def install(
+    settings: Settings,
+    *,
+    clients: Clients = None,
+    scope: InScope = "user",
+    http: Annotated[str | None, opt("URL", "address of a bridge that serves HTTP")] = None,
+    name: Annotated[str, opt("NAME", "name of the entry")] = NAME,
+    check: Annotated[bool, flag("--check", "let the client list its servers afterwards")] = False,
+    move: Annotated[
+        str | None, opt("NAMES", "servers to move behind the bridge: A,B or all")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> int:
+    """Add the bridge to MCP clients (shows a diff and asks first).
+
+    Examples:
+        install
+        install claude-code cursor
+        install codex --move all --dry-run
 
     Returns:
         1 if a person says no, if there is no client, or if one does not list the bridge then.
     """
     machine = _machine(settings)
-    if not arguments.clients:
+    if not clients:
         return _list_detected(machine)
-    if arguments.name and not _NAME.fullmatch(arguments.name):
-        message = f"{visible(arguments.name)!r:.100} is no name that every client takes."
-        raise UsageError(message, remedy="Use up to 64 letters, digits, dots, dashes and _.")
-    if arguments.http and (arguments.name or NAME) != NAME:
-        message = f"With --http the name is {NAME}: by it, the bridge knows its own address."
-        raise UsageError(message, remedy="Leave --name out.")
-    if arguments.http and not _ADDRESS.fullmatch(arguments.http):
-        message = f"{visible(shown_address(arguments.http))!r:.100} is no address."
-        remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
-        raise UsageError(message, remedy=remedy)
-    network = await ask_network(settings, arguments)
-    own = arguments.http and arguments.scope == "user" and is_local(arguments.http)
+    _check_names(name, http or "")
+    network = await ask_network(settings, Person(sys.stdin, sys.stderr), asks=not (yes or dry_run))
+    own = http and scope == "user" and is_local(http)
     token = http_token(settings) if own else ""
-    name, url = arguments.name or "", arguments.http or ""
-    entry = own_entry(settings.environ, name=name, url=url, token=token, network=network)
-    clients = arguments.clients
+    entry = own_entry(settings.environ, name=name, url=http or "", token=token, network=network)
     if list(clients) == [ALL]:
-        clients = clients_of(detected(machine))
+        clients = [*clients_of(detected(machine))]
         if not clients:
             write_err_line(NO_CLIENT)
             return 1
-    planned = plan(clients, arguments.scope, entry, machine)
-    if arguments.move:
-        planned = await with_moves(planned, arguments.move, settings, machine)
-    if not await carry_out(planned, settings, machine, arguments):
+    planned = plan(clients, scope, entry, machine)
+    if move:
+        planned = await with_moves(planned, move, settings, machine)
+    if not await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes):
         return 1
-    if arguments.dry_run:
+    if dry_run:
         return 0
-    status = await check((change for change, _ in planned), machine) if arguments.check else 0
+    named = (change for change, _ in planned if change.name)
+    status = await check_clients(named, machine) if check else 0
     if any(change.before != change.after for change, _ in planned):
         write_err_line(RESTART)
     return status
 
 
-async def ask_network(
-    settings: Settings, arguments: SimpleNamespace, person: Person | None = None
-) -> dict[str, str]:
+def _check_names(name: str, http: str) -> None:
+    """Raise a `UsageError` if clients cannot have an entry of this name and address."""
+    if not _NAME.fullmatch(name):
+        message = f"{visible(name)!r:.100} is not a name that every client accepts."
+        raise UsageError(message, remedy="Use up to 64 letters, digits, dots, dashes and _.")
+    if http and name != NAME:
+        message = f"With --http the name is {NAME}: by it, the bridge knows its own address."
+        raise UsageError(message, remedy="Leave --name out.")
+    if http and not _ADDRESS.fullmatch(http):
+        message = f"{visible(shown_address(http))!r:.100} is not an address."
+        remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
+        raise UsageError(message, remedy=remedy)
+
+
+async def ask_network(settings: Settings, person: Person, *, asks: bool) -> dict[str, str]:
     """Return the variables of the network for the entry: clients pass on none of them.
 
     Without a person to ask it gets those without logins with --yes, and none otherwise.
     """
     found = network_variables(settings.environ, secrets=True)
-    person = person or Person(sys.stdin, sys.stderr)
-    if arguments.yes or arguments.dry_run:
+    if not asks:
         return network_variables(settings.environ, secrets=False)
     if not found or not person.attended:
         return {}
@@ -155,19 +175,32 @@ async def ask_network(
     return found if await person.confirm(prompt) else {}
 
 
-async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Show what would be taken out of the files of some clients, ask, and take it out."""
+async def uninstall(
+    settings: Settings,
+    *,
+    clients: Clients = None,
+    scope: Annotated[
+        Scope | None, opt("<user|project>", "only your files, or the project's")
+    ] = None,
+    restore: Annotated[
+        bool, flag("--restore", "put back the servers that moved behind the bridge")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> int:
+    """Remove the bridge from MCP clients.
+
+    Examples:
+        uninstall cursor
+        uninstall cursor --restore
+    """
     machine = _machine(settings)
-    found = [
-        each
-        for each in standings(machine)
-        if arguments.scope is None or each.target.scope == arguments.scope
-    ]
-    if not arguments.clients:
+    found = [each for each in standings(machine) if scope is None or each.target.scope == scope]
+    if not clients:
         write_out(_table(found) or "The bridge is in no client's file.\n")
         write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
         return 0
-    named = WRITERS if list(arguments.clients) == [ALL] else arguments.clients
+    named = WRITERS if list(clients) == [ALL] else clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
     planned: list[Planned] = []
@@ -177,20 +210,23 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
             record = record_of(journal, each.target, each.name, raw)
             change = plan_uninstall(each.target, each.name, raw, record)
             planned.append((change, own_commands(change, machine)))
-    if arguments.restore:
-        planned = with_restores(planned, wanted, arguments.scope, settings, machine)
+    if restore:
+        planned = with_restores(planned, wanted, scope, settings, machine)
     else:
         write_stays(planned, settings)
     there = {change.target.writer.id for change, _ in planned}
     for client in () if named is WRITERS else (each for each in wanted if each not in there):
         write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
-    return 0 if await carry_out(planned, settings, machine, arguments) else 1
+    return 0 if await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes) else 1
 
 
-async def installed(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Print where the bridge stands; 1 if a command is gone."""
+async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
+    """List the clients that have the bridge.
+
+    The exit status is 1 if a client starts a program that no longer exists.
+    """
     found = list(standings(_machine(settings)))
-    if arguments.json:
+    if as_json:
         write_json([_record(each) for each in found])
     else:
         nowhere = "The bridge is in no client's file; `mcp-code-bridge install` puts it there.\n"
@@ -221,7 +257,9 @@ async def carry_out(
     planned: Sequence[Planned],
     settings: Settings,
     machine: Machine,
-    arguments: SimpleNamespace,
+    *,
+    dry_run: bool = False,
+    yes: bool = False,
     person: Person | None = None,
 ) -> bool:
     """Show changes, ask, and make them; return whether all is as planned."""
@@ -234,10 +272,10 @@ async def carry_out(
     if not changing:
         write_err_line("There is nothing to change.")
         return True
-    if arguments.dry_run:
+    if dry_run:
         write_err_line("Nothing was changed: --dry-run.")
         return True
-    if not arguments.yes:
+    if not yes:
         person = person or Person(sys.stdin, sys.stderr)
         if not person.attended:
             message = "Nothing was changed: no person can be asked here."
@@ -265,7 +303,7 @@ async def carry_out(
     return True
 
 
-async def check(changes: Iterable[Change], machine: Machine) -> int:
+async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
     """Let the clients list their servers; return 1 if one has the bridge not at all or broken."""
     status = 0
     for change in {each.target.writer.id: each for each in changes}.values():

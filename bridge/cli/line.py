@@ -1,7 +1,7 @@
-"""What a command line asks for, and how one that serves is read.
+"""A command line that was read, and the short way to read one that serves.
 
-A client's configuration starts the bridge each time with the same few words, which are read here:
-to import typer takes longer than all else that happens before the first answer.
+A client's configuration starts the bridge each time with the same few words. `simple_invocation`
+reads those without typer, whose import takes longer than the rest of the start.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 from bridge.settings import FLAGS
 
@@ -17,7 +16,7 @@ PROGRAM = "mcp-code-bridge"
 
 SERVE = "serve:serve"
 
-_OF_NO_COMMAND = ("-h", "--help", "--version", "--install-completion", "--show-completion")
+_OWN_FLAGS = ("--http", "--no-token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,21 +24,33 @@ class Invocation:
     """One use of a command.
 
     Attributes:
-        handler: What does it, as "module:function" of this package.
-        arguments: The command's own.
-        flags: The settings' that were given, by name.
+        handler: The command's function, as "module:function" of this package.
+        arguments: Its arguments by name.
+        flags: The settings that were given as flags, by name.
     """
 
     handler: str
-    arguments: SimpleNamespace = field(default_factory=SimpleNamespace)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     flags: Mapping[str, str] = field(default_factory=dict)
 
 
 def with_default(words: Sequence[str]) -> list[str]:
-    """Put `serve` ahead when no command is given, so that flags alone work."""
-    if words and (not words[0].startswith("-") or words[0] in _OF_NO_COMMAND):
-        return list(words)
-    return ["serve", *words]
+    """Return the words with the command that they mean.
+
+    No command, or flags of `serve` alone, mean `serve`. `help COMMAND` means `COMMAND --help`.
+    """
+    first = words[0].partition("=")[0] if words else ""
+    if not words or first in {*_OWN_FLAGS, *map(_flag, FLAGS)}:
+        return ["serve", *words]
+    if first == "help" and words[1:2] != ["settings"]:
+        return [*words[1:], "--help"]
+    if words == ["version"]:
+        return ["--version"]
+    return list(words)
+
+
+def _flag(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
 
 
 def simple_invocation(words: Sequence[str]) -> Invocation | None:
@@ -57,6 +68,4 @@ def simple_invocation(words: Sequence[str]) -> Invocation | None:
             return None
         given[name] = value if equals else rest.pop(0)
     http = given.pop("http", None)
-    return Invocation(
-        handler=SERVE, arguments=SimpleNamespace(http=http, no_token=False), flags=given
-    )
+    return Invocation(handler=SERVE, arguments={"http": http, "no_token": False}, flags=given)

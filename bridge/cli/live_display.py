@@ -9,29 +9,19 @@ open, no output is written; it waits.
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
-import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import (
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import BinaryIO, TextIO
 
 import anyio
 import anyio.to_thread
-from rich.cells import cell_len
-from rich.text import Text
 
 from bridge.callers.progress import RunProgress, told
+from bridge.cli.status import StatusLine, hidden
 from bridge.cli.terminal import Terminal
 from bridge.model import Json
 from bridge.tasks import background_task
@@ -42,7 +32,9 @@ MAX_QUEUED_BYTES = 32 * 1024 * 1024
 question. With more the program waits, and its time limit continues, as with coreutils'
 `timeout`."""
 
-DRAW_SECONDS = 0.2
+SHORT_SECONDS = 0.6  # A shorter run has no status line.
+
+_BAR = 20  # Columns.
 
 MAX_NOTE = 120  # Characters of a server's progress message.
 
@@ -60,7 +52,7 @@ class LiveTerminal(Terminal):
 
     Args:
         reader, writer: Where questions are answered and asked.
-        screen: Draws the status line; None for no line.
+        shows: Whether to draw a status line.
         out, err: Destinations of the program's streams.
         drawn: Whether the terminal supports attributes, which mark the bridge's own lines.
     """
@@ -70,14 +62,17 @@ class LiveTerminal(Terminal):
         reader: TextIO,
         writer: TextIO,
         *,
-        screen: Screen | None,
+        shows: bool,
         out: BinaryIO,
         err: BinaryIO,
         drawn: bool = True,
     ) -> None:
         super().__init__(reader, writer, drawn=drawn)
         self.run_progress: RunProgress | None = None
-        self._screen = screen
+        self._line = StatusLine(writer, self._status) if shows else None
+        self._started = 0.0
+        self._at_line_start = True
+        self._note = ""
         self._streams = {"stdout": out, "stderr": err}
         self._decoders = {
             name: VisibleDecoder() for name, stream in self._streams.items() if stream.isatty()
@@ -90,13 +85,18 @@ class LiveTerminal(Terminal):
     @property
     def wants_progress(self) -> bool:
         """Whether there is a status line to show progress in."""
-        return self._screen is not None
+        return self._line is not None
 
     def follow(self, run_progress: RunProgress) -> None:
         """Show this run's progress from now on."""
-        self.run_progress = run_progress
-        if self._screen is not None:
-            self._screen.follow(run_progress)
+        self.run_progress, self._started, self._note = run_progress, monotonic(), ""
+
+    def _status(self) -> str:
+        """Return the status line; empty if a run is short, or the output's last line not whole."""
+        seconds = monotonic() - self._started
+        if self.run_progress is None or not self._at_line_start or seconds < SHORT_SECONDS:
+            return ""
+        return status_text(self.run_progress, seconds, self._note)
 
     async def wrote(self, stream: str, data: bytes) -> None:
         """Queue output; wait while the queue is full."""
@@ -108,8 +108,7 @@ class LiveTerminal(Terminal):
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Show a server's progress message in the status line."""
-        if self._screen is not None:
-            self._screen.note = told(message, MAX_NOTE)
+        self._note = told(message, MAX_NOTE)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask, after all output until now has been written and without a status line.
@@ -124,7 +123,7 @@ class LiveTerminal(Terminal):
             self._notify()
             await pause.reached.wait()
         try:
-            with self._hidden():
+            with hidden():
                 return await super().elicit(params)
         finally:
             pause.over.set()
@@ -137,9 +136,8 @@ class LiveTerminal(Terminal):
             OSError: The output's reader has closed it.
         """
         async with AsyncExitStack() as stack:
-            if self._screen is not None:
-                stack.enter_context(self._screen.erased_for_logs())
-                await stack.enter_async_context(background_task(self._screen.run))
+            if self._line is not None:
+                stack.enter_context(self._line)
             await stack.enter_async_context(background_task(self._write))
             self._writing = True
             try:
@@ -190,127 +188,16 @@ class LiveTerminal(Terminal):
                 _write_flushed(self._streams[name], data)
                 continue
             shown = decoder.decode(data).encode("utf-8", "backslashreplace")
-            with self._hidden():
+            with hidden():
                 _write_flushed(self._streams[name], shown)
-                if self._screen is not None:
-                    self._screen.wrote(shown)
-
-    def _hidden(self) -> AbstractContextManager[None]:
-        """Return a context in which no status line is drawn."""
-        return nullcontext() if self._screen is None else self._screen.hidden()
+                if shown:
+                    # A program's own bar ends with a return, and must not be overwritten.
+                    self._at_line_start = shown.endswith(b"\n")
 
 
 def _write_flushed(stream: BinaryIO, data: bytes) -> None:
     stream.write(data)
     stream.flush()
-
-
-class Screen:
-    """The status line of a terminal, which several threads may use.
-
-    Args:
-        writer: The terminal.
-        columns: Returns its current width.
-        now: Returns a monotonic time in seconds.
-
-    Attributes:
-        note: A server's progress message.
-    """
-
-    def __init__(
-        self, writer: TextIO, columns: Callable[[], int], now: Callable[[], float] = monotonic
-    ) -> None:
-        self._writer = writer
-        self._columns = columns
-        self._now = now
-        self._run_progress: RunProgress | None = None
-        self._started = 0.0
-        self._drawn = ""
-        self._hidden = 0
-        self._at_line_start = True
-        self._changing = threading.RLock()
-        self.note = ""
-
-    def follow(self, run_progress: RunProgress) -> None:
-        """Draw this run's progress from now on."""
-        self._run_progress = run_progress
-        self._started = self._now()
-        self.note = ""
-
-    def wrote(self, data: bytes) -> None:
-        """Note the output written to the terminal, to know whether its last line is whole."""
-        if data:
-            # A program's own bar ends with a carriage return, and must not be overwritten.
-            self._at_line_start = data.endswith(b"\n")
-
-    @contextmanager
-    def hidden(self) -> Iterator[None]:
-        """Draw nothing while this is open."""
-        with self._changing:
-            self._erase()
-            self._hidden += 1
-        try:
-            yield
-        finally:
-            with self._changing:
-                self._hidden -= 1
-
-    @contextmanager
-    def erased_for_logs(self) -> Iterator[None]:
-        """Erase the line before each log record while this is open."""
-        handlers = tuple(logging.getLogger().handlers)
-        for handler in handlers:
-            handler.addFilter(self._before_log)
-        try:
-            yield
-        finally:
-            for handler in handlers:
-                handler.removeFilter(self._before_log)
-
-    def _before_log(self, _: logging.LogRecord) -> bool:
-        with self._changing:
-            self._erase()
-        return True
-
-    async def run(self) -> None:
-        """Draw the line periodically, until cancelled."""
-        try:
-            while True:
-                await anyio.sleep(DRAW_SECONDS)
-                # A stopped terminal (Ctrl-S) blocks writes.
-                await anyio.to_thread.run_sync(self.draw, abandon_on_cancel=True)
-        finally:
-            with self.hidden():
-                self._run_progress = None
-
-    def draw(self) -> None:
-        """Draw the line, unless it is hidden, too early, or the output's last line is not whole."""
-        with self._changing:
-            run_progress = self._run_progress
-            if run_progress is None or self._hidden or not self._at_line_start:
-                return
-            seconds = self._now() - self._started
-            if seconds < 0.6:  # Short runs have no status line.
-                return
-            line = status_line(run_progress, seconds, self._columns() - 1, self.note)
-            encoding = self._writer.encoding or "utf-8"
-            line = line.encode(encoding, "replace").decode(encoding)
-            if line == self._drawn:
-                return
-            self._erase()
-            self._writer.write(line)
-            self._writer.flush()
-            self._drawn = line
-
-    def _erase(self) -> None:
-        if not self._drawn:
-            return
-        # A terminal that was made narrower has wrapped the line.
-        above = (cell_len(self._drawn) - 1) // max(1, self._columns())
-        up = f"\x1b[{above}A" if above > 0 else ""
-        self._drawn = ""
-        self._writer.write(up + "\r\x1b[J")
-        self._writer.flush()
 
 
 def live_terminal(reader: TextIO, writer: TextIO, *, drawn: bool) -> LiveTerminal:
@@ -319,44 +206,24 @@ def live_terminal(reader: TextIO, writer: TextIO, *, drawn: bool) -> LiveTermina
     Args:
         drawn: Whether the terminal can draw; without a terminal no line is drawn.
     """
-    screen = None
-    if drawn and writer.isatty():
-        descriptor = writer.fileno()
-        screen = Screen(writer, lambda: _terminal_columns(descriptor))
+    out, err = sys.stdout.buffer, sys.stderr.buffer
     return LiveTerminal(
-        reader, writer, screen=screen, out=sys.stdout.buffer, err=sys.stderr.buffer, drawn=drawn
+        reader, writer, shows=drawn and writer.isatty(), out=out, err=err, drawn=drawn
     )
 
 
-def _terminal_columns(descriptor: int) -> int:
-    try:
-        # Read each time, since windows are resized; some terminals do not know their size.
-        return os.get_terminal_size(descriptor).columns or 80
-    except OSError:
-        return 80
-
-
-def status_line(run_progress: RunProgress, seconds: float, width: int, note: str = "") -> str:
+def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> str:
     """Return the status line: a bar if the program reports its progress, the time, the calls. Pure.
 
     Args:
-        width: Most columns of the line.
         note: A server's progress message.
     """
-    if width < 20:
-        return ""
-    parts = [_time(seconds), run_progress.own_text(), run_progress.call_text(), note]
+    whole = int(seconds)
+    time = f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
+    parts = [time, run_progress.own_text(), run_progress.call_text(), note]
     text = " · ".join(part for part in parts if part)
     share = run_progress.share
     if share is not None:
-        size = min(20, width // 3)
-        full = round(share * size)
-        text = f"[{'#' * full}{'-' * (size - full)}] {int(share * 100):3d}% {text}"
-    line = Text(text)
-    line.truncate(width, overflow="ellipsis")
-    return line.plain
-
-
-def _time(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
+        full = round(share * _BAR)
+        text = f"{'━' * full}{'╌' * (_BAR - full)} {int(share * 100):3d}% {text}"
+    return text

@@ -5,26 +5,42 @@ from __future__ import annotations
 import sys
 import threading
 import webbrowser
-from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated
 
+from bridge.cli.engine import open_engine
+from bridge.cli.options import Server, flag, opt
 from bridge.cli.output import visible, write_err, write_out
 from bridge.errors import UsageError
 from bridge.model import ServerSpec
-from bridge.runs import open_engine
 from bridge.settings import Settings
-from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import log_in, log_out
 from bridge.upstream.token_store import TokenStore
 
-WAIT_SECONDS = 300.0  # Seconds for a person to log in, by default.
-LONGEST_SECONDS = 3600.0  # That may be asked for.
+if TYPE_CHECKING:
+    from bridge.upstream.oauth_callback import Callback
+
+LONGEST_SECONDS = 3600.0  # For a person to log in.
 
 
-async def login(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Log in to a server and keep the tokens."""
-    seconds = _seconds(arguments.timeout)
-    spec = await _spec(arguments.server, settings, connecting=True)
-    opens = not arguments.no_browser and _has_browser(settings)
+async def login(
+    settings: Settings,
+    *,
+    server: Server,
+    no_browser: Annotated[bool, flag("--no-browser", "only print the address")] = False,
+    timeout: Annotated[float, opt("SECONDS", "how long to wait for you")] = 300.0,
+) -> int:
+    """Log in to a remote server.
+
+    Examples:
+        login linear
+    """
+    if not 1 <= timeout <= LONGEST_SECONDS:
+        message = f"--timeout must be from 1 to {LONGEST_SECONDS:g} seconds, not {timeout:g}."
+        raise UsageError(message)
+    # Imported here: they import the MCP SDK, without which help does.
+    from bridge.upstream.oauth_login import log_in
+
+    spec = await _spec(server, settings, connecting=True)
+    opens = not no_browser and _has_browser(settings)
 
     async def show(url: str, callback: Callback) -> None:
         what = "Open this address in a browser"
@@ -34,14 +50,14 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
             what = "A browser opens this address. If none does, open it yourself"
         write_err(
             f"{what}:\n\n{visible(url)}\n\n"
-            f"Waiting for {seconds:g} s. The browser comes back to port {callback.port} of this "
+            f"Waiting for {timeout:g} s. The browser comes back to port {callback.port} of this "
             "machine; if it runs elsewhere, forward that port first.\n"
         )
         if opens:
             # In a thread that is not awaited: some browsers return late.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    done = await log_in(spec, TokenStore(settings.state_dir / "logins"), show, seconds=seconds)
+    done = await log_in(spec, TokenStore(settings.state_dir / "logins"), show, seconds=timeout)
     granted = f" ({visible(done.scope)})" if done.scope else ""
     write_out(f"Logged in to {visible(repr(spec.name))}{granted}.\n")
     if done.end:
@@ -56,8 +72,11 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
     return 0
 
 
-async def logout(arguments: SimpleNamespace, settings: Settings) -> int:
-    spec = await _spec(arguments.server, settings)
+async def logout(settings: Settings, *, server: Server) -> int:
+    """Remove the login to a server."""
+    from bridge.upstream.oauth_login import log_out
+
+    spec = await _spec(server, settings)
     removed, revoked = await log_out(spec, TokenStore(settings.state_dir / "logins"))
     name = visible(repr(spec.name))
     if not removed:
@@ -76,17 +95,6 @@ async def _spec(server: str, settings: Settings, *, connecting: bool = False) ->
             # A person at a terminal agrees to the server as it is defined now.
             await engine.gate.starts.start(spec, asked_for=True)
         return spec
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        seconds = WAIT_SECONDS if text is None else float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds <= LONGEST_SECONDS:
-        msg = f"--timeout takes a number of seconds from 1 to {LONGEST_SECONDS:g}, not {text!r}."
-        raise UsageError(msg)
-    return seconds
 
 
 def _has_browser(settings: Settings) -> bool:

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from bridge.cli.line import PROGRAM, SERVE, Invocation, simple_invocation, with_default
-from bridge.cli.output import RepeatedLines, VisibleFormatter, visible, write_err, write_prose
+from bridge.cli.output import (
+    RepeatedLines,
+    TerminalHandler,
+    VisibleFormatter,
+    visible,
+    write_err,
+    write_prose,
+)
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
@@ -72,26 +79,30 @@ def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)
         prepare_state(settings)
-        if invocation.handler == SERVE and not invocation.arguments.http:
-            invocation.arguments.greeting = _greeted(settings)
-        return _command(invocation.handler), settings
+        given = dict(invocation.arguments)
+        if _is_stdio(invocation):
+            given["greeting"] = _greeted(settings)
+        return partial(_command(invocation.handler), **given), settings
     except SettingsError as error:
         handler = _run_despite_mistake(invocation)
         if not handler:
             raise
         write_err(f"{PROGRAM}: {visible(str(error))}\n")
-        return partial(_command(handler), error), defaults()
+        return partial(_command(handler), error, **invocation.arguments), defaults()
 
 
 def _run_despite_mistake(invocation: Invocation) -> str:
     """Return what a command does though the settings have a mistake; empty for nothing."""
     if invocation.handler == "doctor:doctor":
         return "doctor:doctor_mistake"
-    over_stdio = invocation.handler == SERVE and not invocation.arguments.http
-    if over_stdio and sys.stdin is not None and not sys.stdin.isatty():
+    if _is_stdio(invocation) and sys.stdin is not None and not sys.stdin.isatty():
         # An MCP client, which does not show stderr.
         return "serve:serve_mistake"
     return ""
+
+
+def _is_stdio(invocation: Invocation) -> bool:
+    return invocation.handler == SERVE and not invocation.arguments["http"]
 
 
 def _is_broken_pipe(group: BaseExceptionGroup[BaseException]) -> bool:
@@ -111,12 +122,15 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
     """Run the command; a signal to end cancels it, so that everything it holds is released."""
     status = INTERRUPTED
     received: list[int] = []
+    ending = None
+    if invocation.handler == SERVE and not _is_stdio(invocation):
+        ending = anyio.Event()
+        command = partial(command, ending=ending)
 
     async def watch(scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             async for number in signals:
                 received.append(number)
-                ending = getattr(invocation.arguments, "ending", None)
                 if number == signal.SIGTERM and ending is not None and not ending.is_set():
                     # What serves HTTP lets its runs end first; a second signal does not wait.
                     ending.set()
@@ -127,7 +141,7 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch, tasks.cancel_scope)
         try:
-            status = await command(invocation.arguments, settings)
+            status = await command(settings)
         except BridgeError as error:
             # Raised through the task group it would arrive wrapped.
             failure = error
@@ -191,7 +205,7 @@ def _set_up_logging(settings: Settings, *, serving: bool) -> None:
     line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     if not serving and level == "WARNING":
         line = "%(level)s: %(message)s"
-    handler = logging.StreamHandler(sys.stderr)
+    handler = TerminalHandler(sys.stderr)
     handler.setFormatter(VisibleFormatter(line))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])

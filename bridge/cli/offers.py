@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 from bridge.cli.image import build_image
 from bridge.cli.line import PROGRAM
@@ -53,9 +52,8 @@ async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
     if not engine or settings.image or any(probe.ok for probe in probes):
         return done
     if await person.confirm(f"Build the runtime image on {engine}, in one to three minutes?"):
-        asked = SimpleNamespace(flavour="slim", packages=(), offline=False, fresh=False, json=False)
         try:
-            await build_image(asked, replace(settings, runtime=engine))
+            await build_image(replace(settings, runtime=engine))
             done = True
         except BridgeError as error:
             write_err(visible(f"{error}\n"))

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from bridge import text as texts
+from bridge.cli.status import hidden
+from bridge.cli.status import is_drawn as is_drawn
 from bridge.model import Json
 
 visible = texts.visible
@@ -88,16 +90,19 @@ def write_json(value: Json, *, indent: int | None = None) -> None:
 
 def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Write rows in columns to stdout: as wide as its terminal, or one on each line of a pipe."""
-    sys.stdout.write(_encodable(sys.stdout, table(headings, rows)))
-    sys.stdout.flush()
+    text = table(headings, rows)
+    with hidden():
+        sys.stdout.write(_encodable(sys.stdout, text))
+        sys.stdout.flush()
 
 
 def _write(stream: TextIO, text: str) -> None:
     if stream.isatty():
         # A return begins a new line, so that nothing is written over what stands there.
         text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
-    stream.write(_encodable(stream, text))
-    stream.flush()
+    with hidden():
+        stream.write(_encodable(stream, text))
+        stream.flush()
 
 
 def _encodable(stream: TextIO, text: str) -> str:
@@ -113,6 +118,14 @@ class VisibleFormatter(logging.Formatter):
         """Return the record's text with nothing in it that a terminal obeys."""
         record.level = record.levelname.lower()
         return visible(super().format(record))
+
+
+class TerminalHandler(logging.StreamHandler[TextIO]):
+    """Writes log records above the status line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with hidden():
+            super().emit(record)
 
 
 class _HeldLogs(logging.Filter):
@@ -192,12 +205,6 @@ class RepeatedLines(logging.Filter):
         if text != message:
             record.msg, record.args = text, None
         return True
-
-
-def is_drawn(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal on which bars and colours may be drawn."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
-    return stream.isatty() and not plain
 
 
 def terminal_width() -> int | None:

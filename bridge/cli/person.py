@@ -13,6 +13,7 @@ from typing import TextIO
 import anyio
 
 from bridge.cli.output import visible, write_err_line
+from bridge.cli.status import hidden
 from bridge.errors import UsageError
 
 MAX_TRIES = 5  # Answers to one question before it counts as not answered.
@@ -60,8 +61,9 @@ class Person:
         self._writer.flush()
 
     def write(self, text: str) -> None:
-        self._writer.write(visible(text))
-        self._writer.flush()
+        with hidden():
+            self._writer.write(visible(text))
+            self._writer.flush()
 
     async def ask(self, prompt: str) -> str | None:
         """Show a prompt and return the line that is typed after it.
@@ -73,12 +75,13 @@ class Person:
         try:
             if not await self._drop_typed():
                 return None
-            self.write(prompt)
-            try:
-                line = await self._line()
-            except anyio.get_cancelled_exc_class():
-                self.write("\n")
-                raise
+            with hidden():
+                self.write(prompt)
+                try:
+                    line = await self._line()
+                except anyio.get_cancelled_exc_class():
+                    self.write("\n")
+                    raise
             if line is None:
                 self.write("\n")
             # Input after the answer is not left for the terminal's next reader.

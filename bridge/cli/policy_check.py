@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated
 
 from bridge.catalog.program.expected_calls import (
     GET_PROMPT,
@@ -17,16 +17,15 @@ from bridge.catalog.program.expected_calls import (
 from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
+from bridge.cli.engine import open_engine
+from bridge.cli.options import AsJson, Code, arg
 from bridge.cli.output import visible, write_err, write_json, write_out
-from bridge.cli.run import read_program
 from bridge.errors import BridgeError, UsageError
 from bridge.gate.decision import UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow
 from bridge.gate.forecast import Outlook, flow_decision, outlook
 from bridge.gate.policy import Policy
 from bridge.model import Effect, Json
-from bridge.runs import Engine, open_engine
-from bridge.runs.reading import read
 from bridge.settings import Settings
 from bridge.settings.globs import matcher
 from bridge.settings.policy import PolicySpec
@@ -38,6 +37,9 @@ MAX_IDLE = 20  # Parts of a policy that are about no server, and named.
 NO_POLICY = (
     "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
 )
+
+if TYPE_CHECKING:
+    from bridge.runs import Engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,29 +56,41 @@ class _CallOutlook:
         return strictest(self.outlook.decision, self.flow)
 
 
-async def check(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Check the policy file, or show what it decides about a program's calls.
+async def check(
+    settings: Settings,
+    *,
+    file: Annotated[str | None, arg("FILE", "a program, or - for stdin")] = None,
+    code: Code = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check the policy, and the calls of a program.
 
-    The file parses: that was checked when the settings were loaded.
+    Without a program it checks the policy file alone. With one it shows the decision on each call
+    that it finds in the program's text. The exit status is 1 if one of them would be denied.
+
+    Examples:
+        policy check report.py
     """
-    code = _program(arguments)
+    code = _program(file, code)
     if code is None and not settings.policy.present:
-        _say_fine(settings, as_json=arguments.json)
+        _say_fine(settings, as_json=as_json)
         return 0
     async with open_engine(settings) as engine:
         if code is None:
-            _say_fine(settings, as_json=arguments.json, servers=engine.servers.names())
+            _say_fine(settings, as_json=as_json, servers=engine.servers.names())
             return 0
-        return await _check_program(engine, code, as_json=arguments.json)
+        return await _check_program(engine, code, as_json=as_json)
 
 
-def _program(arguments: SimpleNamespace) -> str | None:
-    if arguments.code is not None:
-        if arguments.file is not None:
-            raise UsageError("Give the program as FILE or with -c, not both.")
-        found: str = arguments.code
-        return found
-    return None if arguments.file is None else read_program(arguments.file)
+def _program(file: str | None, code: str | None) -> str | None:
+    if code is not None and file is not None:
+        raise UsageError("Give the program as FILE or with -c, not both.")
+    if file is None:
+        return code
+    # Imported here, as the next: with the engine.
+    from bridge.cli.run import read_program
+
+    return read_program(file)
 
 
 def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ()) -> None:
@@ -124,6 +138,8 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
+    from bridge.runs.reading import read
+
     servers = engine.servers
     reading = await read(code, NameTable(servers.inventory.entries()), "off")
     if isinstance(reading.survey, Unread):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated
 
+from bridge.cli.engine import open_engine
+from bridge.cli.options import AsJson, Server, arg
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import UsageError
 from bridge.gate.decision import CHANGED, CallFacts, Decision, strictest
@@ -15,11 +17,13 @@ from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE
 from bridge.gate.policy import OPEN, Policy, Step
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Json, Tool, short_digest
-from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, store_of
 from bridge.settings.globs import any_matcher, literal
 from bridge.settings.policy import FlowRule
 from bridge.settings.policy_edit import rule_for, toml_value
+
+if TYPE_CHECKING:
+    from bridge.runs import Engine
 
 MAX_RULES = 20
 """Rules shown that did not match; with more, those that are about other tools are left out."""
@@ -47,25 +51,37 @@ class _Explanation:
     known: bool
 
 
-async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Explain what is decided on a call, by which rule, and how to have it otherwise.
+async def explain(
+    settings: Settings,
+    *,
+    server: Server,
+    tool: Annotated[str, arg("TOOL", "its name or alias")],
+    arguments: Annotated[list[str] | None, arg("ARGS", "a JSON object, or KEY=VALUE words")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Explain the decision on one call.
+
+    Shows the rule that decides, and the lines of config.toml that would change the decision.
+
+    Examples:
+        policy explain github create_issue repo=o/r
 
     Raises:
         UsageError: There is no such server or tool, or the arguments are no JSON object.
     """
-    given = _given(arguments.given or ())
+    given = _given(arguments or ())
     async with open_engine(settings) as engine:
-        server = engine.servers.resolve(arguments.server)
-        spec = engine.servers.pool.spec(server)
+        name = engine.servers.resolve(server)
+        spec = engine.servers.pool.spec(name)
         start = engine.gate.starts.decide(spec)
-        requested = arguments.tool in (READ_RESOURCE, GET_PROMPT)
-        definition = None if requested else await _definition(engine, server, arguments.tool)
+        requested = tool in (READ_RESOURCE, GET_PROMPT)
+        definition = None if requested else await _definition(engine, name, tool)
         policy = engine.gate.policy()
     found = _explain(
         policy,
         CallFacts(
-            server=server,
-            tool=definition.name if definition is not None else arguments.tool,
+            server=name,
+            tool=definition.name if definition is not None else tool,
             arguments=given,
             definition=definition,
             server_definition=spec.definition,
@@ -74,7 +90,7 @@ async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
         Pins(store_of(settings), policy.pins_fully),
         start,
     )
-    if arguments.json:
+    if as_json:
         write_json(_document(found), indent=2)
     else:
         write_out(visible("\n".join(_lines(found)) + "\n"))

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from typing import Annotated
 
 import anyio.to_thread
 
 from bridge.catalog.policy_proposal import propose
+from bridge.cli.engine import open_engine
+from bridge.cli.options import flag
 from bridge.cli.output import visible, write_err, write_out
 from bridge.errors import UsageError
 from bridge.model import Tool
-from bridge.runs import open_engine
 from bridge.settings import Settings
 from bridge.settings.policy_edit import append_policy
 
 
-async def init(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Write a policy into the settings file, or print it.
+async def init(
+    settings: Settings,
+    *,
+    printed: Annotated[bool, flag("--print", "print it, and write nothing")] = False,
+) -> int:
+    """Create a policy for your servers.
+
+    Asks the servers for their tools, and adds a policy to config.toml.
+
+    Examples:
+        policy init --print
 
     Raises:
         UsageError: The file has a policy.
         SettingsError: The file cannot be written.
     """
     path = settings.policy.path
-    if not arguments.print and settings.policy.present:
+    if not printed and settings.policy.present:
         message = f"{path} has a policy already, which is not changed."
         raise UsageError(message, remedy="`policy init --print` prints a new one to take from.")
     text = await _proposal(settings)
-    if arguments.print or path is None:
+    if printed or path is None:
         write_out(text)
         return 0
     await anyio.to_thread.run_sync(append_policy, path, text)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import get_args
 
 import anyio
 import anyio.to_thread
 
-from bridge.cli.live_display import DRAW_SECONDS, LiveTerminal, live_terminal
+from bridge.cli.live_display import LiveTerminal, live_terminal
 from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
+from bridge.cli.status import DRAW_SECONDS
 from bridge.cli.terminal import Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
@@ -47,25 +47,37 @@ CLIENT = "cli"  # The client's name in the record of these runs.
 TIMED_OUT = 124  # What coreutils' `timeout` exits with.
 
 
-async def run(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Run a program; its stdout, stderr and exit status become the command's own."""
+async def run_program(
+    settings: Settings,
+    make_request: Callable[[], RunRequest],
+    *,
+    out: str | None = None,
+    force: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Run a program; its stdout, stderr and exit status become the command's own.
+
+    Args:
+        make_request: Returns the request; its errors are reported as JSON, too.
+    """
     try:
-        request = request_of(arguments)
-        out = None if arguments.out is None else check_out(arguments.out)
+        request = make_request()
+        directory = None if out is None else check_out(out)
         # There is no next run to keep a sandbox ready for.
         async with open_engine(dataclasses.replace(settings, warm=0), patient=True) as engine:
-            result = await _run_live(engine, request, settings, scripted=arguments.json)
-            problems = await _write_outputs(engine, request, result, out, force=arguments.force)
+            result = await _run_live(engine, request, settings, scripted=as_json)
+            problems = await _write_outputs(engine, request, result, directory, force=force)
     except BridgeError as error:
-        if not arguments.json:
+        if not as_json:
             raise
         write_json(structured(failed_run(error)))
         return error.exit_status
-    if arguments.json:
+    if as_json:
         write_json(_document(result))
     else:
-        printed = _is_live(request, arguments.json)
-        show(result, terminal=sys.stderr.isatty(), printed=printed, out=None if problems else out)
+        printed = _is_live(request, as_json)
+        written = None if problems else directory
+        show(result, terminal=sys.stderr.isatty(), printed=printed, out=written)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
@@ -253,45 +265,58 @@ def show(
             write_err(f"-- {receipt_line(result, conversation=False)}\n")
 
 
-def request_of(arguments: SimpleNamespace) -> RunRequest:
-    argv = list(arguments.argv or ())
-    file = arguments.file
-    if arguments.code is not None:
-        # argparse cannot know that with -c there is no FILE, and gave it the first ARG.
-        if file is not None:
-            argv.insert(0, file)
-        code = arguments.code
-    elif file is None and arguments.session is not None and arguments.end_session:
+def request_of(
+    *,
+    file: str | None = None,
+    argv: Sequence[str] | None = None,
+    code: str | None = None,
+    servers: str | None = None,
+    timeout: float | None = None,
+    plan: bool = False,
+    files: Sequence[str] | None = None,
+    packages: Sequence[str] | None = None,
+    session: str | None = None,
+    end_session: bool = False,
+) -> RunRequest:
+    """Return the request that the words of `run` mean.
+
+    Raises:
+        UsageError: There is no program, or a file of it cannot be read.
+    """
+    words, name = list(argv or ()), ""
+    if code is not None:
+        # typer cannot know that with -c there is no FILE, and gave it the first ARG.
+        words = words if file is None else [file, *words]
+    elif file is None and session is not None and end_session:
         code = ""
-    elif arguments.end_session and arguments.session is None:
+    elif end_session and session is None:
         raise UsageError("--end-session needs --session NAME: the session to end.")
     elif file is None:
         raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
-        code = read_program(file)
-    servers = None
-    if arguments.servers is not None:
-        servers = tuple(name.strip() for name in arguments.servers.split(",") if name.strip())
-    session, ends = parse_session(
-        {"session": arguments.session, "end_session": arguments.end_session}
-    )
+        code, name = read_program(file), "" if file == "-" else Path(file).name
+    kept, ends = parse_session({"session": session, "end_session": end_session})
     return RunRequest(
         code=code,
-        session=session,
+        session=kept,
         end_session=ends,
-        packages=parse_packages(arguments.packages),
-        servers=servers,
-        timeout=arguments.timeout,
-        argv=tuple(argv),
-        name=Path(file).name if arguments.code is None and file not in (None, "-") else "",
+        packages=parse_packages(packages),
+        servers=None if servers is None else _names(servers),
+        timeout=timeout,
+        argv=tuple(words),
+        name=name,
         principal=TERMINAL,
         # Sessions of the terminal's are no other caller's.
         owner=TERMINAL,
         client=CLIENT,
-        mode="plan" if arguments.plan else "run",
-        files=read_files(arguments.files or ()),
+        mode="plan" if plan else "run",
+        files=read_files(files or ()),
         ends_bridge=True,
     )
+
+
+def _names(listed: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
 def read_program(file: str) -> str:

@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import anyio
 
@@ -17,6 +16,7 @@ from bridge.errors import BridgeError, UsageError
 from bridge.runs import Engine, open_engine
 from bridge.sandbox.selection import select_present
 from bridge.server.app import error_server
+from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
 from bridge.servers.config_watch import ConfigWatcher, watch_plan
 from bridge.servers.configuration import context_for
@@ -46,11 +46,22 @@ def _watching(engine: Engine, context: DiscoveryContext) -> ConfigWatcher:
     return ConfigWatcher(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
 
 
-async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Serve until the client closes stdin, or over HTTP until a signal."""
-    address = parse_address(arguments.http) if arguments.http else None
+async def serve(
+    settings: Settings,
+    *,
+    http: str | None = None,
+    no_token: bool = False,
+    greeting: Greeting = NO_GREETING,
+    ending: anyio.Event | None = None,
+) -> int:
+    """Serve until the client closes stdin, or over HTTP until a signal.
+
+    Args:
+        greeting: The answered `initialize` of a client on stdio.
+        ending: Set when a bridge that serves HTTP is told to end.
+    """
+    address = parse_address(http) if http else None
     if address is not None:
-        arguments.ending = anyio.Event()
         settings = replace(settings, replica=settings.replica or _machine())
     context = context_for(settings, str(Path.cwd()), sys.platform)
     # Hundreds of servers take a while to read, which the answer to `initialize` need not wait for.
@@ -62,17 +73,17 @@ async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
                 raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
             if sys.stdin.isatty():
                 print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
-            await serve_stdio(engine, arguments.greeting)
+            await serve_stdio(engine, greeting)
         else:
             host, port = address
             told = partial(_announce, host)
             # The mode of a Unix socket says who may connect.
-            token = "" if arguments.no_token or "/" in host else http_token(settings)
-            await serve_http(engine, host, port, told, arguments.ending, token)
+            token = "" if no_token or "/" in host else http_token(settings)
+            await serve_http(engine, host, port, told, ending or anyio.Event(), token)
     return 0
 
 
-async def serve_mistake(error: BridgeError, arguments: SimpleNamespace, settings: Settings) -> int:
+async def serve_mistake(error: BridgeError, settings: Settings, **_: object) -> int:
     """Answer every request with the mistake in the settings, until the client closes stdin."""
     await serve_on_stdio(error_server(error))
     return error.exit_status

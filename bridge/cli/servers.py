@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from bridge.cli.checks import check
+from bridge.cli.engine import open_engine
+from bridge.cli.options import AsJson, flag
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -22,27 +22,46 @@ from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.errors import SettingsError
 from bridge.gate.question import because
 from bridge.model import ServerSpec, Source
-from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, home
+
+if TYPE_CHECKING:
+    from bridge.runs import Engine
 
 MAX_REASON_CHARS = 160  # Of a reason, below the table.
 
 _HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 
 
-async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
-    """List every server: name, where it was found, transport, state, why it was skipped."""
+async def servers(
+    settings: Settings,
+    *,
+    check: Annotated[
+        bool, flag("--check", "start each server, and measure its tools", "--start")
+    ] = False,
+    as_json: AsJson = False,
+) -> int:
+    """List or approve servers.
+
+    The list has each server's name, transport, state, and the file that defines it.
+
+    Examples:
+        servers --check
+        servers approve github
+    """
     async with open_engine(settings) as engine:
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
         to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
         to_mend += [f"warning: {text}" for text in unused_tables(engine, settings)]
-        if arguments.check and engine.servers.names():
+        if check and engine.servers.names():
             for text in to_mend:
                 write_err_line(text)
-            return await check(engine, as_json=arguments.json)
+            # Imported here: it counts tokens of the bridge's own tools, which imports its server.
+            from bridge.cli.checks import check_servers
+
+            return await check_servers(engine, as_json=as_json)
         rows = _rows(engine)
-    if arguments.json:
+    if as_json:
         write_json(rows, indent=2)
     elif not rows:
         write_err(none_found(settings))

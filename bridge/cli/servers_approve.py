@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Annotated
 
 import anyio.to_thread
 
+from bridge.cli.options import arg
 from bridge.cli.output import write_err_line
 from bridge.cli.person import Person
 from bridge.discovery.consents import ConsentError
@@ -34,9 +35,19 @@ from bridge.text import counted
 _COMMAND = "servers approve"
 
 
-async def approve(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Approve servers that were shown; see `approve_of`."""
-    return await approve_of(arguments.names or (), settings, Person(sys.stdin, sys.stderr))
+async def approve(
+    settings: Settings,
+    *,
+    names: Annotated[
+        list[str] | None, arg("NAME[@DIGEST]", "shown, and you are asked; or by digest")
+    ] = None,
+) -> int:
+    """Approve a project's server, or a changed one.
+
+    Examples:
+        servers approve github
+    """
+    return await approve_of(names or (), settings, Person(sys.stdin, sys.stderr))
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:

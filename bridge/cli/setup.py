@@ -8,36 +8,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Annotated
 
 import anyio
 import anyio.to_thread
 
-from bridge.cli.checks import check as check_servers
 from bridge.cli.doctor import NEXT
+from bridge.cli.engine import open_engine
 from bridge.cli.install import (
     NO_CLIENT,
-    RESTART,
-    ask_network,
-    carry_out,
-    check,
     clients_of,
+    install,
     nothing_written,
     plan,
 )
 from bridge.cli.moving import ALL, with_moves
 from bridge.cli.offers import offer
+from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import MAX_TRIES, Person
 from bridge.clients.entry import own_entry
 from bridge.clients.install import standings
-from bridge.clients.own_commands import Planned
-from bridge.clients.writers import Machine, Target, detected, machine_of, writer_for
+from bridge.clients.writers import Machine, Scope, Target, detected, machine_of, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError, WrongSystemError
 from bridge.model import ServerSpec, Source
-from bridge.runs import open_engine
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.servers.configuration import context_for
@@ -51,60 +48,55 @@ COST_SECONDS = 90.0
 NONE = "none"  # In place of names: no client, or no server.
 
 
-async def setup(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Say what there is, ask what is wanted, show it, and write it.
+async def setup(
+    settings: Settings,
+    *,
+    clients: Annotated[
+        str | None, opt("A,B", "clients to add the bridge to, or all; else asks")
+    ] = None,
+    scope: InScope = "user",
+    move: Annotated[
+        str | None, opt("NAMES", "servers to move behind the bridge: A,B, all or none; else asks")
+    ] = None,
+    skip_cost: Annotated[
+        bool, flag("--skip-cost", "do not start servers to measure their tools")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> int:
+    """Find clients and servers, and install the bridge step by step.
 
-    Returns:
-        1 if a person says no, if no sandbox works, or if a client does not list the bridge.
+    Asks at each step, unless an option answers. Nothing is written before the last question.
+
+    Examples:
+        setup
+        setup --clients all --move all --skip-cost --yes
 
     Raises:
-        UsageError: An answer is missing, and nobody can be asked.
+        UsageError: An answer is missing, and no person can be asked.
     """
     machine = machine_of(context_for(settings, str(Path.cwd()), sys.platform))
-    with nothing_written():
-        planned, probes = await _asked(arguments, settings, machine)
+    person = Person(sys.stdin, sys.stderr) if not yes else None
+    person = person if person is not None and person.attended else None
     status = 1
-    if planned and await carry_out(planned, settings, machine, arguments):
-        status = 0
-        if not arguments.dry_run:
-            status = await check((change for change, _ in planned if change.name), machine)
-            write_err_line(RESTART)
-    works = any(probe.ok for probe in probes) or await _mended(probes, arguments, settings)
+    with nothing_written():
+        found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+        here = detected(machine)
+        _write_found(here, found, machine)
+        if found.servers and not skip_cost:
+            await _show_cost(settings, person)
+        probes = await _show_sandbox(settings)
+        named = await _clients(clients, here, person) if here or clients else ()
+        if named and move is None and person is not None:
+            move = await _ask_move(named, scope, settings, machine, person)
+    if named:
+        given = partial(install, clients=[*named], scope=scope, dry_run=dry_run, yes=yes)
+        status = await given(settings, move=None if move == NONE else move, check=True)
+    else:
+        write_err_line("No changes made." if here else NO_CLIENT)
+    works = any(probe.ok for probe in probes)
+    works = works or await _offer_sandbox(probes, settings, asks=not (dry_run or yes))
     return status if works else 1
-
-
-async def _asked(
-    arguments: SimpleNamespace, settings: Settings, machine: Machine
-) -> tuple[list[Planned], Sequence[Probe]]:
-    """Return the changes that a person or the flags ask for, and how each sandbox is.
-
-    There are none if no client is to get the bridge; that has been said then.
-    """
-    person = Person(sys.stdin, sys.stderr)
-    asks = person.attended and not arguments.yes
-    found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
-    here = detected(machine)
-    _write_found(here, found, machine)
-    await _show_cost(arguments, settings, person if asks else None, found)
-    probes = await _show_sandbox(settings)
-    if not here and arguments.clients is None:
-        write_err_line(NO_CLIENT)
-        return [], probes
-    clients = await _clients(arguments.clients, here, person if asks else None)
-    if not clients:
-        write_err_line("Nothing was changed." if here else NO_CLIENT)
-        return [], probes
-    network = await ask_network(settings, arguments, person)
-    entry = own_entry(settings.environ, network=network)
-    planned = plan(clients, arguments.scope, entry, machine)
-    asked = arguments.move or NONE
-    if arguments.move is None and asks:
-        offered = await with_moves(planned, ALL, settings, machine)
-        movable = [name for change, _ in offered for name in change.moved]
-        asked = ALL if movable and await _wants_move(person, movable) else NONE
-    if asked != NONE:
-        planned = await with_moves(planned, asked, settings, machine)
-    return planned, probes
 
 
 def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
@@ -138,15 +130,14 @@ def _is_in(spec: ServerSpec, target: Target) -> bool:
     return any(_is_from(each, target) for each in (spec.source, *spec.also))
 
 
-async def _show_cost(
-    arguments: SimpleNamespace, settings: Settings, person: Person | None, found: Discovery
-) -> None:
+async def _show_cost(settings: Settings, person: Person | None) -> None:
     """Print what the servers' tools cost a client now, and would cost behind the bridge."""
-    if arguments.skip_cost or not found.servers:
-        return
     question = "Start each server once, to count what its tools cost in every conversation?"
     if person is not None and not await person.confirm(question):
         return
+    # Imported here: it counts the tokens of the bridge's own tools, and imports its server.
+    from bridge.cli.checks import check_servers
+
     with anyio.move_on_after(COST_SECONDS) as scope:
         try:
             async with open_engine(settings) as engine:
@@ -173,10 +164,9 @@ async def _show_sandbox(settings: Settings) -> Sequence[Probe]:
     return probes
 
 
-async def _mended(probes: Sequence[Probe], arguments: SimpleNamespace, settings: Settings) -> bool:
+async def _offer_sandbox(probes: Sequence[Probe], settings: Settings, *, asks: bool) -> bool:
     """Offer what makes a sandbox work, after the clients' files; return whether one works then."""
-    write_err_line("The bridge is of no use before a sandbox works.")
-    asks = not arguments.dry_run and not arguments.yes
+    write_err_line("The bridge can't run programs until a sandbox works.")
     if asks and await offer(probes, settings):
         probes = await probe_all(settings)
     chosen = next((probe.backend for probe in probes if probe.ok), "")
@@ -212,11 +202,18 @@ def _named(text: str, here: Sequence[Target]) -> tuple[str, ...]:
     return tuple(writer_for(word).id for word in words)
 
 
-async def _wants_move(person: Person, moved: Sequence[str]) -> bool:
-    """Return whether the clients' servers are to go behind the bridge."""
-    names = ", ".join(dict.fromkeys(moved))
+async def _ask_move(
+    clients: Sequence[str], scope: Scope, settings: Settings, machine: Machine, person: Person
+) -> str:
+    """Return which of the clients' servers to move behind the bridge."""
+    planned = plan(clients, scope, own_entry(settings.environ), machine)
+    offered = await with_moves(planned, ALL, settings, machine)
+    moved = dict.fromkeys(name for change, _ in offered for name in change.moved)
+    if not moved:
+        return NONE
+    names = ", ".join(moved)
     person.write(
         f"As long as a client starts a server itself, its model gets its tools twice. These can "
         f"move behind the bridge, and come back as they were: {names}\n"
     )
-    return await person.confirm("Move them?")
+    return ALL if await person.confirm("Move them?") else NONE

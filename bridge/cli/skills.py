@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
+from bridge.cli.engine import open_engine
+from bridge.cli.options import AsJson, arg
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.cli.person import LEAST_DIGITS, Person
 from bridge.errors import UnknownSkillError, UsageError
 from bridge.gate.question import visible_lines
-from bridge.runs import Engine, open_engine
 from bridge.settings import Settings
-from bridge.skills.index import unknown
 from bridge.skills.source import Skill
 from bridge.text import counted
+
+if TYPE_CHECKING:
+    from bridge.runs import Engine
 
 _HEADINGS = ("NAME", "VERSION", "STATE", "DESCRIPTION")
 
 
-async def list_skills(arguments: SimpleNamespace, settings: Settings) -> int:
+async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
+    """List skills."""
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
         skills = await shelf.all()
         approved = await shelf.approved()
         found = [_fields(engine, skill, approved) for skill in skills.values()]
-    if arguments.json:
+    if as_json:
         write_json(found, indent=2)
     elif found:
         rows = [
@@ -42,13 +45,18 @@ async def list_skills(arguments: SimpleNamespace, settings: Settings) -> int:
     return 0
 
 
-async def show(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Print a skill's file, and on stderr what else there is to know of it."""
+async def show(
+    settings: Settings,
+    *,
+    name: Annotated[str, arg("NAME", "the skill's name")],
+    as_json: AsJson = False,
+) -> int:
+    """Print a skill."""
     async with open_engine(settings) as engine:
-        skill = await _skill(engine, arguments.name)
+        skill = await _skill(engine, name)
         approved = await engine.skills.shelf.approved()
         fields = _fields(engine, skill, approved)
-    if arguments.json:
+    if as_json:
         write_json({**fields, "source": skill.source}, indent=2)
         return 0
     write_out(_shown(skill))
@@ -61,9 +69,17 @@ async def show(arguments: SimpleNamespace, settings: Settings) -> int:
     return 0
 
 
-async def approve(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Approve skills that were shown; see `approve_of`."""
-    return await approve_of(arguments.names, settings, Person(sys.stdin, sys.stderr))
+async def approve(
+    settings: Settings,
+    *,
+    names: Annotated[list[str], arg("NAME[@DIGEST]", "shown, and you are asked; or by digest")],
+) -> int:
+    """Let programs use skills without asking.
+
+    Examples:
+        skills approve tidy_names
+    """
+    return await approve_of(names, settings, Person(sys.stdin, sys.stderr))
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
@@ -104,12 +120,18 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
     return 1 if refused else 0
 
 
-async def remove(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Remove skills, with the versions that were saved of them."""
+async def remove(
+    settings: Settings,
+    *,
+    names: Annotated[list[str], arg("NAME", "names of skills")],
+) -> int:
+    """Remove skills, with all their versions."""
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
-        for name in arguments.names:
+        for name in names:
             if not await shelf.remove(name):
+                from bridge.skills.index import unknown
+
                 raise UnknownSkillError(unknown(name, await shelf.all()))
             write_err(f"Removed {name}.\n")
     return 0
@@ -118,6 +140,8 @@ async def remove(arguments: SimpleNamespace, settings: Settings) -> int:
 async def _skill(engine: Engine, name: str) -> Skill:
     skills = await engine.skills.shelf.all()
     if name not in skills:
+        from bridge.skills.index import unknown
+
         raise UnknownSkillError(unknown(name, skills))
     return skills[name]
 

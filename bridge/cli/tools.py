@@ -3,63 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.typed_stubs import server_stub, tool_stub
+from bridge.cli.engine import open_engine
+from bridge.cli.options import AsJson, arg, flag, opt
 from bridge.cli.output import terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.servers import none_found
 from bridge.errors import BridgeError, UnknownServerError
-from bridge.runs import Engine, open_engine
 from bridge.servers.project_servers import waiting_line
 from bridge.settings import Settings
+
+if TYPE_CHECKING:
+    from bridge.runs import Engine
 
 SERVER_UNREACHABLE = 4  # The exit status when nothing can be shown because of it.
 
 _INDENT = "    "
 
 
-async def tools(arguments: SimpleNamespace, settings: Settings) -> int:
-    """List or search tools; servers that do not start are named on stderr.
+async def tools(
+    settings: Settings,
+    *,
+    words: Annotated[list[str] | None, arg("QUERY", "words to search for, or SERVER.TOOL")] = None,
+    server: Annotated[str | None, opt("NAME", "only this server's tools")] = None,
+    stub: Annotated[bool, flag("--stub", "as typed Python")] = False,
+    fresh: Annotated[bool, flag("--fresh", "ask the servers again")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """List or search tools across servers.
 
-    Tools are shown as they were listed last; `--fresh` asks every server again.
+    Tools are shown as their servers listed them last; `--fresh` asks every server again.
+
+    Examples:
+        tools 'create issue'
+        tools github.create_issue
     """
-    query = " ".join(arguments.words or ())
+    query = " ".join(words or ())
     async with open_engine(settings) as engine:
         named = _named_tool(engine, query)
         if named is not None:
             names: tuple[str, ...] = (named[0],)
-        elif arguments.server:
-            names = (engine.servers.resolve(arguments.server),)
+        elif server:
+            names = (engine.servers.resolve(server),)
         else:
             names = engine.servers.names()
-        errors = await engine.servers.load_unknown(names, fresh=arguments.fresh, patient=True)
+        errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
         if named is not None and not errors:
-            return await _show_tool(engine, *named, as_json=arguments.json)
-        if arguments.stub and not query:
+            return await _show_tool(engine, *named, as_json=as_json)
+        if stub and not query:
             stubs = [server_stub(engine.servers.inventory.entry(name)) for name in names]
             write_out(visible("\n".join(stubs)))
             return _warn(errors)
         found = await engine.guide.tools(names, query=query)
-        if arguments.json:
+        if as_json:
             write_json(found, indent=2)
-        elif arguments.stub:
+        elif stub:
             _write_stubs(engine, found)
         elif query:
             _write_tools(found, indent="")
         else:
             _write_servers(engine, names, found)
     _warn(errors)
-    if not arguments.server and not query and not arguments.json:
+    if not server and not query and not as_json:
         told = waiting_line(engine.servers.discovery.proposed)
         write_err(visible(f"{told}\n" if told else ""))
     if not names:
         write_err("" if engine.servers.discovery.proposed else none_found(settings))
-    elif found and found[0].get("poor") and not arguments.json:
+    elif found and found[0].get("poor") and not as_json:
         write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
-    elif not found and not arguments.json:
+    elif not found and not as_json:
         write_err(
             "No tool matches; `mcp-code-bridge tools` lists all.\n"
             if query

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -125,12 +125,11 @@ async def test_records_that_come_are_followed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also those of a log that there was not when it began."""
-    arguments = SimpleNamespace(number=20, follow=True, json=True)
     settings = load({"state_dir": str(tmp_path)}, dict(os.environ))
     out = ""
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(tail, arguments, settings)
+            tasks.start_soon(partial(tail, settings, follow=True, as_json=True))
             await anyio.wait_all_tasks_blocked()
             log = AuditLog(tmp_path / "audit")
             for number in range(3):

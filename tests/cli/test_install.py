@@ -7,7 +7,6 @@ import os
 import pty
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -99,9 +98,8 @@ async def test_a_person_is_asked(answer: str, written: bool, shell: Shell) -> No
         os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
     ):
         person = Person(reader, writer)
-        asked = SimpleNamespace(dry_run=False, yes=False)
         async with typing_answers(typist, answer):
-            done = await carry_out(planned, settings, machine, asked, person)
+            done = await carry_out(planned, settings, machine, person=person)
     os.close(typist)
     assert done is written
     assert ("code-bridge" in (shell.home / ".cursor" / "mcp.json").read_text()) is written
@@ -129,9 +127,8 @@ async def test_a_person_is_asked_before_variables_are_copied(
         os.fdopen(line, encoding="utf-8") as reader,
         os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
     ):
-        asked = SimpleNamespace(dry_run=False, yes=False)
         async with typing_answers(typist, answer):
-            found = await ask_network(settings, asked, Person(reader, writer))
+            found = await ask_network(settings, Person(reader, writer), asks=True)
     os.close(typist)
     assert list(found) == names
 
@@ -180,7 +177,7 @@ def test_one_file_that_cannot_be_changed_keeps_the_others_as_they_are(shell: She
     ("words", "said"),
     [
         (("curser",), "Did you mean cursor"),
-        (("cursor", "--http", "localhost:8000"), "is no address"),
+        (("cursor", "--http", "localhost:8000"), "is not an address"),
         (("cursor", "--http", "http://127.0.0.1:8000/mcp", "--name", "x"), "the name is"),
         (("claude-desktop", "--http", "http://127.0.0.1:8000/mcp"), "takes no address"),
         (("goose", "--scope", "project"), "no file of its servers for the project"),
@@ -242,7 +239,7 @@ def test_a_name_that_not_every_client_takes_is_refused(name: str, shell: Shell) 
     before = (shell.home / ".cursor" / "mcp.json").read_text()
     status, _, err = shell("install", "cursor", "--yes", "--name", name)
     assert status == 2
-    assert "is no name" in err
+    assert "is not a name" in err
     assert "\x1b" not in err
     assert (shell.home / ".cursor" / "mcp.json").read_text() == before
 
@@ -263,7 +260,7 @@ def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None
     for mistake in ("ftp://ann:s3cret@x/", "http://ann:s3cret@x/ y", 'http://ann:s3cret@x/"'):
         status, out, err = shell("install", "cursor", "--http", mistake)
         assert (status, "s3cret" in out + err) == (2, False)
-        assert "is no address" in err
+        assert "is not an address" in err
     command(shell.home, "gemini", f"echo 'code-bridge: {url} (http) - Connected'")
     status, out, err = shell("install", "gemini", "--http", url, "--check", "--yes")
     assert (status, "s3cret" in out + err) == (0, False)

@@ -6,9 +6,12 @@ import io
 import logging
 import os
 import pty
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, TextIO
 
 import anyio
 import pytest
@@ -16,15 +19,16 @@ from rich.cells import cell_len
 
 from bridge.callers.progress import RunProgress
 from bridge.cli import live_display
-from bridge.cli.live_display import (
-    MAX_QUEUED_BYTES,
-    LiveTerminal,
-    Screen,
-    status_line,
-)
+from bridge.cli.live_display import MAX_QUEUED_BYTES, LiveTerminal, status_text
+from bridge.cli.status import StatusLine, waiting
 from bridge.model import Json
 
 pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
+
+
+@pytest.fixture(autouse=True)
+def terminal_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
 
 
 def run_progress(done: float = 3, total: float = 10, message: str = "loading") -> RunProgress:
@@ -34,125 +38,86 @@ def run_progress(done: float = 3, total: float = 10, message: str = "loading") -
     return made
 
 
-def test_the_line_has_a_bar_the_time_and_what_goes_on() -> None:
-    """As much as there is."""
+def test_the_line_has_a_bar_the_time_and_what_the_run_waits_for() -> None:
     run = run_progress()
     with run.calling("git.log"):
-        assert status_line(run, 12.9, 79) == (
-            "[######--------------]  30% 12 s · 3 of 10, loading · calling git.log"
+        assert status_text(run, 12.9) == (
+            "━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌  30% 12 s · 3 of 10, loading · calling git.log"
         )
-    assert status_line(RunProgress(), 75, 79) == "1:15"
-    assert status_line(run_progress(10, 10, ""), 5, 60).startswith(
-        "[####################] 100% 5 s"
-    )
-    assert status_line(RunProgress(), 3, 79, note="desk.copy: 3 files (3/9)") == (
+    assert status_text(RunProgress(), 75) == "1:15"
+    assert status_text(run_progress(10, 10, ""), 5).startswith("━━━━━━━━━━━━━━━━━━━━ 100% 5 s")
+    assert status_text(RunProgress(), 3, note="desk.copy: 3 files (3/9)") == (
         "3 s · desk.copy: 3 files (3/9)"
     )
 
 
-@pytest.mark.parametrize("width", range(0, 90, 7))
-def test_the_line_fits_whatever_is_in_it(width: int) -> None:
-    """Wide characters take two columns, accents none."""
-    run = run_progress(message="数据" * 50 + "e\u0301" * 30)
-    assert cell_len(status_line(run, 5, width)) <= width
-
-
-class Glass:
-    """A terminal of some rows, as far as a line needs one: text, returns, up, and erasing."""
-
-    def __init__(self, columns: int) -> None:
-        self.columns = columns
-        self.encoding = "utf-8"
-        self.rows = [""]
-        self.row = 0
-
-    def write(self, text: str) -> int:
-        """Obey."""
-        at = 0
-        while at < len(text):
-            character = text[at]
-            if text.startswith("\x1b[J", at):
-                del self.rows[self.row + 1 :]
-                self.rows[self.row] = ""
-                at += 3
-            elif character == "\x1b":
-                end = text.index("A", at)
-                self.row -= int(text[at + 2 : end])
-                assert self.row >= 0
-                at = end + 1
-            else:
-                at += 1
-                if character == "\n":
-                    self.row += 1
-                    self.rows.insert(self.row, "")
-                elif character != "\r":
-                    self.rows[self.row] += character
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
-    def shrink(self, columns: int) -> None:
-        """Make it narrower; what does not fit goes on in the next row."""
-        self.columns = columns
-        self.rows = [
-            row[at : at + columns] for row in self.rows for at in range(0, len(row) or 1, columns)
-        ]
-        self.row = len(self.rows) - 1
-
-
 @contextmanager
-def drawn_on(columns: int = 80) -> Iterator[tuple[Glass, Screen, list[float]]]:
-    """Give a screen, and a clock that one sets."""
-    now = [0.0]
-    glass = Glass(columns)
-    screen = Screen(glass, lambda: glass.columns, now=lambda: now[0])  # type: ignore[arg-type]
-    screen.follow(run_progress())
-    yield glass, screen, now
+def glass(encoding: str = "utf-8") -> Iterator[tuple[Any, TextIO]]:
+    """Give a terminal's stream, and a function that returns its new bytes once they have an end."""
+    seen_by, line = pty.openpty()
+    with os.fdopen(line, "w", encoding=encoding) as writer:
+
+        def read(end: bytes) -> bytes:
+            shown = b""
+            while end not in shown:
+                shown += os.read(seen_by, 65536)
+            return shown
+
+        yield read, writer
+    os.close(seen_by)
 
 
-def test_of_a_short_run_nothing_is_drawn() -> None:
-    """It would only flicker."""
-    with drawn_on() as (glass, screen, now):
-        now[0] = 0.1
-        screen.draw()
-        assert glass.rows == [""]
-        now[0] = 1.0
-        screen.draw()
-        assert glass.rows[0].startswith("[######")
+ERASED = b"\x1b[2K"
 
 
-def test_the_line_is_gone_before_output_and_only_below_whole_lines() -> None:
-    """A prompt, or a bar that the program draws itself, is not drawn over."""
-    with drawn_on() as (glass, screen, now):
-        now[0] = 1.0
-        screen.draw()
-        for text, is_drawn in (("out\n", True), ("50%\r", False), ("no end", False), ("\n", True)):
-            with screen.hidden():
-                assert "[#" not in "".join(glass.rows)
-                screen.draw()
-                glass.write(text)
-                screen.wrote(text.encode())
-            screen.draw()
-            assert ("[#" in glass.rows[-1]) == is_drawn
-        with screen.hidden():
-            assert glass.rows == ["out", "50%no end", ""]
+def test_the_line_is_erased_before_anything_is_written() -> None:
+    with glass() as (read, writer), StatusLine(writer) as line:
+        line.text = "reading"
+        assert b"reading" in read(b"reading")
+        with line.hidden():
+            writer.write("out\n")
+            writer.flush()
+            assert ERASED in read(b"out\r\n").partition(b"out")[0]
+            line.draw()
+            writer.write("more\n")
+            writer.flush()
+            assert b"reading" not in read(b"more\r\n")
+        assert b"reading" in read(b"reading")
 
 
-def test_a_terminal_made_narrower_is_cleared_all_the_same() -> None:
-    """The line has been broken into several by then."""
-    with drawn_on(80) as (glass, screen, now):
-        glass.write("out\n")
-        now[0] = 1.0
-        screen.draw()
-        glass.shrink(25)
-        assert len(glass.rows) > 2
-        now[0] = 2.0
-        screen.draw()
-        assert len(glass.rows) == 2
-        assert len(glass.rows[1]) < 25
-        with screen.hidden():
-            assert glass.rows == ["out", ""]
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_the_line_fits_whatever_is_in_it(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide characters take two columns, accents none; no terminal's letters break it."""
+    monkeypatch.setenv("COLUMNS", "30")
+    with glass(encoding) as (read, writer), StatusLine(writer) as line:
+        line.text = "数据" * 50 + "e\u0301" * 30 + "\x1b[2J"
+        read(b"?" if encoding != "utf-8" else "数".encode())
+        line.text = "end"
+        shown = read(b"end").decode(encoding)
+        longest = max(cell_len(part) for part in re.split(r"\x1b\[[0-9;?]*[a-zA-Z]|\r|\n", shown))
+        assert longest <= 30
+        assert "\x1b[2J" not in shown
+
+
+def test_a_command_says_what_it_waits_for_and_returns_to_the_outer_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with glass() as (read, writer):
+        monkeypatch.setattr(sys, "stderr", writer)
+        with waiting("reading files"):
+            read(b"reading files")
+            with waiting("starting git") as say:
+                read(b"starting git")
+                say("asking git")
+                read(b"asking git")
+            read(b"reading files")
+
+
+def test_without_a_terminal_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", out := io.StringIO())
+    with waiting("reading files") as say:
+        say("more")
+    assert out.getvalue() == ""
 
 
 class Slow(io.RawIOBase):
@@ -177,7 +142,7 @@ async def test_whoever_reads_slowly_keeps_the_program_waiting_only_in_the_end() 
     person = LiveTerminal(
         io.StringIO(),
         io.StringIO(),
-        screen=None,
+        shows=False,
         out=slow,  # type: ignore[arg-type]
         err=io.BytesIO(),
     )
@@ -202,14 +167,7 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
         os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
         os.fdopen(os.dup(line), "wb", buffering=0) as out,
     ):
-        screen = Screen(writer, lambda: 80)
-        person = LiveTerminal(
-            reader,
-            writer,
-            screen=screen,
-            out=out,
-            err=out,
-        )
+        person = LiveTerminal(reader, writer, shows=True, out=out, err=out)
         shown = b""
         with anyio.fail_after(60):
             async with person.streaming():
@@ -224,7 +182,7 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
     os.close(typist)
     assert b"first\r\n" in shown
     before, after = shown.split(b"\\xff second")
-    assert before.endswith(b"\r\x1b[J")
+    assert ERASED in before.rpartition(b"loading")[2]
     assert after == b"\r\n"
 
 
@@ -251,7 +209,7 @@ def desk(out: io.BufferedIOBase | None = None) -> Iterator[tuple[int, LiveTermin
         handler = logging.StreamHandler(writer)
         handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
         logging.getLogger().addHandler(handler)
-        yield typist, LiveTerminal(reader, writer, screen=None, out=stream, err=stream)  # type: ignore[arg-type]
+        yield typist, LiveTerminal(reader, writer, shows=False, out=stream, err=stream)  # type: ignore[arg-type]
         logging.getLogger().removeHandler(handler)
     os.close(typist)
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from anyio import to_thread
@@ -66,9 +65,6 @@ class User:
             "BROWSER": str(browser),
         }
 
-    def arguments(self, server: str, timeout: str) -> SimpleNamespace:
-        return SimpleNamespace(server=server, timeout=timeout, no_browser=True)
-
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [str(BRIDGE), *arguments],
@@ -103,7 +99,7 @@ async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
             assert seen.stdout.strip() == "{'a': 1}\ndone"
         (kept,) = (tmp_path / "state" / "logins").glob("*.json")
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-        await logout(user.arguments("shop", "5"), settings)
+        await logout(settings, server="shop")
         assert not kept.exists()
         told = "".join([*capfd.readouterr(), done.stdout, done.stderr, repr(unseen), repr(seen)])
     assert "Logged out of 'shop'" in told
@@ -113,20 +109,19 @@ async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
 @pytest.mark.parametrize(
     ("server", "timeout", "kind", "problem"),
     [
-        ("local", "5", LoginFailedError, "program on this machine"),
-        ("shoop", "5", UnknownServerError, "Did you mean 'shop'"),
-        ("shop", "soon", UsageError, "1 to 3600"),
-        ("shop", "nan", UsageError, "1 to 3600"),
+        ("local", 5, LoginFailedError, "program on this machine"),
+        ("shoop", 5, UnknownServerError, "Did you mean 'shop'"),
+        ("shop", float("nan"), UsageError, "1 to 3600"),
     ],
 )
 async def test_what_cannot_be_logged_in_to_is_said(
-    tmp_path: Path, server: str, timeout: str, kind: type[BridgeError], problem: str
+    tmp_path: Path, server: str, timeout: float, kind: type[BridgeError], problem: str
 ) -> None:
     """With the nearest name, where that is the mistake."""
     with guarded() as fake:
         user = User(tmp_path, fake, "auto")
         with pytest.raises(kind, match=problem):
-            await login(user.arguments(server, timeout), load({}, user.environ))
+            await login(load({}, user.environ), server=server, timeout=timeout, no_browser=True)
 
 
 async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
@@ -136,7 +131,7 @@ async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
     with guarded() as fake:
         user = User(tmp_path, fake, "auto")
         with pytest.raises(LoginFailedError, match="nobody logged in within 1 s"):
-            await login(user.arguments("shop", "1"), load({}, user.environ))
+            await login(load({}, user.environ), server="shop", timeout=1, no_browser=True)
         shown = capsys.readouterr()
         assert shown.out == ""
         assert f"{fake.origin}/authorize?" in shown.err

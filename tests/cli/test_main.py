@@ -7,20 +7,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
+from inspect import iscoroutinefunction
 from pathlib import Path
 
 import pytest
-import typer
 
 from bridge.cli import main as cli
-from bridge.cli.app import _app, read_words
+from bridge.cli.app import COMMANDS, handler_of, made, read_words
+from bridge.cli.help import described
 from bridge.cli.line import Invocation, simple_invocation, with_default
 from bridge.cli.output import is_drawn, table, visible
 from bridge.cli.run import exit_status, show
 from bridge.model import Finding, RunResult, Usage
+from bridge.settings import SETTINGS, variable
 
 
 def test_help_and_version_do_not_import_the_sdk() -> None:
@@ -74,16 +74,15 @@ def test_help_and_version_exit_with_success(
     assert "mcp-code-bridge" in capsys.readouterr().out
 
 
-def test_help_in_a_pipe_is_plain_text_with_each_option_on_a_line(
+def test_help_in_a_pipe_is_plain_text_of_80_columns_with_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is searched there: no frames, no colours, nothing wrapped. It has examples."""
+    """As on a terminal, without colours."""
     assert cli.main(["run", "--help"]) == 0
     said = capsys.readouterr().out
     assert said.isascii()
     assert visible(said) == said
-    [line] = [line for line in said.splitlines() if "--plan" in line]
-    assert line.endswith("list it, and in a terminal ask and do it")
+    assert max(map(len, said.splitlines())) <= 80
     assert "mcp-code-bridge run report.py --servers github --out results -- 2026" in said
 
 
@@ -113,12 +112,13 @@ class TerminalOutput(io.StringIO):
     ("argv", "said"),
     [
         (["run", "--files", "data.csv", "-c", "1"], "No such option: --files"),
-        (["run", "--files", "data.csv", "-c", "1"], "--file,"),
+        (["run", "--files", "data.csv", "-c", "1"], "Did you mean --file?"),
         (["servrs"], "Did you mean 'servers'"),
         (["policy", "explan"], "Did you mean 'explain'"),
         (["image", "burn"], "No such command 'burn'"),
         (["serve", "x"], "unexpected extra argument"),
-        (["--runtimes", "podman"], "--runtime"),
+        (["--runtimes", "podman"], "Did you mean --runtime?"),
+        (["--verison"], "Did you mean --version?"),
         (["login"], "Missing argument 'SERVER'"),
         (["audit", "tail", "-n", "x"], "-n"),
         (["run", "--timeout"], "'--timeout' requires an argument"),
@@ -140,41 +140,74 @@ def test_a_mistake_in_the_words_is_status_2_and_names_what_comes_nearest(
 def test_a_mistake_says_how_the_command_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     """There the right words stand."""
     cli.main(["login"])
-    _, usage, more = capsys.readouterr().err.splitlines()
-    assert usage == "Usage: mcp-code-bridge login [OPTIONS] {SERVER}"
-    assert more == "`mcp-code-bridge login --help` tells more."
+    said = capsys.readouterr().err
+    assert "Usage: mcp-code-bridge login [OPTIONS] SERVER." in said
+    assert "`mcp-code-bridge login --help` explains the command." in said
 
 
-def _every_command() -> list[list[str]]:
-    def below(command: object, path: list[str]) -> Iterator[list[str]]:
-        inner = getattr(command, "commands", {})
-        if not inner or getattr(command, "invoke_without_command", False):
-            yield path
-        for name, each in inner.items():
-            yield from below(each, [*path, name])
-
-    return list(below(typer.main.get_command(_app()), []))
-
-
-@pytest.mark.parametrize("path", _every_command(), ids=" ".join)
-def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(
-    path: list[str],
-) -> None:
-    """They are imported by name when called."""
-    words = [*path, "--log-level", "DEBUG", "--runtime=docker"]
-    needed = {"explain": ["s", "t"], "login": ["s"], "logout": ["s"], "show": ["x"], "get": ["x"]}
-    needed.update(approve=["x"], rm=["x"])
-    found = read_words([*words, *needed.get(path[-1], ())])
+@pytest.mark.parametrize("path", [path for path, entry in COMMANDS.items() if entry.handler])
+def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(path: str) -> None:
+    words = [*path.split(), "--log-level", "DEBUG", "--runtime=docker"]
+    needed = [each.name for each in made(path).params if each.required]
+    found = read_words([*words, *needed])
     assert isinstance(found, Invocation)
     assert found.flags == {"log_level": "DEBUG", "runtime": "docker"}
-    module, _, function = found.handler.partition(":")
-    assert callable(getattr(import_module(f"bridge.cli.{module}"), function))
+    assert iscoroutinefunction(handler_of(found.handler))
+
+
+@pytest.mark.parametrize("path", [path for path, entry in COMMANDS.items() if entry.handler])
+def test_a_command_has_one_summary(path: str) -> None:
+    """The index has it for lists of commands, the function for its own help."""
+    summary, _, _ = described(made(path).callback)
+    assert summary.removesuffix(".") == COMMANDS[path].summary
+
+
+def test_help_of_no_command_imports_the_engine() -> None:
+    code = f"""
+import sys
+from bridge.cli import main
+for path in {[path for path, entry in COMMANDS.items() if entry.handler]}:
+    assert main.main([*path.split(), "--help"]) == 0
+print([name for name in ("mcp", "bridge.runs") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("words", [["help", "run"], ["help", "audit", "tail"], ["help"]])
+def test_help_explains_a_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
+    said = capsys.readouterr().out
+    assert cli.main([*words[1:], "--help"]) == 0
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("words", [["version"], ["-V"], ["--version"]])
+def test_the_version_is_printed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out.startswith("mcp-code-bridge 0.")
+
+
+def test_the_page_on_settings_has_each_with_its_variable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["help", "settings"]) == 0
+    said = capsys.readouterr().out
+    assert [name for name in SETTINGS if variable(name) not in said] == []
+    assert "--memory, MCP_BRIDGE_MEMORY [default: 512m]" in said
+
+
+def test_short_help_has_no_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "-h"]) == 0
+    assert "--memory" not in capsys.readouterr().out
+    assert cli.main(["logout", "--help"]) == 0
+    assert "--memory" not in capsys.readouterr().out
 
 
 def test_words_that_may_be_several_are_all_taken() -> None:
     """Also behind options and after --."""
     for words, name, taken in (
-        (["policy", "explain", "s", "t", "a=1", "--json", "b=2"], "given", ["a=1", "b=2"]),
+        (["policy", "explain", "s", "t", "a=1", "--json", "b=2"], "arguments", ["a=1", "b=2"]),
         (["run", "x.py", "--", "-a", "--json"], "argv", ["-a", "--json"]),
         (["run", "--file", "a", "--file=b", "-"], "files", ["a", "b"]),
         (["artifacts", "rm", "a", "b"], "uris", ["a", "b"]),
@@ -182,7 +215,7 @@ def test_words_that_may_be_several_are_all_taken() -> None:
     ):
         found = read_words(words)
         assert isinstance(found, Invocation)
-        assert getattr(found.arguments, name) == taken
+        assert found.arguments[name] == taken
 
 
 @pytest.mark.parametrize(
@@ -201,7 +234,7 @@ def test_what_serves_is_read_alike_with_and_without_typer(
     simple = simple_invocation(words)
     assert simple is not None
     assert simple == read_words(with_default(words))
-    assert (simple.flags, simple.arguments.http) == (flags, http)
+    assert (simple.flags, simple.arguments["http"]) == (flags, http)
 
 
 @pytest.mark.parametrize(

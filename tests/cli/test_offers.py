@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -95,7 +94,7 @@ async def test_a_missing_image_is_built_when_agreed_to_and_no_sandbox_works_with
     """A failure is told, with its remedy."""
     built = []
 
-    async def build(asked: SimpleNamespace, settings: Settings) -> int:
+    async def build(settings: Settings) -> int:
         built.append(settings.runtime)
         if len(built) == 1:
             raise ImagePullError("no registry answers")
@@ -122,18 +121,18 @@ async def test_doctor_fails_where_nothing_can_be_kept(
             settings.state_dir.touch()
         else:
             settings.state_dir.symlink_to(tmp_path / "nowhere")
-        assert await doctor(SimpleNamespace(json=True), settings) == 1
+        assert await doctor(settings, as_json=True) == 1
         state = json.loads(capsys.readouterr().out)["state"]
         assert state == {"path": str(settings.state_dir), "problem": "File exists"}
-        assert await doctor(SimpleNamespace(json=False), settings) == 1
+        assert await doctor(settings) == 1
         told = capsys.readouterr().out
         assert f"FAIL  state: nothing can be kept in {settings.state_dir}: File exists.\n" in told
         assert "MCP_BRIDGE_STATE_DIR" in told
         settings.state_dir.unlink()
-    status = await doctor(SimpleNamespace(json=True), settings)
+    status = await doctor(settings, as_json=True)
     document = json.loads(capsys.readouterr().out)
     assert document["state"]["problem"] == ""
     assert status == (0 if document["chosen"] else 1)
     settings.state_dir.chmod(0o755)
-    await doctor(SimpleNamespace(json=False), settings)
+    await doctor(settings)
     assert f"warning: others may look into {settings.state_dir}" in capsys.readouterr().out

@@ -8,7 +8,6 @@ import stat
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,19 +67,19 @@ class Home:
 
     async def explain(self, server: str, tool: str, *given: str, as_json: bool = False) -> int:
         """Run `policy explain`."""
-        arguments = SimpleNamespace(server=server, tool=tool, given=list(given), json=as_json)
-        return await explain(arguments, self.settings())
+        return await explain(
+            self.settings(), server=server, tool=tool, arguments=list(given), as_json=as_json
+        )
 
     async def check(
         self, code: str | None = None, file: str | None = None, *, as_json: bool = False
     ) -> int:
         """Run `policy check`."""
-        arguments = SimpleNamespace(file=file, code=code, json=as_json)
-        return await check(arguments, self.settings())
+        return await check(self.settings(), file=file, code=code, as_json=as_json)
 
     async def init(self, *, to_stdout: bool = False) -> int:
         """Run `policy init`."""
-        return await init(SimpleNamespace(print=to_stdout), self.settings())
+        return await init(self.settings(), printed=to_stdout)
 
 
 @pytest.fixture

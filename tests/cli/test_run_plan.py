@@ -15,12 +15,17 @@ import anyio
 import pytest
 
 from bridge.callers.progress import RunProgress
-from bridge.cli.app import read_words
-from bridge.cli.line import Invocation
 from bridge.cli.live_display import LiveTerminal
-from bridge.cli.run import TERMINAL, exit_status, is_fully_shown, run_and_apply, show
+from bridge.cli.run import (
+    TERMINAL,
+    exit_status,
+    is_fully_shown,
+    request_of,
+    run_and_apply,
+    run_program,
+    show,
+)
 from bridge.cli.run import _run_live as followed
-from bridge.cli.run import run as run_command
 from bridge.cli.terminal import Terminal
 from bridge.errors import ApprovalRefusedError
 from bridge.gate.decision import CallFacts
@@ -125,9 +130,8 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
     opened = partial(open_engine, finder=finder, choose_backend=choosing(backend))
     monkeypatch.setattr("bridge.cli.run.open_engine", opened)
-    asked = read_words(["run", "--plan", "--json", "-c", CODE])
-    assert isinstance(asked, Invocation)
-    assert await run_command(asked.arguments, settings) == 0
+    request = partial(request_of, code=CODE, plan=True)
+    assert await run_program(settings, request, as_json=True) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert len(plan["calls"]) == 2
     assert "no other can apply it" in plan["note"]

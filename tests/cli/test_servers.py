@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,15 +78,11 @@ class Commands:
 
     async def servers(self, **flags: Any) -> int:
         """Run `servers`."""
-        given = SimpleNamespace(**{"check": False, "json": False, **flags})
-        return await servers_module.servers(given, self.settings)
+        return await servers_module.servers(self.settings, **flags)
 
     async def tools(self, query: str | None = None, **flags: Any) -> int:
         """Run `tools`."""
-        unset = {"server": None, "stub": False, "fresh": False, "json": False}
-        return await tools_module.tools(
-            SimpleNamespace(words=[query] if query else [], **{**unset, **flags}), self.settings
-        )
+        return await tools_module.tools(self.settings, words=[query] if query else [], **flags)
 
 
 @pytest.fixture
@@ -111,7 +106,7 @@ async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
         "\nLeft out:\n"
         "  off, Cursor, /c.json (mcpServers.github): it is disabled\n"
     )
-    assert await commands.servers(json=True) == 0
+    assert await commands.servers(as_json=True) == 0
     printed = capsys.readouterr().out
     assert "s3cret" not in printed
     row, skipped = json.loads(printed)
@@ -175,7 +170,7 @@ async def test_check_starts_each_and_says_what_its_tools_cost(
 ) -> None:
     """With totals, and what the bridge costs instead; status 4 if one is not there."""
     commands.finder.specs = (workshop(), GONE)
-    assert await commands.servers(check=True, json=True) == 4
+    assert await commands.servers(check=True, as_json=True) == 4
     document = json.loads(capsys.readouterr().out)
     ready, gone = document["servers"]
     assert (gone["name"], gone["state"]) == ("gone", "failed")
@@ -183,7 +178,7 @@ async def test_check_starts_each_and_says_what_its_tools_cost(
     assert (ready["state"], ready["tools"], ready["protocol"]) == ("ready", 14, "2025-11-25")
     assert ready["startSeconds"] > 0
     assert document["totals"] == {key: ready[key] for key in ("tools", "schemaBytes", "tokens")}
-    assert await commands.tools(server="work-shop", json=True) == 0
+    assert await commands.tools(server="work-shop", as_json=True) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found) == ready["tools"]
     assert 0 < document["bridge"]["tokens"] < 2_000
@@ -351,6 +346,6 @@ async def test_what_is_left_out_for_one_reason_takes_one_line(
         "\nLeft out, as an earlier file has another of this name: github in Codex, Zed; linear in "
         "Zed.\n\nThe bridge itself: code-bridge in Codex, Cursor.\n"
     )
-    assert await commands.servers(json=True) == 0
+    assert await commands.servers(as_json=True) == 0
     rows = json.loads(capsys.readouterr().out)
     assert "/Zed.json (mcpServers.github)" in [row["source"] for row in rows]

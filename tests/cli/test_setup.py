@@ -11,9 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.cli.app import read_words
 from bridge.cli.install import STOPPED
-from bridge.cli.line import Invocation
 from bridge.cli.main import main
 from bridge.cli.run import request_of
 from bridge.cli.setup import setup
@@ -183,11 +181,9 @@ def test_who_takes_out_only_the_bridge_hears_which_servers_stay_behind(
 
 def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend) -> None:
     async def answer() -> object:
-        asked = read_words(["run", "-c", "await mcp_shop.add(a=20, b=22)"])
-        assert isinstance(asked, Invocation)
         settings = load({"warm": "0"}, dict(os.environ))
         async with engine_on(backend, settings) as engine:
-            done = await engine.run(request_of(asked.arguments))
+            done = await engine.run(request_of(code="await mcp_shop.add(a=20, b=22)"))
             return done.status, done.result
 
     before = anyio.run(answer)
@@ -228,10 +224,8 @@ async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
         monkeypatch.setattr(sys, "stdin", reader)
         monkeypatch.setattr(sys, "stderr", writer)
         async with typing_answers(typist, "yes\n", "no\n") as told:
-            given = ("--clients", "cursor", "--move", "none", "--skip-cost")
-            asked = read_words(["setup", *given])
-            assert isinstance(asked, Invocation)
-            assert await setup(asked.arguments, load({}, dict(os.environ))) == 1
+            settings = load({}, dict(os.environ))
+            assert await setup(settings, clients="cursor", move="none", skip_cost=True) == 1
     os.close(typist)
     assert told[0].index("Change this as shown?") < told[0].index(
         "Build the runtime image on podman"

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import anyio
 
-from bridge.cli.app import read_words
-from bridge.cli.line import Invocation
 from bridge.cli.run import request_of
 from bridge.cli.terminal import Terminal
 from bridge.model import RunResult
@@ -41,10 +39,8 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
     async with engine_on(backend, own, finder=ListFinder(recorder("desk", log))) as engine:
 
         async def run(terminal: Terminal) -> RunResult:
-            asked = read_words(["run", "-c", CODE])
-            assert isinstance(asked, Invocation)
             with anyio.fail_after(60):
-                return await engine.run(request_of(asked.arguments), terminal)
+                return await engine.run(request_of(code=CODE), terminal)
 
         script = Terminal(io.StringIO("1\n"), io.StringIO())
         refused = await run(script)

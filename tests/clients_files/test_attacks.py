@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli.install import check
+from bridge.cli.install import check_clients
 from bridge.clients.install import apply, plan_install, plan_uninstall, read_target
 from bridge.clients.journal import Journal, Record
 from bridge.clients.own_commands import run_own
@@ -163,7 +163,7 @@ async def test_a_client_is_not_started_in_a_project_to_list_its_servers(
     rig.context = replace(rig.context, environ=environ)
     target = targets(writer_for("claude-code"), "project", rig.machine)[0]
     change = plan_install(target, BRIDGE, None)
-    assert await check([change], rig.machine) == 0
+    assert await check_clients([change], rig.machine) == 0
     assert "run it yourself" in capsys.readouterr().out
     assert not (tmp_path / "ran").exists()
 

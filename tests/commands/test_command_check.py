@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,12 +94,12 @@ async def test_doctor_prints_profiles_and_does_not_fail_for_a_broken_one(
     """As text and as JSON; programs can run all the same."""
     settings = there.settings(executables=["no-such-tool"])
     settings = replace(settings, runtime="bubblewrap", profile="strict", strict=True)
-    assert await doctor(SimpleNamespace(json=False, fix=False, yes=False), settings) == 0
+    assert await doctor(settings) == 0
     text = capsys.readouterr().out
     assert "profile: strict: 5 s, 128 MiB, 0.5 CPUs, guard enforce, listed servers only\n" in text
     assert "commands: tool: FAIL: commands.tool: the executable 'no-such-tool'" in text
     settings = replace(settings, commands=there.settings().commands)
-    assert await doctor(SimpleNamespace(json=True, fix=False, yes=False), settings) == 0
+    assert await doctor(settings, as_json=True) == 0
     document = json.loads(capsys.readouterr().out)
     assert [(check["name"], check["ok"]) for check in document["commands"]] == [("tool", True)]
     assert document["profile"]["memory_bytes"] == 128 << 20

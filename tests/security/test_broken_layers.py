@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -400,7 +399,7 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
 ) -> None:
     """`doctor` says so, and what it would not do instead."""
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
-    assert await doctor(SimpleNamespace(json=False, fix=False, yes=False), ground.settings()) == 0
+    assert await doctor(ground.settings()) == 0
     told = capsys.readouterr().out
     assert "Programs run in: bubblewrap\n" in told
     assert "n/a   seatbelt: Only macOS has Seatbelt." in told

@@ -1,0 +1,155 @@
+"""Help texts: one layout for terminals and pipes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+from typing import Any
+
+from bridge.cli.line import PROGRAM
+from bridge.cli.output import is_drawn, terminal_width, write_out
+from bridge.settings import SETTINGS, Settings, variable
+
+ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
+SETTINGS_PANEL = "Settings"
+WIDTH = 80  # Columns of a pipe.
+MAX_WIDTH = 100
+
+_ORDER = ("Arguments", "Options", SETTINGS_PANEL)
+
+_SECTION = re.compile(r"^(?:Args|Returns|Raises):\n(?:    .*\n?|\n)*", re.MULTILINE)
+_EXAMPLES = re.compile(r"^Examples:\n((?:    .*\n?)*)", re.MULTILINE)
+
+
+def usage(context: Any) -> str:
+    """Return a command's usage line."""
+    words = [context.command_path, "[OPTIONS]"]
+    if getattr(context.command, "commands", None):
+        words.append("[COMMAND]")
+    for each in context.command.params:
+        if each.param_type_name == "argument":
+            word = f"{_word(each)}..." if each.nargs == -1 else _word(each)
+            words.append(word if each.required else f"[{word}]")
+    return f"Usage: {' '.join(words)}"
+
+
+def help_text(context: Any, *, whole: bool) -> str:
+    """Return a command's help.
+
+    Args:
+        whole: With the settings that the command uses, and its examples.
+    """
+    command = context.command
+    formatter = context.make_formatter()
+    formatter.write(f"{usage(context)}\n\n")
+    summary, prose, examples = described(command.callback or command)
+    if context.parent is None or not summary:
+        summary = command.help or command.short_help or ""
+    formatter.write_text(summary)
+    if whole and prose:
+        formatter.write_paragraph()
+        formatter.write_text(prose)
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for each in getattr(command, "commands", {}).values():
+        row = (each.name, each.short_help)
+        panels.setdefault(each.rich_help_panel or "Commands", []).append(row)
+    shown = [each for each in command.params if not each.hidden]
+    for each in sorted(shown, key=lambda one: _ORDER.index(_panel(one))):
+        if whole or _panel(each) != SETTINGS_PANEL:
+            panels.setdefault(_panel(each), []).append(row_of(each))
+    for panel, rows in panels.items():
+        with formatter.section(panel):
+            formatter.write_dl(rows)
+    if whole and examples:
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {PROGRAM} {line}\n" for line in examples))
+    return _drawn(formatter.getvalue())
+
+
+def _panel(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    return parameter.rich_help_panel or "Options"
+
+
+def described(function: Any) -> tuple[str, str, list[str]]:
+    """Return the summary, the prose and the examples of a command's docstring."""
+    text = f"{inspect.getdoc(function) or ''}\n"
+    examples = [line.strip() for found in _EXAMPLES.findall(text) for line in found.splitlines()]
+    text = _SECTION.sub("", _EXAMPLES.sub("", text))
+    summary, _, prose = text.partition("\n\n")
+    return " ".join(summary.split()), prose.strip(), examples
+
+
+def row_of(parameter: Any) -> tuple[str, str]:
+    """Return an argument's or option's words, and what help says of it."""
+    text = parameter.help or ""
+    if parameter.param_type_name == "argument":
+        return _word(parameter), text
+    words = ", ".join(sorted(parameter.opts, key=len))
+    if not parameter.is_flag:
+        words += f" {_word(parameter)}"
+    if parameter.default not in (None, False, ()):
+        text += f" [default: {parameter.default}]"
+    return words, text
+
+
+def _word(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _drawn(text: str) -> str:
+    """Return help with headings and names marked, if stdout's terminal can draw."""
+    if not is_drawn(sys.stdout):
+        return text
+    text = re.sub(r"^(Usage:|\S[^\n]*:$)", "\x1b[1m\\1\x1b[0m", text, flags=re.MULTILINE)
+    return re.sub(r"^  (\S+(?: \S+)*)(?=  |\n)", "  \x1b[36m\\1\x1b[0m", text, flags=re.MULTILINE)
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def setting_text(name: str) -> str:
+    """Return what help says of a setting: its meaning, its variable and its default."""
+    default = _default(name)
+    facts = variable(name) + (f", default: {default}" if default else "")
+    return f"{SETTINGS[name].flag} [{facts}]"
+
+
+def _default(name: str) -> str:
+    field = next(each for each in dataclasses.fields(Settings) if each.name == name)
+    value = field.default
+    if value in (None, "", ()) or name == "state_dir":
+        return ""
+    if type(value) is int and value and value % 1024**2 == 0:
+        return f"{value // 1024**2}m"
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
+
+
+async def print_settings(settings: Settings) -> int:
+    """List all settings.
+
+    A flag wins over a variable, and a variable wins over `config.toml`.
+    """
+    width = min(terminal_width() or WIDTH, MAX_WIDTH)
+    lines = []
+    for name, text in _meanings().items():
+        flag = f"--{name.replace('_', '-')}, " if SETTINGS[name].flag else ""
+        default = f" [default: {_default(name)}]" if _default(name) else ""
+        lines += [f"{flag}{variable(name)}{default}"]
+        lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+    write_out(
+        "Every command takes each flag. config.toml has the names in lower case, without "
+        "MCP_BRIDGE_.\n\n" + "\n".join(lines) + "\n"
+    )
+    return 0
+
+
+def _meanings() -> dict[str, str]:
+    """Return the meaning of each setting, as the docstring of `Settings` has it."""
+    _, *pieces = re.split(r"^    (\w+): ", inspect.getdoc(Settings) or "", flags=re.MULTILINE)
+    pairs = zip(pieces[::2], pieces[1::2], strict=True)
+    return {name: " ".join(text.split()) for name, text in pairs if name in SETTINGS}

@@ -1,0 +1,142 @@
+"""The line at the bottom of a terminal that says what a command waits for, drawn by rich.
+
+A process has one such line, on stderr. It appears after 200 ms, and is erased before anything else
+is written: writers of the two streams use `hidden`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import monotonic
+from typing import Any, TextIO
+
+from bridge.text import visible
+
+DRAW_SECONDS = 0.2
+
+_current: StatusLine | None = None
+
+
+def can_move(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal on which a line can be drawn again."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def is_drawn(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal with colours."""
+    return can_move(stream) and not os.environ.get("NO_COLOR")
+
+
+def hidden() -> AbstractContextManager[None]:
+    """Return a context in which no status line is on the screen."""
+    return nullcontext() if _current is None else _current.hidden()
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[Callable[[str], None]]:
+    """Say what the command waits for, while this is open; yield a function that changes the text.
+
+    Inside another `waiting` it replaces the text of that one. Without a terminal it does nothing.
+    """
+    outer = _current
+    if outer is not None or not can_move(sys.stderr):
+        before = "" if outer is None else outer.text
+        _say(outer, text)
+        yield lambda new: _say(outer, new)
+        _say(outer, before)
+        return
+    with StatusLine(sys.stderr) as line:
+        line.text = text
+        yield lambda new: _say(line, new)
+
+
+def _say(line: StatusLine | None, text: str) -> None:
+    if line is not None:
+        line.text = text
+
+
+class StatusLine:
+    """The status line of a terminal, which several threads may use.
+
+    Args:
+        writer: The terminal.
+        render: Returns the line's text, empty for no line now; `text` unless given.
+
+    Attributes:
+        text: What the command waits for.
+    """
+
+    def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:
+        # Imported here: `serve` does without it.
+        from rich.console import Console
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self.text = self._shown = ""
+        self._encoding = writer.encoding or "utf-8"
+        self._render = render or (lambda: self.text)
+        self._unicode = self._encoding.lower() == "utf-8"
+        self._spinner = Spinner("dots" if self._unicode else "line")
+        self._live = Live(
+            get_renderable=self._line,
+            console=Console(file=writer),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            refresh_per_second=8,
+        )
+        self._hidden = 0
+        self._changing = threading.RLock()
+        self._over = threading.Event()
+        self._outer: StatusLine | None = None
+
+    def __enter__(self) -> StatusLine:
+        global _current
+        self._outer, _current = _current, self
+        # A thread, since a command may block the event loop, and a stopped terminal the thread.
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _current
+        self._over.set()
+        with self.hidden():
+            _current = self._outer
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Draw nothing while this is open."""
+        with self._changing:
+            self._hidden += 1
+            self._live.stop()
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._hidden -= 1
+
+    def draw(self) -> None:
+        """Draw the line, unless it is hidden or there is nothing to say."""
+        with self._changing:
+            idle = self._hidden or self._over.is_set()
+            self._shown = "" if idle else self._render()
+            if self._shown:
+                self._live.start()
+            else:
+                self._live.stop()
+
+    def _run(self) -> None:
+        while not self._over.wait(DRAW_SECONDS):
+            self.draw()
+
+    def _line(self) -> Any:
+        from rich.text import Text
+
+        frame = self._spinner.render(monotonic())
+        shown = visible(self._shown, keep="")
+        line = f"{frame} {shown}".encode(self._encoding, "replace").decode(self._encoding)
+        return Text(line, no_wrap=True, overflow="ellipsis" if self._unicode else "crop")
