@@ -176,7 +176,13 @@ SOAK_ARGS ?=
 
 .PHONY: soak
 soak: venv ## thousands of adversarial runs, RUNS of them; the host has to stay as it was
+	@$(MAKE) soak-sessions
 	@$(WITH_ENGINES) $(VENV)/python -m tests.soak --runs $(RUNS) --backends $(SOAK_BACKENDS) $(SOAK_ARGS)
+
+# SOAK_SECONDS and SOAK_SEED set how long it takes, and which sessions are lost how.
+.PHONY: soak-sessions
+soak-sessions: venv ## servers that lose 200 sessions in random ways, in an hour: no call is stuck or repeated, nothing is left
+	@$(VENV)/python -m benchmarks.lost_sessions
 
 # Of claude, codex, gemini, qwen, opencode, copilot; all unless given.
 CLIENTS ?=

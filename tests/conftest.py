@@ -129,7 +129,10 @@ def each_database(request: pytest.FixtureRequest) -> str:
     return kind
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Run async tests on asyncio, which the docker SDK's sockets and the mcp SDK's servers use."""
+    """Run async tests on asyncio, which the docker SDK's sockets and the mcp SDK's servers use.
+
+    An async fixture of a module keeps its event loop open for the module.
+    """
     return "asyncio"

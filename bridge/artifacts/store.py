@@ -23,7 +23,7 @@ import anyio.to_thread
 from bridge.artifacts.parts import Content, translated
 from bridge.artifacts.writer import Origin, Quota, RunArtifacts, of_nothing
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
-from bridge.model import Artifact, ArtifactKind, Provenance
+from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
 from bridge.store import Store, StoreError, Transaction, owner_digest
 from bridge.store.blobs import Unfinished
@@ -426,7 +426,7 @@ def _artifacts() -> Table:
 
 
 def uri_of(artifact_id: str, run_id: str, kind: ArtifactKind) -> str:
-    if kind in ("stdout", "stderr"):
+    if kind in STREAMS:
         return f"{RUNS_URI}{run_id}/{kind}"
     return ARTIFACTS_URI + artifact_id
 
@@ -440,7 +440,7 @@ def _named(table: Table, uri: str) -> Any:
         return table.c.id == own if _ID.fullmatch(own) else false()
     if uri.startswith(RUNS_URI):
         run_id, _, stream = uri.removeprefix(RUNS_URI).partition("/")
-        if stream not in ("stdout", "stderr") or not _RUN.fullmatch(run_id):
+        if stream not in STREAMS or not _RUN.fullmatch(run_id):
             return false()
         return (table.c.run_id == run_id) & (table.c.kind == stream)
     if _BEGINNING.fullmatch(uri):

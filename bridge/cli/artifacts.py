@@ -19,7 +19,7 @@ from bridge.artifacts.mime import is_text
 from bridge.cli.options import AsJson, arg, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import UnknownArtifactError, UsageError
-from bridge.model import Artifact, Json
+from bridge.model import STREAMS, Artifact, Json
 from bridge.render.structured import artifact_fields
 from bridge.settings import Settings
 from bridge.text import counted
@@ -180,7 +180,7 @@ def _moment(seconds: float) -> str:
 
 def _row(artifact: Artifact, now: float) -> list[str]:
     # An output is asked for by its run, but a digest is as short as any other id.
-    streamed = artifact.kind in ("stdout", "stderr")
+    streamed = artifact.kind in STREAMS
     name = artifact.digest if streamed else artifact.uri.rpartition("/")[2]
     return [
         name[:_SHORT],

@@ -7,6 +7,7 @@ no parsing, no behaviour beyond what a value can say about itself and read back 
 from bridge.model.commands import CommandRequest as CommandRequest
 from bridge.model.commands import CommandResult as CommandResult
 from bridge.model.commands import StageResult as StageResult
+from bridge.model.kept import STREAMS as STREAMS
 from bridge.model.kept import Artifact as Artifact
 from bridge.model.kept import ArtifactKind as ArtifactKind
 from bridge.model.kept import Directory as Directory

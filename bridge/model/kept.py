@@ -10,7 +10,9 @@ from typing import Literal
 
 from bridge.model.provenance import Provenance
 
-ArtifactKind = Literal["file", "stdout", "stderr", "shown"]
+ArtifactKind = Literal["file", "stdout", "stderr", "result", "shown"]
+
+STREAMS = ("stdout", "stderr", "result")  # Kinds that are read by their run's id.
 
 SessionState = Literal["new", "kept", "restored", "lost", "ended"]
 
@@ -41,7 +43,8 @@ class Artifact:
         name: As the program called it.
         path: Of a file, in the working directory of the run that returns it.
         mime_type, size: Of the content.
-        kind: A file from `out/`, the whole of a stream, or the original of what was shown.
+        kind: A file from `out/`, the whole of a stream, a result that its client did not get, or
+            the original of what was shown.
         digest: SHA-256 of the content, hexadecimal.
         expires: When it may go.
         provenance: What the run had read, for the flow rules; None if nothing was written of that.

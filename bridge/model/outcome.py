@@ -12,22 +12,21 @@ from bridge.model import RunResult
 Result = TypeVar("Result", bound=RunResult)
 
 
-def failed(error: BridgeError, kind: type[Result], *, timeout: float = 0.0) -> Result:
+def failed(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Result:
     """Return the result that tells of an error which kept a program or a command from running."""
     usage = isinstance(error, UsageError)
     return kind(
-        run_id=uuid.uuid4().hex,
+        run_id=run_id or uuid.uuid4().hex,
         status="validation_error" if usage else "error",
         reason="validation" if usage else "engine",
         code=error.code,
         summary=error.message,
         error=f"{error} [{error.code}]",
-        timeout_seconds=timeout,
     )
 
 
-def failed_run(error: BridgeError, *, timeout: float = 0.0) -> RunResult:
-    return failed(error, RunResult, timeout=timeout)
+def failed_run(error: BridgeError, *, run_id: str = "") -> RunResult:
+    return failed(error, RunResult, run_id=run_id)
 
 
 def first_error(group: ExceptionGroup[Exception]) -> Exception:

@@ -15,7 +15,7 @@ from bridge.artifacts import ArtifactStore
 from bridge.artifacts.parts import nth_line_end
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
 from bridge.gate.provenance import ProvenanceTracker
-from bridge.model import Artifact, Json
+from bridge.model import STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import CallFailedError
 from bridge.text import counted
 
@@ -28,8 +28,6 @@ MAX_LINE_BYTES = 2 * 1024
 """Of a line that is found, around what was looked for: a stream may be one line of megabytes."""
 
 MAX_LISTED = 10  # Outputs named in an error.
-
-STREAMS = ("stdout", "stderr")
 
 
 class KeptOutputs:
@@ -55,7 +53,7 @@ class KeptOutputs:
         """
         run_id, stream = params.get("run_id"), params.get("stream")
         if not isinstance(run_id, str) or stream not in STREAMS:
-            message = 'read_output(run_id, stream): stream is "stdout" or "stderr".'
+            message = 'read_output(run_id, stream): stream is "stdout", "stderr" or "result".'
             raise CallFailedError(message, kind="usage")
         lines, find = params.get("lines"), params.get("find")
         if lines is not None and not _is_range(lines):
@@ -88,7 +86,14 @@ class KeptOutputs:
     def _read(self, run_id: str, stream: str, offset: int, length: int) -> tuple[Artifact, bytes]:
         uri = f"bridge://runs/{run_id}/{stream}"
         try:
-            artifact = self._store.find(self._owner, uri)
+            try:
+                artifact = self._store.find(self._owner, uri)
+            except UnknownArtifactError:
+                if stream != "stdout":
+                    raise
+                # Of a run whose client did not get its result, that has the output.
+                uri = f"bridge://runs/{run_id}/result"
+                artifact = self._store.find(self._owner, uri)
             start = max(0, artifact.size + offset) if offset < 0 else offset
             length = min(length, MAX_TEXT_BYTES)
             return artifact, self._store.read(self._owner, uri, start, length)

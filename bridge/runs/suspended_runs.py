@@ -221,13 +221,19 @@ class SuspendedRuns:
 
     def task(self, secret: str, owner: Hashable) -> SuspendedRun:
         """Return the run that continues under an id, which may lack its prefix; extend its time."""
-        run = self._found(secret) or self._found(self._prefix + secret)
+        # One that nothing is kept of yet may have lost its connection.
+        live = next((each for each in self._live if each.run_id == secret), None)
+        run = self._found(secret) or self._found(self._prefix + secret) or live
         if run is None or run.owner != owner:
             message = (
                 "There is no such task. Its result was read, it was cancelled, it was unread for "
                 f"{WAIT_SECONDS / 60:g} minutes, or it never existed."
             )
-            raise InvalidRequestError(message, remedy="To retry a run, pass `code` as well.")
+            remedy = (
+                "To retry a run, pass `code` as well. If its connection broke, a program reads "
+                'its result: runtime.read_output(run_id, "result").'
+            )
+            raise InvalidRequestError(message, remedy=remedy)
         if not run.followers:
             run.scope.deadline = anyio.current_time() + WAIT_SECONDS
         return run

@@ -169,7 +169,10 @@ class _Surface:
         outcome = await self._runs.call(context, params)
         if isinstance(outcome, types.InputRequiredResult | dict):
             return outcome
-        return self._result(context, outcome)
+        result = self._result(context, outcome)
+        if outcome.status != "running":
+            await self._runs.keep_unread(context, outcome.run_id, result)
+        return result
 
     def _result(self, context: Context, outcome: RunResult) -> types.CallToolResult:
         owner = self._runs.owner(context)

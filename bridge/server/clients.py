@@ -151,23 +151,17 @@ async def list_roots(context: Context) -> list[Json]:
 
 
 class RunClient:
-    """A run's client, in either version of the protocol, over all its requests for one run.
-
-    Attributes:
-        request: Of its latest request; cancelled if the client disconnects during a question.
-    """
+    """A run's client, in either version of the protocol, over all its requests for one run."""
 
     def __init__(self, context: Context, identity: Hashable) -> None:
         self._context: Context | None = context
         self._capable = context
         self._identity = identity
-        self.request = anyio.CancelScope()
         self._came = anyio.Event()
 
     def attach(self, context: Context, *, answers: bool = False) -> None:
         """Use a request for messages and questions; with `answers` it repeats the previous one."""
         self._context = self._capable = context
-        self.request = anyio.CancelScope()
         self._came.set()
 
     def detach(self, context: Context) -> None:
@@ -295,13 +289,13 @@ class HandshakeClient(RunClient):
                     tasks.start_soon(ask, context, tasks.cancel_scope)
                     await self._until_gone(context)
                     if self._context is context:
-                        # Its stream has ended, so that not even the run's result can reach it.
-                        self.request.cancel()
+                        faults.append(CannotAskError("The client's connection is broken."))
                     tasks.cancel_scope.cancel()
         self._patience -= anyio.current_time() - began
         if answers:
             return _as_json(answers[0])
-        raise faults[0] if faults else _wait_exhausted()
+        message = f"This run has waited {WAIT_SECONDS:g} s for answers of its client over HTTP."
+        raise faults[0] if faults else CannotAskError(message)
 
     async def _until_gone(self, context: Context) -> None:
         """Return when the stream of a request has ended; over stdio, never."""
@@ -311,11 +305,6 @@ class HandshakeClient(RunClient):
             return
         while self._context is context and not await request.is_disconnected():  # noqa: ASYNC110
             await anyio.sleep(LOOK_SECONDS)
-
-
-def _wait_exhausted() -> CannotAskError:
-    message = f"This run has waited {WAIT_SECONDS:g} s for answers of its client over HTTP."
-    return CannotAskError(message)
 
 
 class ModernClient(RunClient):

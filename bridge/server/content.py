@@ -118,6 +118,7 @@ _DESCRIPTIONS = {
     "file": "A file that the program left.",
     "stdout": "All that the program wrote to stdout.",
     "stderr": "All that the program wrote to stderr.",
+    "result": "The result of a run whose client did not get it.",
     "shown": "The original of something that the program showed.",
 }
 

@@ -116,14 +116,7 @@ class Replica:
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """Return an application that names the replica in its answers."""
-
-        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
-            else:
-                await self._serve(app, scope, receive, send)
-
-        return serve
+        return partial(self._serve, app)
 
     def probe(self, scope: Scope) -> Response | None:
         """Return the answer to a probe; None for any other request."""
@@ -143,13 +136,13 @@ class Replica:
                 return None
 
     async def _serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
         headers = Headers(scope=scope)
         session = headers.get(SESSION)
-        if (
-            begins_session(headers)
-            and scope["method"] == "POST"
-            and self._engine.under_way.draining
-        ):
+        begins = begins_session(headers) and scope["method"] == "POST"
+        if begins and self._engine.under_way.draining:
             problem = "This replica of the bridge is ending. Begin the session again: another has."
             retry = {"retry-after": str(RETRY_SECONDS), REPLICA: self.name}
             await refuse(503, problem, INTERNAL_ERROR, retry)(scope, receive, send)
@@ -163,8 +156,9 @@ class Replica:
                 where = {REPLICA: named[1]}
                 await refuse(404, problem, headers=where)(scope, receive, send)
                 return
-            own = session.rpartition(".")[2]
-            scope = {**scope, "headers": _with_session(scope, own)}
+            own, name = session.rpartition(".")[2].encode(), SESSION.encode()
+            pairs = [(key, own if key == name else value) for key, value in scope["headers"]]
+            scope = {**scope, "headers": pairs}
         await app(scope, receive, self._naming(send) if self.name else send)
 
     def _naming(self, send: Send) -> Send:
@@ -179,8 +173,3 @@ class Replica:
             await send(message)
 
         return named
-
-
-def _with_session(scope: Scope, session: str) -> list[tuple[bytes, bytes]]:
-    name = SESSION.encode()
-    return [(k, session.encode() if k == name else value) for k, value in scope["headers"]]

@@ -21,6 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge.artifacts import ArtifactStore, parse_part, read_part
+from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json
@@ -72,8 +73,6 @@ CAPABILITIES_URI = "bridge://capabilities"
 SERVERS_URI = "bridge://servers"
 TOOLS_URI = "bridge://tools/"
 STUBS_URI = "bridge://stubs/"
-ARTIFACTS_URI = "bridge://artifacts/"
-RUNS_URI = "bridge://runs/"
 SESSIONS_URI = "bridge://sessions"
 
 _JSON = "application/json"
@@ -107,7 +106,7 @@ _TEMPLATES = (
         uri_template=RUNS_URI + "{run}/{stream}{?offset,length,lines}",
         name="outputs",
         title="The whole output of a run, or bytes or lines of it",
-        description="stream is stdout or stderr; lines is 100-200, 100- or -50.",
+        description="stream is stdout, stderr or result; lines is 100-200, 100- or -50.",
         mime_type="text/plain",
     ),
 )

@@ -18,14 +18,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+import anyio.to_thread
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
+from starlette.requests import Request
 
-from bridge.callers.client import Client
-from bridge.errors import BridgeError, InvalidRequestError
-from bridge.model import ApplyRequest, Json, RunResult
+from bridge.callers.client import is_wanted
+from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
+from bridge.model import ApplyRequest, Json, Provenance, RunResult
 from bridge.model.outcome import failed_run
 from bridge.offload import offload
 from bridge.runs import Engine
@@ -92,9 +94,16 @@ def running_result(run: SuspendedRun) -> RunResult:
     return RunResult(run_id=run.run_id, status="running", summary=summary)
 
 
-def new_task(run: SuspendedRun, number: str) -> dict[str, Any]:
-    """Return the result of a call whose run becomes a task."""
-    return {"resultType": "task", **_task(run, number), "status": "working"}
+async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
+    """Send a run's id before its result, in the form that the client accepts, if there is one."""
+    text = f"This is run {run_id}."
+    if isinstance(client, HandshakeClient):  # The end of its connection does not cancel the run.
+        read = f'runtime.read_output("{run_id}", "result")'
+        text += f" If the connection breaks, another run reads the result: await {read}."
+    if client.wants_progress:
+        await client.progress(0, text)
+    elif is_wanted("info", client.log_level):
+        await client.log("info", "run_python", text)
 
 
 def task_status(
@@ -187,9 +196,8 @@ class Runs:
         request = await offload(called, partial(fingerprint, called))
         if params.request_state is not None:
             run = suspended.resume(params.request_state, owner, request)
-            client = run.client
-            assert isinstance(client, ModernClient)
-            client.attach(context, answers=True)
+            assert isinstance(run.client, ModernClient)
+            run.client.attach(context, answers=True)
             run.take(answers_of(params.input_responses))
             return run
         if number := continued_run_id(params.arguments):
@@ -198,9 +206,12 @@ class Runs:
             assert isinstance(run.client, RunClient)
             run.client.attach(context)
             return run
-        client = HandshakeClient(context, self._identity(context), self._level(context))
+        client: HandshakeClient | ModernClient
         if is_modern(context):
             client = ModernClient(context, self._identity(context), suspended)
+        else:
+            level = self._levels.get(_session_id(context), "")
+            client = HandshakeClient(context, self._identity(context), level)
         return suspended.start(owner, request, client, partial(self._run, context, params, client))
 
     async def _follow(
@@ -214,26 +225,45 @@ class Runs:
             limits = engine.servers.discovery.own_limits
             patience = known_client(context).patience(limits, engine.settings.environ)
         try:
-            with client.request:
-                outcome = await engine.suspended.follow(run, patience=patience)
-                if not isinstance(outcome, str):
-                    return outcome
-                return new_task(run, outcome) if has_tasks(context) else running_result(run)
+            outcome = await engine.suspended.follow(run, patience=patience)
+            if not isinstance(outcome, str):
+                return outcome
+            if has_tasks(context):
+                return {"resultType": "task", **_task(run, outcome), "status": "working"}
+            return running_result(run)
         finally:
             client.detach(context)
-        return failed_run(BridgeError("The client has disconnected."))
+
+    async def keep_unread(
+        self, context: Context, run_id: str, result: types.CallToolResult
+    ) -> None:
+        """Store a result for `read_output` if its client's connection is broken."""
+        if not isinstance(context.request, Request) or not await context.request.is_disconnected():
+            return
+        redact = self._engine.servers.secrets.redactor.text
+        texts = [redact(each.text) for each in result.content if each.type == "text"]
+        # What the run has read is not known here, so what it says counts as coming from anywhere.
+        origin = Provenance(anything=True, run_id=run_id)
+        artifacts = self._engine.artifacts.of_run(self.owner(context), run_id, lambda: origin)
+        data = "\n".join(texts).encode("utf-8", "replace")
+        try:
+            await anyio.to_thread.run_sync(artifacts.add, "result", data, "text/plain", "result")
+        except ArtifactStoreError as error:
+            logger.warning("the result of a run whose client is gone cannot be kept: %s", error)
 
     async def _run(
         self,
         context: Context,
         params: types.CallToolRequestParams,
-        client: Client,
+        client: HandshakeClient | ModernClient,
         suspended: SuspendedRun,
     ) -> RunResult:
         if isinstance(client, ModernClient):
             client.run = suspended
 
         async def run() -> RunResult:
+            if isinstance(context.request, Request):
+                await announce(client, suspended.run_id)
             request = replace(
                 parse_request(params.arguments),
                 run_id=suspended.run_id,
@@ -247,7 +277,7 @@ class Runs:
             request = replace(request, named_sessions=bool(self.principal))
             return await self._engine.run(request, client)
 
-        return await result_or_error("run", run(), failed_run)
+        return await result_or_error("run", run(), partial(failed_run, run_id=suspended.run_id))
 
     def _identity(self, context: Context) -> Hashable:
         """Return the client's identity: over stdio the principal, else its connection.
@@ -272,9 +302,6 @@ class Runs:
     def introduction(self, context: Context) -> str:
         """Return the client's name and version, redacted."""
         return introduction(context, self._engine.servers.secrets.redactor.text)
-
-    def _level(self, context: Context) -> str:
-        return self._levels.get(_session_id(context), "")
 
 
 def _header(context: Context, name: str) -> str:

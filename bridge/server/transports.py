@@ -230,10 +230,14 @@ def listeners(host: str, port: int) -> list[socket.socket]:
     Raises:
         UsageError: The address is taken, or is not this machine's.
     """
+    try:
+        addresses: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from None
     with ExitStack() as stack:
         bound: list[socket.socket] = []
         failure: OSError | None = None
-        for family, _, _, _, address in _addresses(host, port):
+        for family, _, _, _, address in addresses:
             try:
                 each = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -279,13 +283,6 @@ def unix_listener(path: Path) -> socket.socket:
             raise UsageError(f"{path} cannot be listened on: {error.strerror or error}.") from None
         stack.pop_all()
         return made
-
-
-def _addresses(host: str, port: int) -> list[Any]:
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise _cannot_listen(host, port, error) from None
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> UsageError:

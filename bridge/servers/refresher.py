@@ -133,7 +133,7 @@ class Lister:
             running = self._pool.state(name).state == "ready"
             started = time.monotonic()
             before = self._pool.server(name).connection_epoch
-            tools = await self._pool.tools(name, refresh=again, patient=patient)
+            tools = await self._pool.server(name).tools(refresh=again, patient=patient)
             after = self._pool.server(name).connection_epoch
         except BridgeError as error:
             return error

@@ -263,7 +263,7 @@ class Servers:
         if self._lister.is_current(name):
             return
         # Starting drops the last connection's list, so that `load` asks again.
-        await self._pool.start(name)
+        await self._pool.server(name).start()
         await self.load([name])
 
     async def ask_again(self, names: Iterable[str]) -> None:

@@ -22,7 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
-from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Tool
+from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec
 from bridge.upstream.client_features import Roots
 from bridge.upstream.connection import Connection, ListName
 from bridge.upstream.http import HttpEndpoint
@@ -190,22 +190,6 @@ class Pool:
     def states(self) -> Mapping[str, ServerState]:
         """Return every server's current state."""
         return MappingProxyType({name: s.state() for name, s in self._servers.items()})
-
-    async def start(self, server: str) -> None:
-        """Start a server and wait until it is ready for calls."""
-        await self.server(server).start()
-
-    async def tools(
-        self, server: str, *, refresh: bool = False, patient: bool = False
-    ) -> tuple[Tool, ...]:
-        """Return a server's tools, starting it if needed.
-
-        Args:
-            refresh: Request the list even if the cached one is valid, unless it is only
-                `MIN_CACHE_SECONDS` old.
-            patient: Wait until the start succeeds or fails, however long that takes.
-        """
-        return await self.server(server).tools(refresh=refresh, patient=patient)
 
     async def call_tool(
         self, server: str, tool: str, arguments: Mapping[str, Json], *, timeout: float | None = None

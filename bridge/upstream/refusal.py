@@ -69,9 +69,8 @@ class Refusal:
     @property
     def wants_login(self) -> bool:
         """Whether it asks for a login, or for one with more permissions."""
-        return self.status == httpx2.codes.UNAUTHORIZED or (
-            self.status in UNAUTHORIZED and self.challenged
-        )
+        refused = self.status in UNAUTHORIZED and self.challenged
+        return refused or self.status == httpx2.codes.UNAUTHORIZED
 
     @property
     def doubtful(self) -> bool:

@@ -22,7 +22,7 @@ async def test_the_wanted_tool_of_a_real_server_is_among_the_first_five(tmp_path
     """It is in nine of ten cases, in both halves of the queries that these servers answer."""
     specs = servers_at_hand(tmp_path)
     async with Pool(specs, log_dir=tmp_path / "logs", environ=os.environ) as pool:
-        tools = {spec.name: await pool.tools(spec.name) for spec in specs}
+        tools = {spec.name: await pool.server(spec.name).tools() for spec in specs}
     names = {f"{tool.server}.{tool.name}" for each in tools.values() for tool in each}
     search = searcher(tools)
     for half in (TUNED, HELD_OUT):

@@ -84,7 +84,7 @@ async def play(directory: Path, url: str, context: Mapping[str, Any]) -> None:
 
 async def _use(pool: Pool, context: Mapping[str, Any]) -> None:
     """Make the calls that a scenario wants, or else one of each tool."""
-    tools = await pool.tools("server")
+    tools = await pool.server("server").tools()
     wanted = context.get("toolCalls")
     calls = wanted or [{"name": tool.name, "arguments": _arguments(tool, tools)} for tool in tools]
     for call in calls:

@@ -35,12 +35,6 @@ def engines() -> Iterator[EngineShelf]:
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop for a module, so that a backend can stay open from test to test."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def shared_rig(
     engine: str, engines: EngineShelf, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:

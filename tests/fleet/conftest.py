@@ -24,12 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.fleet)
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop for a module, so that a backend can stay open from test to test."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Give a cluster of two nodes that have the runtime image, and the namespace for pods."""

@@ -138,12 +138,6 @@ async def runs() -> AsyncIterator[dict[str, Any]]:
         yield await all_runs(Path(directory))
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop for the module."""
-    return "asyncio"
-
-
 @pytest.mark.parametrize("name", [*(case["name"] for case in CASES), "tokens"])
 async def test_run_gives_what_it_gave(runs: dict[str, Any], name: str) -> None:
     golden = json.loads(GOLDEN.read_text())

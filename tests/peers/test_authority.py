@@ -52,7 +52,7 @@ async def test_a_login_is_asked_for_made_used_and_ended(tmp_path: Path, url: str
     with anyio.fail_after(PATIENCE_SECONDS):
         async with rig.pool(spec, logins=logins) as pool:
             with pytest.raises(LoginRequiredError):
-                await pool.tools("server")
+                await pool.server("server").tools()
             done = await log_in(spec, logins.store, _browse, seconds=PATIENCE_SECONDS)
             assert "tools" in done.scope
             result = await pool.call_tool("server", "who", {})
@@ -60,4 +60,4 @@ async def test_a_login_is_asked_for_made_used_and_ended(tmp_path: Path, url: str
         assert await log_out(spec, logins.store) == (True, True)
         async with rig.pool(spec, logins=logins) as pool:
             with pytest.raises(LoginRequiredError):
-                await pool.tools("server")
+                await pool.server("server").tools()

@@ -27,12 +27,6 @@ ERAS = {"newer": "http", "older": "older-http"}
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop, so that an engine can stay open from test to test."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 def backend() -> FakeBackend:
     """The backend under the engine."""
     return FakeBackend()

@@ -30,12 +30,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("arena", parameters, indirect=True, scope="module")
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop for a module, so that an engine can stay open from test to test."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def shelf() -> Iterator[EngineShelf]:
     """Hold the engines that were brought up, until the end of the session."""

@@ -44,12 +44,6 @@ Elicit = ElicitationFnT
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop, so that an engine can stay open from test to test."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 def backend() -> FakeBackend:
     """The backend under the engine."""
     return FakeBackend()

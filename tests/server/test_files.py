@@ -51,6 +51,6 @@ async def test_files_of_the_promised_size_come_and_one_byte_more_is_refused_with
             opened = await web.post("/mcp", json=hello("2025-06-18"))
             session = {"mcp-session-id": opened.headers["mcp-session-id"]}
             found = await web.post("/mcp", json=call(size), headers=session)
-            answer = json.loads(found.text.partition("data: ")[2])
+            answer = json.loads(found.text.rpartition("data: ")[2])
     assert answer["result"]["isError"] is (size > MAX_BYTES)
     assert text in answer["result"]["content"][0]["text"]

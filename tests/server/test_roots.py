@@ -90,7 +90,7 @@ async def test_a_server_without_a_directory_gets_its_client_s_roots(
     roots = Roots(mine)
     async with opened(settings, backend, filesystem()) as engine:
         if early:
-            await engine.servers.pool.tools("files", refresh=True, patient=True)
+            await engine.servers.pool.server("files").tools(refresh=True, patient=True)
         server = build_server(engine, principal="stdio")
         async with Client(server, mode=era, list_roots_callback=roots) as client:
             assert await listing(client, mine)

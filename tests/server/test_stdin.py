@@ -126,12 +126,6 @@ async def served(home: Path) -> AsyncIterator[RawClient]:
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop, so that a bridge can stay from test to test."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RawClient]:
     """One bridge for all the lines that it has to go on after: it takes a second to start."""
     async with started(tmp_path_factory.mktemp("bridge")) as client:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import httpx2
 import uvicorn
+from anyio.abc import SocketAttribute, SocketStream
 
 from bridge.runs import Engine
 from bridge.server.app import build_server
@@ -50,3 +53,47 @@ async def served(
             httpx2.AsyncClient(base_url=url, headers=accept, timeout=60) as web,
         ):
             yield bridge, web
+
+
+class Proxy:
+    """A proxy between clients and a server, whose connections break when a test wants it."""
+
+    def __init__(self) -> None:
+        self._open: dict[anyio.CancelScope, tuple[SocketStream, SocketStream]] = {}
+
+    @asynccontextmanager
+    async def before(self, url: str) -> AsyncIterator[str]:
+        """Forward the connections to a URL; yield the URL for clients."""
+        there = httpx2.URL(url)
+
+        async def join(client: SocketStream) -> None:
+            async with client, await anyio.connect_tcp(there.host, there.port or 80) as server:
+                async with anyio.create_task_group() as tasks:
+                    scope = tasks.cancel_scope
+                    self._open[scope] = (client, server)
+                    tasks.start_soon(_copy, client, server, scope)
+                    tasks.start_soon(_copy, server, client, scope)
+                del self._open[scope]
+
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, join)
+            port = listener.extra(SocketAttribute.local_port)
+            yield str(there.copy_with(port=port))
+            tasks.cancel_scope.cancel()
+
+    def cut(self, *, reset: bool) -> None:
+        """Break all connections: with a reset, or as a process does that ends."""
+        for scope, streams in self._open.items():
+            for stream in streams if reset else ():
+                peer = stream.extra(SocketAttribute.raw_socket)
+                with suppress(OSError):  # It may be closed already.
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            scope.cancel()
+
+
+async def _copy(source: SocketStream, target: SocketStream, scope: anyio.CancelScope) -> None:
+    with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+        while True:
+            await target.send(await source.receive())
+    scope.cancel()

@@ -74,7 +74,9 @@ async def test_a_server_that_was_started_again_is_asked_again(
             now = engine.servers.inventory.tool("log", "send")
             assert now is not None
             assert now.description != "Another one."
-            [fresh] = [t for t in await engine.servers.pool.tools("log") if t.name == "send"]
+            [fresh] = [
+                t for t in await engine.servers.pool.server("log").tools() if t.name == "send"
+            ]
             assert tool_digest(now) == tool_digest(fresh)
 
 

@@ -21,6 +21,7 @@ from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.store import Store
 from bridge.upstream.client_features import Caller, current_caller, on_behalf_of
 from bridge.upstream.pool import Pool
+from bridge.upstream.server import UpstreamServer
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
 from tests.waiting import until
 
@@ -100,26 +101,26 @@ async def test_a_server_that_nothing_is_known_of_is_started_for_that_and_stopped
     assert starts(tmp_path) == len(specs)
 
 
-class NotingPool(Pool):
-    """Notes for whom servers are asked for their tools."""
-
-    callers: tuple[Caller | None, ...] = ()
-
-    async def tools(self, server: str, **how: bool) -> tuple[Tool, ...]:
-        self.callers += (current_caller(),)
-        return await super().tools(server, **how)
-
-
-async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(tmp_path: Path) -> None:
+async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may outlive the run that began it; what its server asks is not for that run's client."""
+    callers: list[Caller | None] = []
+    original = UpstreamServer.tools
+
+    async def tools(self: UpstreamServer, **how: bool) -> tuple[Tool, ...]:
+        callers.append(current_caller())
+        return await original(self, **how)
+
+    monkeypatch.setattr(UpstreamServer, "tools", tools)
     spec = raw("a")
-    pool = NotingPool((), log_dir=tmp_path / "logs", environ=os.environ, start_timeout=1000.0)
+    pool = Pool((), log_dir=tmp_path / "logs", environ=os.environ, start_timeout=1000.0)
     servers = Servers(ListFinder(spec), pool, ToolCache(Store(tmp_path)))
     with anyio.fail_after(60):
         async with servers:
             with on_behalf_of(RunCaller(None, Clock())):
                 assert await servers.load_unknown(servers.names()) == {}
-    assert pool.callers == (None,)
+    assert callers == [None]
 
 
 async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:

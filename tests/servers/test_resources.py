@@ -34,12 +34,6 @@ def library() -> ServerSpec:
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop, so that an engine can stay open from test to test."""
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
 async def reading(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Engine]:
     """An engine for all tests that only read, with a server that has resources and one without.
 

@@ -163,7 +163,7 @@ async def test_what_the_policy_denies_is_started_by_nothing(
         _, errors = await engine.servers.load(["log"], tolerant=True)
         assert isinstance(errors["log"], CallDeniedError)
         requests = (
-            engine.servers.pool.start("log"),
+            engine.servers.pool.server("log").start(),
             engine.servers.pool.server("log").offers("resources"),
             engine.servers.pool.server("log").request("resources/read", {"uri": "a:b"}),
             engine.servers.pool.call_tool("log", "create", {}),

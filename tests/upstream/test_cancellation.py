@@ -52,11 +52,11 @@ class CancelAtAwait:
 
 
 async def start(pool: Pool, rig: Rig) -> None:
-    await pool.start("server")
+    await pool.server("server").start()
 
 
 async def list_tools(pool: Pool, rig: Rig) -> None:
-    await pool.tools("server")
+    await pool.server("server").tools()
 
 
 async def call(pool: Pool, rig: Rig) -> None:
@@ -155,7 +155,7 @@ async def test_a_stubborn_server_does_not_survive_a_cancelled_close(rig: Rig) ->
     """The ladder of signals is climbed to its end although nobody waits for it patiently."""
     with anyio.CancelScope() as scope:
         async with rig.pool(rig.raw("stubborn")) as pool:
-            await pool.start("server")
+            await pool.server("server").start()
             scope.cancel()
     assert rig.survivors() == []
 

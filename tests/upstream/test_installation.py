@@ -34,7 +34,7 @@ async def main():
     rig.environ = dict(os.environ)
     spec = rig.spec("npx", "-y", sys.argv[2], cwd=sys.argv[1])
     async with rig.pool(spec, start_patience=600.0) as pool:
-        await pool.tools("server", patient=True)
+        await pool.server("server").tools(patient=True)
 
 anyio.run(main)
 """
@@ -173,7 +173,7 @@ async def start(rig: Rig, spec: ServerSpec, **options: float) -> str:
     """Try to start a server in a pool of its own; return the error."""
     async with rig.pool(spec, **options) as pool:
         with pytest.raises(ServerStartError) as caught:
-            await pool.start("server")
+            await pool.server("server").start()
     return str(caught.value)
 
 
@@ -189,7 +189,7 @@ async def test_an_installation_goes_on_after_the_answer_and_the_next_call_finds_
                 await pool.call_tool("server", "read_graph", {})
         assert pool.state("server").restarts == 0
         registry.open.set()
-        assert len(await pool.tools("server", patient=True)) == 9
+        assert len(await pool.server("server").tools(patient=True)) == 9
         assert "content" in await pool.call_tool("server", "read_graph", {})
     assert installers(rig) == set()
 
@@ -228,10 +228,10 @@ async def test_after_a_bridge_is_killed_in_the_middle_of_an_installation_the_nex
         assert installing
         async with rig.pool(spec, start_patience=600.0) as pool:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(partial(pool.tools, "server", patient=True))
+                tasks.start_soon(partial(pool.server("server").tools, patient=True))
                 await wait_until(lambda: pool.state("server").state == "starting")
                 assert await reap_orphans() == 0
                 assert installing <= installers(rig)
                 registry.open.set()
-            assert len(await pool.tools("server")) == 9
+            assert len(await pool.server("server").tools()) == 9
     await wait_until(lambda: installers(rig) == set())

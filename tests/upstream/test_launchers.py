@@ -152,7 +152,7 @@ async def test_a_server_starts_through_the_bridge_as_it_does_directly(
     rig.environ.update(environ)
     argv = words(line, environ, by)
     async with rig.pool(rig.spec(*argv), start_timeout=120.0) as pool:
-        tools = await pool.tools("server")
+        tools = await pool.server("server").tools()
         if "filesystem" in line:
             result = await pool.call_tool("server", "list_allowed_directories", {})
             assert str(here) in str(result)
@@ -230,11 +230,11 @@ async def test_a_server_whose_user_has_to_log_in_gives_the_address_and_waits(
         spec = rig.spec(proxy.stdout.decode().strip(), fake.url, str(port))
         async with rig.pool(spec, start_timeout=20.0, start_patience=600.0) as pool:
             with pytest.raises(LoginRequiredError, match=r"open http\S+ and then run") as caught:
-                await pool.start("server")
+                await pool.server("server").start()
             address = str(caught.value).partition(" open ")[2].partition(" ")[0]
             async with httpx2.AsyncClient() as browser:
                 await browser.get(address, follow_redirects=True)
-            await pool.tools("server", patient=True)
+            await pool.server("server").tools(patient=True)
             result = await pool.call_tool("server", "echo", {"a": 1})
             assert result["structuredContent"] == {"a": 1}
             assert pool.state("server").restarts == 0

@@ -75,7 +75,7 @@ async def test_a_refused_call_does_not_cost_the_session(rig: Rig, answer: Answer
     web.tools["refuse"] = answer
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
         async with rig.pool(rig.remote(web.url)) as pool:
-            await pool.tools("server")
+            await pool.server("server").tools()
             with pytest.raises(ToolCallError, match=f"HTTP status {answer.status}"):
                 await pool.call_tool("server", "refuse", {})
             await pool.call_tool("server", "echo", {})
@@ -91,7 +91,7 @@ async def test_a_status_that_says_nothing_of_a_session_is_not_looked_into(
     web.tools["refuse"] = Answer(status)
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
         async with rig.pool(rig.remote(web.url)) as pool:
-            await pool.tools("server")
+            await pool.server("server").tools()
             web.received.clear()
             with pytest.raises(ToolCallError):
                 await pool.call_tool("server", "refuse", {})

@@ -49,7 +49,7 @@ async def test_a_server_on_this_machine_is_reached_without_the_proxy(
         monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
         for address in (url, url.replace("127.0.0.1", "localhost")):
             async with rig.pool(rig.remote(address)) as pool:
-                assert await pool.tools("server")
+                assert await pool.server("server").tools()
 
 
 def test_an_error_names_the_proxy_and_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ async def test_a_proxy_that_does_not_answer_is_named(
         monkeypatch.setenv("HTTPS_PROXY", f"http://user:secret@127.0.0.1:{port}")
         async with rig.pool(rig.remote(str(url))) as pool, web_client() as client:
             with pytest.raises(ServerStartError) as caught:
-                await pool.start("server")
+                await pool.server("server").start()
             with pytest.raises(WebError, match="through the proxy .* of HTTPS_PROXY"):
                 await fetch(client, client.build_request("GET", url), url)
     assert f"through the proxy 127.0.0.1:{port} of HTTPS_PROXY" in caught.value.message
@@ -89,9 +89,9 @@ async def test_a_company_s_certificates_are_read(
     with rig.web("http") as plain:
         async with _behind_tls(plain, certificate) as url, rig.pool(rig.remote(url)) as pool:
             with pytest.raises(ServerStartError, match="CERTIFICATE_VERIFY_FAILED.*set NODE_EXTRA"):
-                await pool.start("server")
+                await pool.server("server").start()
             monkeypatch.setenv(variable, str(certificate))
-            assert await pool.tools("server")
+            assert await pool.server("server").tools()
 
 
 def _certificate(directory: Path) -> Path:

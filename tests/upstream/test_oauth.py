@@ -70,7 +70,7 @@ async def test_a_login_lets_calls_through(
         spec = rig.remote(fake.url, transport)
         async with rig.pool(spec, logins=logins) as pool:
             with pytest.raises(LoginRequiredError) as caught:
-                await pool.start("server")
+                await pool.server("server").start()
             assert str(caught.value) == (
                 "Server 'server' wants you to log in. "
                 "Ask the user to run: mcp-code-bridge login server"
@@ -95,7 +95,7 @@ async def test_a_server_of_2026_alone_asks_for_a_login(
     spec = rig.remote(fake.url)
     async with rig.pool(spec, logins=logins) as pool:
         with pytest.raises(LoginRequiredError, match="wants you to log in"):
-            await pool.start("server")
+            await pool.server("server").start()
         assert (await do_login(spec, logins)).scope == "read"
         assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
         fake.needs.append("write")
@@ -319,7 +319,7 @@ async def test_a_client_registered_beforehand_is_used(
     assert "hush" not in logins.store.path(key_of(rig.remote(fake.url))).read_text()
     fake.authority.expire()
     async with rig.pool(spec, logins=logins) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
     assert fake.authority.counts["renewed"] == 1
 
 
@@ -330,7 +330,7 @@ async def test_more_permissions_are_asked_for_by_the_next_login(
     spec = rig.remote(fake.url)
     await do_login(spec, logins)
     async with rig.pool(spec, logins=logins) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         fake.needs = ["read", "write"]
         with pytest.raises(LoginRequiredError) as caught:
             await pool.call_tool("server", "echo", {})
@@ -350,7 +350,7 @@ async def test_a_configured_authorization_header_counts_alone(
     spec = rig.remote(fake.url, headers={"authorization": "Bearer stale-secret"})
     async with rig.pool(spec, logins=logins) as pool:
         with pytest.raises(ServerStartError) as caught:
-            await pool.start("server")
+            await pool.server("server").start()
         assert pool.states()["server"].state == "failed"
     assert not isinstance(caught.value, LoginRequiredError)
     assert "refused the Authorization header of its configuration" in caught.value.message
@@ -366,14 +366,14 @@ async def test_tokens_go_to_no_other_server(rig: Rig, logins: Logins, fake: Guar
     with guarded() as other:
         async with rig.pool(rig.remote(other.url), logins=logins) as pool:
             with pytest.raises(LoginRequiredError):
-                await pool.start("server")
+                await pool.server("server").start()
         assert set(other.seen) == {""}
     renamed = ServerSpec(
         name="another", transport="http", source=rig.remote("").source, url=fake.url
     )
     async with rig.pool(renamed, logins=logins) as pool:
         with pytest.raises(LoginRequiredError, match="login another"):
-            await pool.start("another")
+            await pool.server("another").start()
 
 
 async def test_tokens_do_not_follow_a_redirect(rig: Rig, logins: Logins, fake: Guarded) -> None:
@@ -385,12 +385,12 @@ async def test_tokens_do_not_follow_a_redirect(rig: Rig, logins: Logins, fake: G
         fake.replaced["/token"] = RedirectResponse(f"{other.origin}/token", 307)
         async with rig.pool(spec, logins=logins) as pool:
             with pytest.raises(ServerStartError, match="login is kept, but .* status 307"):
-                await pool.start("server")
+                await pool.server("server").start()
         del fake.replaced["/token"]
         fake.replaced["/mcp"] = RedirectResponse(other.url, 307)
         async with rig.pool(spec, logins=logins) as pool:
             with pytest.raises(ServerStartError):
-                await pool.start("server")
+                await pool.server("server").start()
         assert other.seen == []
 
 
@@ -520,4 +520,4 @@ async def test_a_logout_ends_the_login_on_both_sides(
     assert await log_out(spec, logins.store) == (False, False)
     async with rig.pool(spec, logins=logins) as pool:
         with pytest.raises(LoginRequiredError):
-            await pool.start("server")
+            await pool.server("server").start()

@@ -78,7 +78,7 @@ async def test_calls_that_find_the_token_ended_share_one_renewal(
 ) -> None:
     """Whose refresh token is used once, and none of them notices."""
     async with rig.pool(rig.remote(fake.url), logins=logins) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         fake.authority.expire()
         results: list[object] = []
 
@@ -110,7 +110,7 @@ async def test_a_login_in_a_keyring_is_used_and_renewed_there(
         ring.mood = "raises"
         async with rig.pool(spec, logins=logins) as pool:
             with pytest.raises(LoginRequiredError) as caught:
-                await pool.start("server")
+                await pool.server("server").start()
         assert "it is in the system's keyring, and it failed" in caught.value.host_detail
 
 
@@ -132,7 +132,7 @@ async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(
     """In the middle of a session; and the next login mends it without a restart."""
     spec = rig.remote(fake.url)
     async with rig.pool(spec, logins=logins) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         fake.authority.expire()
         fake.authority.renews = False
         with pytest.raises(LoginRequiredError, match="mcp-code-bridge login server") as caught:
@@ -154,7 +154,7 @@ async def test_a_login_revoked_on_the_server_is_said_at_the_start(
     fake.authority.revoke()
     async with rig.pool(rig.remote(fake.url), logins=logins) as pool:
         with pytest.raises(LoginRequiredError, match="wants you to log in"):
-            await pool.start("server")
+            await pool.server("server").start()
         assert pool.states()["server"].state == "login required"
 
 

@@ -40,12 +40,6 @@ EVERYTHING = (
 ) / "dist/index.js"
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop, so that a pool can stay open from test to test."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="module", params=["stdio", "http"])
 async def library(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -163,7 +157,7 @@ async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(ri
     chosen = ToolFilter(only=frozenset({"echo", "big"}), without=frozenset({"big"}))
     spec = rig.spec(sys.executable, WORKSHOP, tools=chosen)
     async with rig.pool(spec) as pool:
-        assert [tool.name for tool in await pool.tools("server")] == ["echo"]
+        assert [tool.name for tool in await pool.server("server").tools()] == ["echo"]
         assert pool.states()["server"].tool_count == 1
         await pool.call_tool("server", "echo", {})
         for name in ("big", "add", "no such"):

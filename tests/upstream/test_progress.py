@@ -21,7 +21,7 @@ async def test_progress_moves_a_calls_limit(rig: Rig, wanted: bool) -> None:
     caller = FakeCaller()
     caller.wants_progress = wanted
     async with rig.pool(rig.spec("node", str(EVERYTHING), "stdio")) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         with on_behalf_of(caller), anyio.fail_after(PATIENCE_SECONDS):
             result = await pool.call_tool("server", WORK, {"duration": 4, "steps": 16}, timeout=2.0)
             assert "completed" in result["content"][0]["text"]

@@ -45,7 +45,7 @@ async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, web: Web, k
         web(kind), transport_of(kind), headers={"X-Team": "blue", "Authorization": "Bearer t"}
     )
     async with rig.pool(spec) as pool:
-        assert "echo" in [tool.name for tool in await pool.tools("server")]
+        assert "echo" in [tool.name for tool in await pool.server("server").tools()]
         echoed = await pool.call_tool("server", "echo", {"a": [1, None]})
         headers = await pool.call_tool("server", "headers", {})
         state = pool.states()["server"]
@@ -69,7 +69,7 @@ async def test_only_a_server_of_the_newer_era_is_asked_for_messages_with_each_ca
 async def test_http_is_spoken_in_the_newer_era_where_the_server_can(rig: Rig, web: Web) -> None:
     """And event streams in the older, which is all they have."""
     async with rig.pool(rig.remote(web("http"))) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
 
 
@@ -108,7 +108,7 @@ async def test_cancellation_reaches_a_remote_server(
     """Whether the time is up or the caller has gone."""
     arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
     async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         if how == "timeout":
             with pytest.raises(CallTimeoutError):
                 await pool.call_tool("server", "slow", arguments, timeout=3.0)
@@ -129,7 +129,7 @@ async def test_an_address_where_nothing_listens_is_explained(
     url = f"http://user:secret@127.0.0.1:{port}/mcp?token=secret"
     async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
         with pytest.raises(ServerStartError, match="connection refused") as caught:
-            await pool.start("server")
+            await pool.server("server").start()
     assert "secret" not in str(caught.value)
 
 
@@ -140,7 +140,7 @@ async def test_a_server_that_wants_authorization_is_explained(
     """Together with where to put it."""
     async with rig.pool(rig.remote(web("guarded"), transport_of(kind))) as pool:
         with pytest.raises(ServerStartError, match="wants authorization.*401") as caught:
-            await pool.start("server")
+            await pool.server("server").start()
     assert "headers" in caught.value.remedy
 
 
@@ -150,7 +150,7 @@ async def test_a_wrong_path_is_explained(rig: Rig, web: Web, kind: str) -> None:
     url = web(kind)
     async with rig.pool(rig.remote(f"{url}/nowhere", transport_of(kind))) as pool:
         with pytest.raises(ServerStartError, match="HTTP status 404"):
-            await pool.start("server")
+            await pool.server("server").start()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,7 +162,7 @@ async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
     arguments = {"started": started, "cancelled": rig.path("cancelled")}
     with rig.web(kind, port=port) as url:
         async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
-            await pool.start("server")
+            await pool.server("server").start()
             with anyio.fail_after(PATIENCE_SECONDS):
                 async with anyio.create_task_group() as tg:
                     tg.start_soon(_expect_loss, pool.call_tool("server", "slow", arguments))
@@ -171,7 +171,7 @@ async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
             with pytest.raises((ServerLostError, ServerStartError)):
                 await pool.call_tool("server", "echo", {})
             with rig.web(kind, port=port):
-                await pool.start("server")
+                await pool.server("server").start()
                 assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
@@ -179,10 +179,10 @@ async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
 async def test_changed_tools_are_noticed_in_either_era(rig: Rig, web: Web, kind: str) -> None:
     """In the newer by a subscription, since such servers announce nothing unasked."""
     async with rig.pool(rig.remote(web(kind))) as pool:
-        before = await pool.tools("server")
+        before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})
         await wait_until(lambda: pool.states()["server"].tool_count is None)
-        after = await pool.tools("server")
+        after = await pool.server("server").tools()
     assert {t.name for t in after} - {t.name for t in before} == {"grown"}
 
 

@@ -71,7 +71,7 @@ async def test_a_start_goes_on_when_its_first_requester_is_cancelled(rig: Rig) -
 
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as outer, anyio.create_task_group() as inner:
-                inner.start_soon(pool.start, "server")
+                inner.start_soon(pool.server("server").start)
                 await wait_until(lambda: pool.states()["server"].state == "starting")
                 outer.start_soon(call)
                 inner.cancel_scope.cancel()
@@ -89,14 +89,14 @@ async def test_concurrent_requests_share_one_failed_start_and_the_next_tries_aga
 
         async def start() -> None:
             with pytest.raises(ServerStartError, match="exited with status 5") as caught:
-                await pool.start("server")
+                await pool.server("server").start()
             errors.append(caught.value)
 
         async with anyio.create_task_group() as tg:
             for _ in range(5):
                 tg.start_soon(start)
         assert len(rig.started()) == 1
-        await pool.start("server")
+        await pool.server("server").start()
         assert pool.states()["server"].restarts == 1
     assert len(errors) == 5
     assert "not today" in str(errors[0])
@@ -106,7 +106,7 @@ async def test_a_server_that_exits_at_once_is_quoted_with_status_log_and_remedy(
     """What a user needs to mend it is in the one error."""
     async with rig.pool(rig.raw("exit")) as pool:
         with pytest.raises(ServerStartError) as caught:
-            await pool.tools("server")
+            await pool.server("server").tools()
         assert pool.states()["server"].state == "failed"
         assert "configuration" in pool.states()["server"].error
     text = str(caught.value)
@@ -120,7 +120,7 @@ async def test_a_server_that_never_answers_initialize_fails_in_time(rig: Rig) ->
     """Its process is gone before the error is raised."""
     async with rig.pool(rig.raw("silent"), start_timeout=0.5) as pool:
         with pytest.raises(ServerStartError, match=r"within 0\.5 s.*MCP_BRIDGE_START_TIMEOUT"):
-            await pool.start("server")
+            await pool.server("server").start()
         assert rig.survivors() == []
 
 
@@ -130,7 +130,7 @@ async def test_a_start_that_took_too_long_is_remembered_and_tried_again_in_the_b
     """The next caller has the reason at once; a changed definition is waited for."""
     async with rig.pool(rig.raw("silent"), start_timeout=0.5) as pool:
         with pytest.raises(ServerStartError, match=r"within 0\.5 s"):
-            await pool.start("server")
+            await pool.server("server").start()
         for _ in range(2):
             with pytest.raises(ServerStartError, match=r"0\.5 s\. It is being started again; run"):
                 await pool.call_tool("server", "echo", {})
@@ -146,10 +146,10 @@ async def test_a_server_that_is_well_again_after_a_start_that_took_too_long_is_u
     script = f'[ -e {fixed} ] || silent=silent; exec {raw.command} {raw.args[0]} "$silent"'
     async with rig.pool(rig.spec("sh", "-c", script), start_timeout=5.0) as pool:
         with pytest.raises(ServerStartError, match=r"within 5 s"):
-            await pool.start("server")
+            await pool.server("server").start()
         await anyio.Path(fixed).touch()
         with pytest.raises(ServerStartError, match="being started again"):
-            await pool.start("server")
+            await pool.server("server").start()
         await wait_until(lambda: pool.state("server").state == "ready")
         assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
 
@@ -179,7 +179,7 @@ async def test_a_command_that_cannot_run_is_explained(
         path.chmod(mode)
     async with rig.pool(rig.spec(command.format(here=rig.directory))) as pool:
         with pytest.raises(ServerStartError, match=said) as caught:
-            await pool.start("server")
+            await pool.server("server").start()
     assert remedy in caught.value.remedy
 
 
@@ -187,7 +187,7 @@ async def test_a_missing_directory_is_explained(rig: Rig) -> None:
     """Not reported as a missing command, which the system's own error suggests."""
     async with rig.pool(rig.raw(cwd="/no/such/place")) as pool:
         with pytest.raises(ServerStartError, match="directory /no/such/place does not exist"):
-            await pool.start("server")
+            await pool.server("server").start()
 
 
 async def test_an_unknown_server_is_answered_with_the_nearest_name(rig: Rig) -> None:
@@ -217,7 +217,7 @@ async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig, m
 async def test_a_server_of_neither_era_is_quoted_on_the_handshake(rig: Rig) -> None:
     async with rig.pool(rig.raw("no-handshake", "neither")) as pool:
         with pytest.raises(ServerStartError, match="Method not found"):
-            await pool.start("server")
+            await pool.server("server").start()
 
 
 @pytest.mark.parametrize(
@@ -234,20 +234,20 @@ async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
             "other": ServerSettings(protocol="legacy"),
         },
     ) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         assert pool.states()["server"].server_info["protocol"] == protocol
 
 
 async def test_a_server_that_does_not_speak_the_era_set_for_it_does_not_start(rig: Rig) -> None:
     async with rig.pool(rig.raw("no-handshake"), server_settings=speaking("legacy")) as pool:
         with pytest.raises(ServerStartError, match="Method not found"):
-            await pool.start("server")
+            await pool.server("server").start()
 
 
 async def test_all_pages_of_tools_are_read(rig: Rig) -> None:
     """Three pages of two."""
     async with rig.pool(rig.raw("pages")) as pool:
-        tools = await pool.tools("server")
+        tools = await pool.server("server").tools()
         assert pool.states()["server"].tool_count == 6
     assert [tool.name for tool in tools] == [f"tool_{p}_{i}" for p in range(3) for i in range(2)]
 
@@ -258,7 +258,7 @@ async def test_a_list_of_tools_that_never_ends_is_cut(
 ) -> None:
     """What came is used, and the log says so."""
     async with rig.pool(rig.raw(mode)) as pool:
-        tools = await pool.tools("server")
+        tools = await pool.server("server").tools()
     assert len(tools) == count
     assert "does not end" in caplog.text
 
@@ -266,7 +266,7 @@ async def test_a_list_of_tools_that_never_ends_is_cut(
 async def test_odd_tools_do_not_hide_the_others(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """Duplicates: the first wins. Hostile names stay as they are. Nonsense is left out."""
     async with rig.pool(rig.raw("odd-tools")) as pool:
-        tools = await pool.tools("server")
+        tools = await pool.server("server").tools()
     assert [tool.name for tool in tools] == ["twice", "__import__", "class", "a b", "\u202eevil"]
     assert tools[0].description == "the first"
     assert "more than once" in caplog.text
@@ -275,17 +275,17 @@ async def test_odd_tools_do_not_hide_the_others(rig: Rig, caplog: pytest.LogCapt
 async def test_a_server_without_tools_has_none(rig: Rig) -> None:
     """Servers with only resources or prompts refuse the question."""
     async with rig.pool(rig.raw("no-tools")) as pool:
-        assert await pool.tools("server") == ()
+        assert await pool.server("server").tools() == ()
 
 
 async def test_tools_are_listed_again_after_they_changed(rig: Rig) -> None:
     """And not before."""
     async with rig.pool(rig.raw()) as pool:
-        before = await pool.tools("server")
-        assert await pool.tools("server") is before
+        before = await pool.server("server").tools()
+        assert await pool.server("server").tools() is before
         await pool.call_tool("server", "grow", {})
         await wait_until(lambda: pool.states()["server"].tool_count is None)
-        after = await pool.tools("server")
+        after = await pool.server("server").tools()
     assert names(after) - names(before) == {"grown"}
 
 
@@ -294,13 +294,13 @@ async def test_a_list_is_asked_for_again_though_no_change_was_announced(
 ) -> None:
     """If somebody misses something in it, and not right after it was asked for."""
     async with rig.pool(rig.raw("quiet")) as pool:
-        before = await pool.tools("server")
+        before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})
-        assert await pool.tools("server", refresh=True) is before
+        assert await pool.server("server").tools(refresh=True) is before
         monkeypatch.setattr(session, "MIN_CACHE_SECONDS", 0.0)
-        assert await pool.tools("server") is before
-        assert "grown" in [tool.name for tool in await pool.tools("server", refresh=True)]
-        assert "grown" in [tool.name for tool in await pool.tools("server")]
+        assert await pool.server("server").tools() is before
+        assert "grown" in [tool.name for tool in await pool.server("server").tools(refresh=True)]
+        assert "grown" in [tool.name for tool in await pool.server("server").tools()]
 
 
 @pytest.mark.parametrize(("era", "kept"), [("modern", False), ("legacy", True)])
@@ -311,12 +311,12 @@ async def test_a_list_counts_as_long_as_its_server_says(
     monkeypatch.setattr(listing, "MIN_CACHE_SECONDS", 0.0)
     spec = rig.raw("quiet", env={"TTL_MS": "1"})
     async with rig.pool(spec, server_settings=speaking(era)) as pool:
-        before = await pool.tools("server")
+        before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})
         for _ in range(20):
             # Together they take longer than the list lives.
             await pool.call_tool("server", "echo", {})
-        assert (await pool.tools("server") is before) == kept
+        assert (await pool.server("server").tools() is before) == kept
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -
 
         async def ask() -> None:
             try:
-                outcomes.append(names(await pool.tools("server")))
+                outcomes.append(names(await pool.server("server").tools()))
             except BridgeError as error:
                 outcomes.append(type(error))
 
@@ -418,10 +418,10 @@ async def test_a_server_that_still_answers_others_outlives_calls_that_time_out(r
 async def test_an_idle_server_is_closed_and_comes_back(rig: Rig) -> None:
     """Its tools stay known meanwhile, and a call under way is not idleness."""
     async with rig.pool(rig.raw(), idle_seconds=0.05) as pool:
-        tools = await pool.tools("server")
+        tools = await pool.server("server").tools()
         await wait_until(lambda: pool.states()["server"].state == "idle")
         await wait_dead(rig.started()[0])
-        assert await pool.tools("server") is tools
+        assert await pool.server("server").tools() is tools
         async with anyio.create_task_group() as tg:
             tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
             await wait_file(rig.path("started"))
@@ -437,7 +437,7 @@ async def test_a_new_configuration_keeps_what_is_unchanged(rig: Rig) -> None:
     kept, changed, removed = (rig.raw(name=name) for name in ("kept", "changed", "removed"))
     async with rig.pool(kept, changed, removed) as pool:
         for name in pool.names():
-            await pool.start(name)
+            await pool.server(name).start()
         pids = {name: state.pid for name, state in pool.states().items()}
         pool.update([kept, replace(changed, env={"NEW": "1"}), rig.raw(name="added")])
         assert pool.names() == ("kept", "changed", "added")
@@ -494,7 +494,7 @@ async def test_stubborn_servers_are_closed_all_at_once(rig: Rig) -> None:
     specs = [rig.raw("stubborn", name=f"s{number}") for number in range(3)]
     async with rig.pool(*specs) as pool:
         for name in pool.names():
-            await pool.start(name)
+            await pool.server(name).start()
     assert rig.survivors() == []
 
 
@@ -529,7 +529,7 @@ async def test_what_a_killed_bridge_left_is_ended_when_the_next_one_starts(
         async def main():
             rig = Rig(Path({str(rig.directory)!r}))
             async with rig.pool(rig.raw("stubborn")) as pool:
-                await pool.start("server")
+                await pool.server("server").start()
                 os.kill(os.getpid(), signal.SIGKILL)
         anyio.run(main)
     """

@@ -84,7 +84,7 @@ async def test_npm_takes_nothing_of_a_hostile_project(
     path = shutil.which(argv[0], path=rig.environ["PATH"]) or "`make test` installs npm"
     for command in (argv[0], path):
         async with rig.pool(rig.spec(command, *argv[1:])) as pool:
-            assert len(await pool.tools("server")) == 9
+            assert len(await pool.server("server").tools()) == 9
         assert not (tmp_path / "executed").exists()
     assert run(*argv, environ=rig.environ) or (tmp_path / "executed").exists()
 
@@ -103,7 +103,7 @@ async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_brid
             assert run(*argv, environ=rig.environ) == 0
         else:
             async with rig.pool(rig.spec(*argv)) as pool:
-                await pool.start("server")
+                await pool.server("server").start()
         lines = (tmp_path / way).read_text().split("\0")
         seen[way] = dict(line.partition("=")[::2] for line in lines if line)
         lifecycle = ("npm_lifecycle_script", "npm_config_call", "PATH", "_", TAG_VARIABLE)
@@ -139,7 +139,7 @@ async def test_a_version_manager_chooses_node_by_the_directory_of_the_bridge(
         assert run(*argv, environ=own) == 0
     rig.environ.update(own, PATH=f"{shims}{os.pathsep}{tools}")
     async with rig.pool(rig.spec("npx", "-y", MEMORY)) as pool:
-        assert len(await pool.tools("server")) == 9
+        assert len(await pool.server("server").tools()) == 9
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ async def test_a_python_module_imports_nothing_from_the_current_directory(
     """Nor on a Python that has no option for that."""
     rig.environ["PYTHONPATH"] = str(SERVERS)
     async with rig.pool(rig.spec(require(version), *options, "")) as pool:
-        assert await pool.tools("server")
+        assert await pool.server("server").tools()
     assert not (tmp_path / "executed").exists()
 
 
@@ -195,11 +195,11 @@ async def test_a_module_of_the_current_directory_is_named_and_starts_with_cwd(
     spec = rig.spec(sys.executable, "-m", "weather_server", "")
     async with rig.pool(spec) as pool:
         with pytest.raises(ServerStartError) as caught:
-            await pool.tools("server")
+            await pool.server("server").tools()
     for part in ("No module named weather_server", 'as "cwd"', spec.source.path):
         assert part in str(caught.value)
     async with rig.pool(replace(spec, cwd=str(tmp_path))) as pool:
-        assert await pool.tools("server")
+        assert await pool.server("server").tools()
 
 
 async def test_a_script_finds_the_modules_beside_it_whatever_its_arguments_are(
@@ -210,7 +210,7 @@ async def test_a_script_finds_the_modules_beside_it_whatever_its_arguments_are(
     (tmp_path / "server.py").write_text("import helpers\n")
     script = rig.spec(sys.executable, str(tmp_path / "server.py"), "-m", "stdio")
     async with rig.pool(script) as pool:
-        assert await pool.tools("server")
+        assert await pool.server("server").tools()
 
 
 async def test_a_hook_that_a_git_server_starts_imports_what_lies_beside_it(

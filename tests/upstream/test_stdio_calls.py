@@ -69,7 +69,7 @@ async def test_a_real_server_lists_its_tools_and_answers(rig: Rig) -> None:
     spec = rig.spec("mcp-server-time", "--local-timezone", "UTC")
     rig.environ["PATH"] = f"{sysconfig.get_path('scripts')}:{rig.environ['PATH']}"
     async with rig.pool(spec) as pool:
-        tools = await pool.tools("server")
+        tools = await pool.server("server").tools()
         result = await pool.call_tool("server", "get_current_time", {"timezone": "UTC"})
         info = pool.states()["server"].server_info
     assert [tool.name for tool in tools] == ["get_current_time", "convert_time"]
@@ -94,7 +94,7 @@ async def test_what_a_server_wrote_before_its_answer_is_heard_before_it(
     caller = FakeCaller()
     caller.wants_progress = True
     async with rig.pool(rig.raw()) as pool:
-        await pool.tools("server")
+        await pool.server("server").tools()
         with on_behalf_of(caller):
             await pool.call_tool("server", "tell", {})
         assert caller.logged == ["said"] * 3
@@ -105,7 +105,7 @@ async def test_an_answer_does_not_wait_for_what_the_session_keeps_to_itself(rig:
     """Such as that a subscription has begun, which nobody here is told of."""
     rig.environ["LISTENED"] = rig.path("listened")
     async with rig.pool(rig.raw("newer-only", "announcing")) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         await wait_file(rig.path("listened"))
         with anyio.fail_after(PATIENCE_SECONDS):
             result = await pool.call_tool("server", "odd_shape", {})
@@ -122,7 +122,7 @@ async def test_an_answer_that_breaks_the_protocol_is_delivered_with_what_it_has(
 async def test_an_answer_that_breaks_its_own_schema_is_delivered(rig: Rig) -> None:
     """The SDK's client would raise and lose the result."""
     async with rig.pool(rig.toolbox()) as pool:
-        tools = await pool.tools("server")
+        tools = await pool.server("server").tools()
         result = await pool.call_tool("server", "liar", {})
     assert {tool.name: tool for tool in tools}["liar"].output_schema is not None
     assert result["structuredContent"] == {"n": "not a number"}
@@ -310,7 +310,7 @@ async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(rig: Rig) -
     """The timeout of one call leaves the connection alone."""
     rig.environ["CANCELLED"] = rig.path("cancelled")
     async with rig.pool(rig.raw()) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         with pytest.raises(CallTimeoutError, match=r"did not answer tool 'never' within 0\.1 s"):
             await pool.call_tool("server", "never", {}, timeout=0.1)
         await wait_file(rig.path("cancelled"))
@@ -327,7 +327,7 @@ async def test_a_call_that_ran_out_of_time_among_others_says_how_many_waited(rig
         remedies.append(caught.value.remedy)
 
     async with rig.pool(rig.raw()) as pool:
-        await pool.start("server")
+        await pool.server("server").start()
         await call(pool)
         async with anyio.create_task_group() as tg:
             for _ in range(3):
@@ -466,5 +466,5 @@ async def test_a_crash_takes_the_grandchildren_with_it(rig: Rig) -> None:
         pid = result["structuredContent"]["pid"]
         with pytest.raises(ServerLostError):
             await pool.call_tool("server", "crash", {})
-        await pool.start("server")
+        await pool.server("server").start()
         assert not is_alive(pid)

@@ -177,7 +177,7 @@ class Library:
 
         Args:
             run_id: The run's id, or the `bridge://runs/...` address of its output.
-            stream: "stdout" or "stderr".
+            stream: "stdout", "stderr", or "result": the answer that its client did not get.
             offset, length: A part, in bytes; a negative offset counts from the end.
             lines: First and last line, from 1: `lines=(100, 200)`.
             find: Return the lines with this text instead, each as (number, line), first ones first.

@@ -135,12 +135,6 @@ async def listening(url: str) -> None:
             await anyio.sleep(0.05)
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop, so that an engine can stay from test to test."""
-    return "asyncio"
-
-
 @pytest.fixture(
     scope="module",
     params=[

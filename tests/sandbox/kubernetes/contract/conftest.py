@@ -48,12 +48,6 @@ class OneEngine:
         return self._engine
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Keep one event loop for a module, so that the cluster stays up from test to test."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def engine() -> str:
     """Give the contract suite's name of the engine."""
