@@ -17,7 +17,7 @@ from bridge.store import ServerUrl
 OutputMode = Literal["compact", "toon", "json", "auto"]
 RecordPlace = Literal["meta", "content"]
 ProjectServers = Literal["all", "approved", "none"]
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 GuardMode = Literal["off", "advise", "enforce"]
 PreflightMode = Literal["check", "off"]
 AuditMode = Literal["on", "sync", "off"]
@@ -44,7 +44,8 @@ class Settings:
         pids: Processes and threads of a sandbox.
         cpus: CPU time of a sandbox for each second; empty leaves it to the engine.
         container_user: User and group that a program runs as.
-        runtime_idle_timeout: Seconds until a podman machine that the bridge started is stopped.
+        runtime_idle_timeout: Seconds until a podman machine that the bridge started is stopped; 0
+            for never.
         state_dir: Where logs, caches and the store are; if not set, in
             `~/.local/state/mcp-code-bridge`.
         output_mode: How the value of the last expression is written: as JSON ("json"), as JSON but
@@ -104,6 +105,7 @@ class Settings:
         commands: The command profiles, by name; without any there is no `run_command`.
         places: Where each setting stands that does not have its default, for errors.
         environ: The process's environment, for what servers inherit and engines read.
+        notes: Warnings about values that are not taken as they are written.
     """
 
     runtime: str = "auto"
@@ -165,6 +167,7 @@ class Settings:
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # However it was made, a strict one is strict in all respects.
