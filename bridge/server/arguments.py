@@ -16,10 +16,11 @@ from bridge.guest.schema.validation import convert
 from bridge.model import ApplyRequest, InputFile, Json, RetriedReads, RunMode, RunRequest
 from bridge.runs.input_files import MAX_FILES
 from bridge.server.content import Kind, record_schema
+from bridge.settings.profiles import BUILT_IN
 
 _KNOWN = (
     *("code", "servers", "timeout", "mode", "apply", "retry_of", "reads"),
-    *("session", "end_session", "files", "packages", "lose_state"),
+    *("session", "end_session", "files", "packages", "lose_state", "profile"),
 )
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
@@ -60,6 +61,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         files=parse_files(given.get("files")),
         packages=parse_packages(given.get("packages")),
         loses_state=_flag("lose_state", given.get("lose_state")),
+        profile=_name("profile", given.get("profile")),
         servers=None if servers is None else _servers(servers),
         timeout=parse_timeout(given.get("timeout")),
         mode=_choice("mode", given.get("mode"), get_args(RunMode)),
@@ -194,17 +196,22 @@ _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
     """Return the session's name or id, empty for none, and whether it is to end."""
-    session, ends = given.get("session"), _flag("end_session", given.get("end_session"))
-    if session is None:
-        if ends:
-            raise InvalidRequestError("`end_session` needs `session`: the session to end.")
-        return "", False
-    if not isinstance(session, str) or not _SESSION.fullmatch(session):
-        raise InvalidRequestError(
-            "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
-            f'such as "analysis", not {session!r:.80}.'
-        )
+    session = _name("session", given.get("session"))
+    ends = _flag("end_session", given.get("end_session"))
+    if ends and not session:
+        raise InvalidRequestError("`end_session` needs `session`: the session to end.")
     return session, ends
+
+
+def _name(argument: str, value: Json) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not _SESSION.fullmatch(value):
+        raise InvalidRequestError(
+            f"`{argument}` must be a name of up to 64 letters, digits, dots, dashes and "
+            f'underscores, such as "analysis", not {value!r:.80}.'
+        )
+    return value
 
 
 def _flag(name: str, value: Json) -> bool:
@@ -296,6 +303,10 @@ def field(kind: str, description: str, **more: Any) -> dict[str, Any]:
 
 
 _STRINGS = {"type": "string"}
+_SERVERS = (
+    "Servers to load besides those that the code names.",
+    "The only servers that the code may use.",
+)
 _FILE_SCHEMA = {
     "type": "object",
     "properties": {
@@ -310,15 +321,18 @@ _FILE_SCHEMA = {
 
 
 def input_schema(
-    max_timeout: float, default_timeout: float, *, packages: bool = True
+    max_timeout: float,
+    default_timeout: float,
+    *,
+    packages: bool = True,
+    listed_only: bool = False,
+    profiles: Iterable[str] = BUILT_IN,
 ) -> dict[str, Any]:
     """Return the JSON Schema of the tool's arguments, `packages` only where some are allowed."""
     seconds = {"minimum": 1, "maximum": max_timeout, "default": default_timeout}
     properties = {
         "code": field("string", "The Python program. Top-level await works."),
-        "servers": field(
-            "array", "Servers to load besides those that the code names.", items=_STRINGS
-        ),
+        "servers": field("array", _SERVERS[listed_only], items=_STRINGS),
         "timeout": field("number", "Seconds the program may take, without its tools.", **seconds),
         "mode": field(
             "string",
@@ -353,6 +367,9 @@ def input_schema(
             "array",
             "Files for the working directory. Files that the program writes come back.",
             items=_FILE_SCHEMA,
+        ),
+        "profile": field(
+            "string", "Limits of this run; they only become narrower.", enum=list(profiles)
         ),
     }
     if packages:

@@ -122,6 +122,7 @@ class GuestGuide:
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
             time_zone=time_zone(settings.environ),
+            listed_only=settings.listed_servers_only,
         )
 
     def capabilities(

@@ -32,6 +32,7 @@ from bridge.settings.paths import runtime_dir as runtime_dir
 from bridge.settings.paths import store_of as store_of
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
+from bridge.settings.profiles import narrowed as narrowed
 from bridge.settings.state import SOLE_USER, require_private
 from bridge.settings.state import http_token as http_token
 from bridge.settings.state import prepare_state as prepare_state
@@ -209,6 +210,10 @@ def load(
         kubernetes=file.kubernetes,
         server_settings=file.servers,
         strict=profile.strict,
+        profiles={
+            name: {**{key: each.value for key, each in own.items()}, "strict": spec.strict}
+            for (name, own), spec in zip(profiles.items(), file.profiles.values(), strict=True)
+        },
         places={key: each.place for key, each in found.items()},
         notes=tuple(filter(None, notes)),
         **cast("dict[str, Any]", {"state_dir": default_state_dir(environment), **values}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bridge.model import Directory, ServerSettings
 from bridge.settings.commands import CommandProfile
@@ -21,6 +21,9 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 GuardMode = Literal["off", "advise", "enforce"]
 PreflightMode = Literal["check", "off"]
 AuditMode = Literal["on", "sync", "off"]
+
+
+STRICT_CAPS = {"timeout": 5.0, "max_timeout": 5.0, "memory": 128 * 1024**2, "cpus": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,7 @@ class Settings:
         log_level: The least that is logged to stderr.
         profile: "standard", "strict" or one of `[profiles]`.
         strict: Whether the profile is the strict one, or made from it.
+        profiles: What each profile sets, by its name; see `narrowed`.
         listed_servers_only: Whether a run may use only the servers listed in its `servers`.
         guard: What the static guard does with what it finds: nothing, advise in the result, or
             enforce by refusing the program.
@@ -126,6 +130,9 @@ class Settings:
     log_level: LogLevel = "INFO"
     profile: str = "standard"
     strict: bool = False
+    profiles: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: {"standard": {}, "strict": {"strict": True}}
+    )
     listed_servers_only: bool = False
     guard: GuardMode = "advise"
     warm: int = 4
@@ -176,6 +183,8 @@ class Settings:
             object.__setattr__(self, "listed_servers_only", True)
             object.__setattr__(self, "guard", "enforce")
             object.__setattr__(self, "project_servers", "none")
+            for name, most in STRICT_CAPS.items():
+                object.__setattr__(self, name, min(getattr(self, name) or most, most))
 
     def place(self, name: str) -> str:
         """Return where a setting stands: a flag, a variable, or a line of a file."""
