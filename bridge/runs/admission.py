@@ -244,6 +244,7 @@ class Admission:
             request.code,
             table or self._table(request),
             self._in_force(request).guard,
+            denied=self._in_force(request).guard_denies,
             session=bool(request.session),
             python=lambda: recall(self._settings).python,
         )

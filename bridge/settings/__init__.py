@@ -97,6 +97,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "guard": _Setting(
         parsers.choice(get_args(GuardMode)), "what the static guard does: off, advise or enforce"
     ),
+    "guard_denies": _Setting(parsers.denials, many=True),
     "allow_packages": _Setting(parsers.boolean),
     "allow_directories": _Setting(parsers.boolean),
     "warm": _Setting(parsers.integer(0, parsers.MAX_WARM)),

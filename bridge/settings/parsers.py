@@ -270,6 +270,15 @@ def secret_names(text: str) -> tuple[str, ...]:
     return found
 
 
+def denials(text: str) -> tuple[str, ...]:
+    """Return modules, functions, attributes (".name") and absolute paths, parted by commas."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in found:
+        if not re.fullmatch(r"/.*|\.?\w+(\.\w+)*", name):
+            raise ValueError(f"names {name!r}, which is no module, function, .attribute or path")
+    return found
+
+
 def directories(text: str) -> tuple[Path, ...]:
     """Return absolute paths, parted by commas, with a leading ~ expanded."""
     found = tuple(path(name.strip()) for name in text.split(",") if name.strip())

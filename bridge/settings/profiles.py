@@ -23,8 +23,8 @@ MAX_PROFILES = 100  # More tables than a person can oversee.
 
 KEYS = frozenset({
     "allow_directories", "allow_packages", "call_timeout", "container_user", "cpus", "guard",
-    "image", "listed_servers_only", "max_timeout", "memory", "oci_runtime", "packages", "pids",
-    "project_servers", "runtime", "runtime_order", "timeout",
+    "guard_denies", "image", "listed_servers_only", "max_timeout", "memory", "oci_runtime",
+    "packages", "pids", "project_servers", "runtime", "runtime_order", "timeout",
 })  # fmt: skip
 """Settings of how programs run; not where the bridge keeps its files, or how it logs."""
 
@@ -90,6 +90,7 @@ def _least(now: float | None, wanted: float) -> float:
 _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("timeout", "max_timeout", "memory", "pids", "cpus"), _least),
     **dict.fromkeys(("strict", "listed_servers_only"), lambda now, wanted: now or wanted),
+    "guard_denies": lambda now, wanted: tuple(dict.fromkeys((*now, *wanted))),
     "guard": lambda *modes: max(modes, key=get_args(GuardMode).index),
 }
 
@@ -106,7 +107,7 @@ def narrowed(settings: Settings, name: str) -> Settings:
     wanted = dict(settings.profiles[name])
     default = not wanted.get("strict")
     values: dict[str, Any] = {
-        key: allowed and wanted.pop(key, default)
+        key: wanted.pop(key, default) and allowed
         for key, allowed in (
             ("allow_packages", settings.packages_allowed),
             ("allow_directories", bool(settings.offered_directories)),

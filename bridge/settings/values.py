@@ -62,6 +62,7 @@ class Settings:
         listed_servers_only: Whether a run may use only the servers listed in its `servers`.
         guard: What the static guard does with what it finds: nothing, advise in the result, or
             enforce by refusing the program.
+        guard_denies: What the guard denies as well: modules, functions, ".attributes" and paths.
         warm: The most sandboxes that are kept ready; each is used for one run.
         sources: Clients whose configurations are read: their names, or names each with a "-" in
             front for all but those; empty for all.
@@ -135,6 +136,7 @@ class Settings:
     )
     listed_servers_only: bool = False
     guard: GuardMode = "advise"
+    guard_denies: tuple[str, ...] = ()
     warm: int = 4
     sources: tuple[str, ...] = ()
     secret_names: tuple[str, ...] = ()

@@ -82,6 +82,7 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_RUNTIME_ORDER", "bubblewrap,landlock", "names landlock, which is weaker"),
         ("MCP_BRIDGE_RUNTIME_ORDER", "auto", "names 'auto', which is not one of"),
         ("MCP_BRIDGE_RUNTIME_ORDER", "/usr/bin/podman", "is not one of"),
+        ("MCP_BRIDGE_GUARD_DENIES", "os.remove,a b", "names 'a b', which is no module"),
         ("MCP_BRIDGE_PREFLIGHT", "maybe", "is not one of check, off"),
         ("MCP_BRIDGE_ROOTS", "relative/place", "is not an absolute path"),
         *[
