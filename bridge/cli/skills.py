@@ -161,8 +161,7 @@ def _shown(skill: Skill) -> str:
 
 def _about(skill: Skill, fields: dict[str, Any], settings: Settings) -> str:
     """Return what else there is to know of a skill, in lines."""
-    tree, denied = skill.code and skill.code.tree, settings.guard_denies
-    findings = check(Survey(tree), denied).findings if tree is not None else ()
+    findings = check(Survey(skill.code.tree), settings.guard_denies).findings if skill.code else ()
     return "".join(
         [
             f"-- version {skill.version}: {visible(_state(fields), keep='')}\n",

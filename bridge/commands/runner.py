@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 
 import anyio
 import anyio.to_thread
@@ -94,6 +95,7 @@ class Pipeline:
 
     Attributes:
         ends: How each stage ended; None for one that was ended from here.
+        stages: The sandboxes of those that were started.
         refused: Whether what a stage wrote could not be given to the next.
         timed_out: Whether the deadline passed.
         output: The last stage's stdout.
@@ -103,7 +105,7 @@ class Pipeline:
     def __init__(self, plan: Plan) -> None:
         limit = plan.profile.output_bytes
         self._plan = plan
-        self._stages: list[Sandbox] = []
+        self.stages: list[Sandbox] = []
         self.ends: list[ExitReport | None] = [None] * len(plan.specs)
         self.refused = [False] * len(plan.specs)
         self._passed = bytearray()
@@ -131,11 +133,6 @@ class Pipeline:
         for capture in (self.output, *self.errors):
             capture.finish()
 
-    @property
-    def started(self) -> int:
-        """How many stages were started."""
-        return len(self._stages)
-
     async def _run_together(
         self, numbers: Sequence[int], backend: Backend, stack: AsyncExitStack, stdin: bytes
     ) -> None:
@@ -143,34 +140,29 @@ class Pipeline:
             spec, errors = self._plan.specs[number], self.errors[number]
             assert spec.command is not None
             heard = replace(spec, command=replace(spec.command, on_error=errors.feed))
-            self._stages.append(await stack.enter_async_context(backend.launch(heard)))
-        self.isolation = common([stage.isolation for stage in self._stages])
+            self.stages.append(await stack.enter_async_context(backend.launch(heard)))
+        self.isolation = common([stage.isolation for stage in self.stages])
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_feed, self._stages[numbers[0]], stdin)
+                tasks.start_soon(_feed, self.stages[numbers[0]], stdin)
                 for number in numbers:
                     tasks.start_soon(self._follow, number)
         except ExceptionGroup as group:
             raise first_error(group) from None
 
-    def _gather(self, number: int, data: bytes) -> None:
-        """Keep what a stage writes that no stage reads at this moment."""
-        if number + 1 == len(self._plan.specs):
-            self.output.feed(data)
-            return
-        self._passed += data
-        if len(self._passed) > MAX_PASSED_BYTES:
-            message = f"Stage {number + 1} wrote more than {MAX_PASSED_BYTES:,} bytes to the next."
-            raise InvalidRequestError(message, remedy="Write it to a file of the workspace.")
-
     async def _follow(self, number: int) -> None:
         """Pass on what a stage writes, until its end."""
-        stage, following = self._stages[number], None
-        if number + 1 < len(self._stages):
-            following = self._stages[number + 1]
+        stage, following = self.stages[number], None
+        if number + 1 < len(self.stages):
+            following = self.stages[number + 1]
         while data := await stage.receive():
-            if following is None:
-                self._gather(number, data)
+            if number + 1 == len(self._plan.specs):
+                self.output.feed(data)
+            elif following is None:
+                self._passed += data
+                if len(self._passed) > MAX_PASSED_BYTES:
+                    message = f"Stage {number + 1} wrote more than {MAX_PASSED_BYTES:,} bytes."
+                    raise InvalidRequestError(message, remedy="Write them to a file instead.")
             elif not self.refused[number]:
                 try:
                     await following.send(data)
@@ -379,10 +371,10 @@ def _result(
             oom_killed=end is not None and bool(end.oom_killed),
             stderr=errors.text(),
             cut_short=refused,
-            not_started=number >= pipeline.started,
+            not_started=started is None,
         )
-        for number, (words, end, errors, refused) in enumerate(
-            zip(request.stages, pipeline.ends, pipeline.errors, pipeline.refused, strict=True)
+        for words, end, errors, refused, started in zip_longest(
+            request.stages, pipeline.ends, pipeline.errors, pipeline.refused, pipeline.stages
         )
     )
     verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)

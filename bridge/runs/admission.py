@@ -135,8 +135,7 @@ class Admission:
         check = await self._check(request, program, servers)
         request, program, check = await self._edited(request, program, check)
         run_id = request.run_id or uuid.uuid4().hex
-        settings = self._in_force(request)
-        if settings.guard == "enforce" and program.scan.certain:
+        if (settings := self._in_force(request)).guard == "enforce" and program.scan.certain:
             return add_findings(refused(run_id, program, program.scan, limits.timeout), program)
         if caller.is_shown:
             # All output goes to the client, and none is kept.

@@ -212,8 +212,8 @@ def load(
         server_settings=file.servers,
         strict=profile.strict,
         profiles={
-            name: {**{key: each.value for key, each in own.items()}, "strict": spec.strict}
-            for (name, own), spec in zip(profiles.items(), file.profiles.values(), strict=True)
+            name: {"strict": file.profiles[name].strict, **{k: v.value for k, v in own.items()}}
+            for name, own in profiles.items()
         },
         places={key: each.place for key, each in found.items()},
         notes=tuple(filter(None, notes)),
