@@ -61,7 +61,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         files=parse_files(given.get("files")),
         packages=parse_packages(given.get("packages")),
         loses_state=_flag("lose_state", given.get("lose_state")),
-        profile=_name("profile", given.get("profile")),
+        profile=str(given.get("profile") or ""),
         servers=None if servers is None else _servers(servers),
         timeout=parse_timeout(given.get("timeout")),
         mode=_choice("mode", given.get("mode"), get_args(RunMode)),
@@ -196,22 +196,17 @@ _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
     """Return the session's name or id, empty for none, and whether it is to end."""
-    session = _name("session", given.get("session"))
-    ends = _flag("end_session", given.get("end_session"))
-    if ends and not session:
-        raise InvalidRequestError("`end_session` needs `session`: the session to end.")
-    return session, ends
-
-
-def _name(argument: str, value: Json) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str) or not _SESSION.fullmatch(value):
+    session, ends = given.get("session"), _flag("end_session", given.get("end_session"))
+    if session is None:
+        if ends:
+            raise InvalidRequestError("`end_session` needs `session`: the session to end.")
+        return "", False
+    if not isinstance(session, str) or not _SESSION.fullmatch(session):
         raise InvalidRequestError(
-            f"`{argument}` must be a name of up to 64 letters, digits, dots, dashes and "
-            f'underscores, such as "analysis", not {value!r:.80}.'
+            "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
+            f'such as "analysis", not {session!r:.80}.'
         )
-    return value
+    return session, ends
 
 
 def _flag(name: str, value: Json) -> bool:

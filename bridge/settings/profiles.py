@@ -83,12 +83,11 @@ def _profile(name: str, table: Mapping[str, Json], place: str) -> ProfileSpec:
     return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)
 
 
-def _least(now: float | None, wanted: float) -> float:
-    return wanted if now is None else min(now, wanted)
-
-
 _NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
-    **dict.fromkeys(("timeout", "max_timeout", "memory", "pids", "cpus"), _least),
+    **dict.fromkeys(
+        ("timeout", "max_timeout", "memory", "pids", "cpus"),
+        lambda now, wanted: min(now or wanted, wanted),
+    ),
     **dict.fromkeys(("strict", "listed_servers_only"), lambda now, wanted: now or wanted),
     "guard_denies": lambda now, wanted: tuple(dict.fromkeys((*now, *wanted))),
     "guard": lambda *modes: max(modes, key=get_args(GuardMode).index),
