@@ -197,6 +197,11 @@ def tool_description(
     beside = offers_line(offers)
     refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
     refusal = f"{refused}with line numbers." if checked else "Wrong arguments raise `TypeError`."
+    loading = (
+        "A server is loaded because the code names it; `servers` is for names picked at run time."
+    )
+    if offers.listed_only:
+        loading = "Only the servers listed in `servers` are loaded, and the code may use no other."
     fixed = f"""\
 Run a Python program that calls the tools of the MCP servers below. Only what it prints, \
 shows (`display(x)`: figures, images, data frames) and the value of its last expression comes \
@@ -211,7 +216,7 @@ type is shown, print a shortened sample first: `print(repr(value)[:500])`.
 - More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): \
 print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
-- A server is loaded because the code names it; `servers` is for names picked at run time.
+- {loading}
 - Importable: the standard library{beside} No network. Files that the program writes come back. \
 Time zone: {offers.time_zone}. {_limits_text(limits)}
 

@@ -27,6 +27,7 @@ class Offers:
         roots: Names of the client's and the settings' roots.
         python: The version of Python; empty if it is not known yet.
         time_zone: That of programs.
+        listed_only: Whether programs may use only the servers that their run lists.
     """
 
     packages: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class Offers:
     roots: tuple[str, ...] = ()
     python: str = ""
     time_zone: str = "UTC"
+    listed_only: bool = False
 
 
 def offers_line(offers: Offers) -> str:

@@ -209,7 +209,7 @@ def _set_up_logging(settings: Settings, *, serving: bool) -> None:
     handler.setFormatter(VisibleFormatter(line))
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler])
-    for line in unknown_variables(settings.environ):
+    for line in (*unknown_variables(settings.environ), *settings.notes):
         logger.warning("%s", line)
     if level == "WARNING" and not serving:
         # What takes minutes is said, in scripts too.

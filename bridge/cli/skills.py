@@ -60,7 +60,7 @@ async def show(
         write_json({**fields, "source": skill.source}, indent=2)
         return 0
     write_out(_shown(skill))
-    write_err(_about(skill, fields))
+    write_err(_about(skill, fields, settings))
     digits = skill.digest.removeprefix("sha256:")[:LEAST_DIGITS]
     write_err(
         "To have programs use it as it stands here, without asking: "
@@ -104,7 +104,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
                 name,
                 skill.digest,
                 digits,
-                shown=f"{_shown(skill)}{_about(skill, _fields(engine, skill, approved))}",
+                shown=f"{_shown(skill)}{_about(skill, _fields(engine, skill, approved), settings)}",
                 question=f"May programs use {name} as it stands here, in {lines}?",
                 command="skills approve",
             ):
@@ -183,9 +183,9 @@ def _shown(skill: Skill) -> str:
     return "\n".join(lines)
 
 
-def _about(skill: Skill, fields: dict[str, Any]) -> str:
+def _about(skill: Skill, fields: dict[str, Any], settings: Settings) -> str:
     """Return what else there is to know of a skill, in lines."""
-    findings = check(Survey(skill.code.tree)).findings if skill.code is not None else ()
+    findings = check(Survey(skill.code.tree), settings.guard_denies).findings if skill.code else ()
     return "".join(
         [
             f"-- version {skill.version}: {visible(_state(fields), keep='')}\n",

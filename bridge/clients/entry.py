@@ -89,6 +89,8 @@ def own_entry(
         return Entry(name=name, url=url, token=token)
     command, *args = own_command(sys.argv[0], environ)
     env = {key: environ[key] for key in HANDED_ON if environ.get(key)} | {**(network or {})}
+    for key in env.keys() & {"MCP_BRIDGE_CONFIG", "MCP_BRIDGE_STATE_DIR"}:
+        env[key] = str(Path(env[key]).expanduser().absolute())  # A client's cwd is another.
     return Entry(name=name, command=command, args=(*args, "serve"), env=env)
 
 

@@ -91,7 +91,9 @@ def check_workdir(workdir: str, resolve: Resolve) -> str:
     if "\0" in workdir or workdir.startswith("~"):
         message = f"`workdir` must be a path below the workspace, not {workdir!r:.200}."
         raise InvalidRequestError(message)
-    inside = str(PurePosixPath(WORKSPACE) / workdir)
+    inside = workdir
+    if not is_within(workdir, (WORKSPACE,)):
+        inside = str(PurePosixPath(WORKSPACE) / workdir.lstrip("/"))
     real = resolve(inside)
     if not is_within(real, (WORKSPACE,)):
         message = f"`workdir` {workdir!r:.200} leads out of the workspace."
@@ -168,8 +170,8 @@ def _check_name(name: str, names: Collection[str]) -> None:
         return
     known = ", ".join(sorted(names))
     if re.match(r"[A-Za-z_][A-Za-z0-9_]*=", name):
-        message = f"{name!r:.100}: variables cannot be set here; the profile sets them."
-        remedy = f"Start with one of: {known}."
+        message = f"{name!r:.100}: a command line sets no variables."
+        remedy = f"Pass `env`, if the profile allows it, and start with one of: {known}."
     elif "/" in name:
         message = f"{name!r:.100}: executables are named without a path."
         remedy = f"Name one of: {known}."

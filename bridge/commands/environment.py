@@ -27,10 +27,16 @@ AWS_SECRETS = (
     "AWS_SECURITY_TOKEN",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN",
 )
-AWS_PLAIN = (
-    "AWS_DEFAULT_PROFILE", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_REGION", "AWS_ROLE_ARN",
-    "AWS_ROLE_SESSION_NAME",
-)  # fmt: skip
+AWS_PLAIN = frozenset("AWS_" + name for name in """
+ACCOUNT_ID ACCOUNT_ID_ENDPOINT_MODE CA_BUNDLE CLI_AUTO_PROMPT CLI_FILE_ENCODING CLI_HISTORY_FILE
+CLI_OUTPUT_ENCODING CLI_S3_MV_VALIDATE_SAME_S3_PATHS DATA_PATH DEFAULT_OUTPUT DEFAULT_PROFILE
+DEFAULT_REGION DISABLE_REQUEST_COMPRESSION EC2_METADATA_DISABLED ENDPOINT_URL
+IGNORE_CONFIGURED_ENDPOINT_URLS MAX_ATTEMPTS METADATA_SERVICE_NUM_ATTEMPTS METADATA_SERVICE_TIMEOUT
+PAGER PROFILE REGION REQUEST_CHECKSUM_CALCULATION REQUEST_MIN_COMPRESSION_SIZE_BYTES
+RESPONSE_CHECKSUM_VALIDATION RETRY_MODE ROLE_ARN ROLE_SESSION_NAME SDK_UA_APP_ID
+SIGV4A_SIGNING_REGION_SET STS_REGIONAL_ENDPOINTS USE_DUALSTACK_ENDPOINT USE_FIPS_ENDPOINT
+""".split())  # fmt: skip  # noqa: SIM905
+"""What the AWS command line reads, but for secrets and files; each service has an endpoint too."""
 
 _SECRET_LINE = re.compile(
     r"^[ \t]*\w*(?:secret|token|access_key_id)\w*[ \t]*[=:][ \t]*(?:\n[ \t]+)?(\S.*?)[ \t]*$",
@@ -88,11 +94,12 @@ def credential_files(
             ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
         )
     ]
-    token = environ.get("AWS_WEB_IDENTITY_TOKEN_FILE")
-    if token:
-        below = ".aws/web-identity-token"
-        variable = "AWS_WEB_IDENTITY_TOKEN_FILE"
-        found.append(CredentialFile(path=token, below=below, variable=variable, whole=True))
+    for variable, below, whole in (
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", ".aws/web-identity-token", True),
+        ("AWS_CA_BUNDLE", ".aws/ca-bundle.pem", False),
+    ):
+        if path := environ.get(variable):
+            found.append(CredentialFile(path=path, below=below, variable=variable, whole=whole))
     for name in cached:
         below = f".aws/sso/cache/{name}"
         found.append(CredentialFile(path=str(aws / "sso" / "cache" / name), below=below))
@@ -125,7 +132,7 @@ def environment(
     """
     plain, secret = list(profile.env), list(profile.secrets)
     if profile.credentials is not None:
-        plain += AWS_PLAIN
+        plain += AWS_PLAIN | {each for each in environ if each.startswith("AWS_ENDPOINT_URL_")}
         if profile.credentials.source != "files":
             secret += AWS_SECRETS
     values = {name: environ[name] for name in secret if environ.get(name)}

@@ -115,6 +115,11 @@ class Planner:
         )
         check_stages(request.stages, bounds)
         made, files = self._environment(profile)
+        for name in request.env.keys() - {*profile.call_env}:
+            message = f"`env` may not set {name!r:.100} in the profile {profile.name}."
+            allowed = ", ".join(profile.call_env) or "nothing"
+            raise InvalidRequestError(message, remedy=f"Its `call_env` allows {allowed}.")
+        made = replace(made, variables={**made.variables, **request.env})
         tools = {tool.name: tool.file for tool in executables}
         stage = _stage(profile, granted, executables, made)
         command = _command(profile, executables, files, workdir)

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 
 import anyio
 import anyio.to_thread
@@ -88,10 +89,13 @@ class Capture:
 
 
 class Pipeline:
-    """The stages of one command, running side by side; nothing of them is left afterwards.
+    """The stages of one command; nothing of them is left afterwards.
+
+    They run side by side. Where they may write, they run one after another, up to a failure.
 
     Attributes:
         ends: How each stage ended; None for one that was ended from here.
+        stages: The sandboxes of those that were started.
         refused: Whether what a stage wrote could not be given to the next.
         timed_out: Whether the deadline passed.
         output: The last stage's stdout.
@@ -101,9 +105,10 @@ class Pipeline:
     def __init__(self, plan: Plan) -> None:
         limit = plan.profile.output_bytes
         self._plan = plan
-        self._stages: list[Sandbox] = []
+        self.stages: list[Sandbox] = []
         self.ends: list[ExitReport | None] = [None] * len(plan.specs)
         self.refused = [False] * len(plan.specs)
+        self._passed = bytearray()
         self.timed_out = False
         self.isolation: Isolation | None = None
         self.output = Capture(limit, plan.redactor)
@@ -117,30 +122,47 @@ class Pipeline:
         """
         async with AsyncExitStack() as stack:
             with anyio.move_on_after(self._plan.timeout) as deadline:
-                for spec, errors in zip(self._plan.specs, self.errors, strict=True):
-                    assert spec.command is not None
-                    heard = replace(spec, command=replace(spec.command, on_error=errors.feed))
-                    self._stages.append(await stack.enter_async_context(backend.launch(heard)))
-                self.isolation = common([stage.isolation for stage in self._stages])
-                try:
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(_feed, self._stages[0], stdin)
-                        for number in range(len(self._stages)):
-                            tasks.start_soon(self._follow, number)
-                except ExceptionGroup as group:
-                    raise first_error(group) from None
+                every = list(range(len(self._plan.specs)))
+                for side_by_side in [[n] for n in every] if self._plan.profile.write else [every]:
+                    await self._run_together(side_by_side, backend, stack, stdin)
+                    end = self.ends[side_by_side[-1]]
+                    if end is None or end.exit_code != 0 or end.oom_killed:
+                        break
+                    stdin, self._passed = bytes(self._passed), bytearray()
             self.timed_out = deadline.cancelled_caught
         for capture in (self.output, *self.errors):
             capture.finish()
 
+    async def _run_together(
+        self, numbers: Sequence[int], backend: Backend, stack: AsyncExitStack, stdin: bytes
+    ) -> None:
+        for number in numbers:
+            spec, errors = self._plan.specs[number], self.errors[number]
+            assert spec.command is not None
+            heard = replace(spec, command=replace(spec.command, on_error=errors.feed))
+            self.stages.append(await stack.enter_async_context(backend.launch(heard)))
+        self.isolation = common([stage.isolation for stage in self.stages])
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_feed, self.stages[numbers[0]], stdin)
+                for number in numbers:
+                    tasks.start_soon(self._follow, number)
+        except ExceptionGroup as group:
+            raise first_error(group) from None
+
     async def _follow(self, number: int) -> None:
         """Pass on what a stage writes, until its end."""
-        stage, following = self._stages[number], None
-        if number + 1 < len(self._stages):
-            following = self._stages[number + 1]
+        stage, following = self.stages[number], None
+        if number + 1 < len(self.stages):
+            following = self.stages[number + 1]
         while data := await stage.receive():
-            if following is None:
+            if number + 1 == len(self._plan.specs):
                 self.output.feed(data)
+            elif following is None:
+                self._passed += data
+                if len(self._passed) > MAX_PASSED_BYTES:
+                    message = f"Stage {number + 1} wrote more than {MAX_PASSED_BYTES:,} bytes."
+                    raise InvalidRequestError(message, remedy="Write them to a file instead.")
             elif not self.refused[number]:
                 try:
                     await following.send(data)
@@ -173,6 +195,9 @@ logger = logging.getLogger(__name__)
 
 MAX_STDIN_BYTES = 1024 * 1024
 """Of the text a call may pass. What is longer belongs in a file of the workspace."""
+
+MAX_PASSED_BYTES = 64 * 1024 * 1024
+"""From one stage to the next, where they run one after another."""
 
 PROGRESS_SECONDS = 2.0
 """Between progress reports; clients give up on a call that is silent for a minute."""
@@ -272,6 +297,7 @@ class Commands:
             "stages": [[plan.redactor.text(word) for word in words] for words in request.stages],
             "digest": digest(canonical(request.stages).encode("ascii")),
             "stdinBytes": len(stdin),
+            "env": {name: plan.redactor.text(value) for name, value in request.env.items()},
         }
         audit = self._audit_of(run_id, principal)
         # Before it runs.
@@ -345,9 +371,10 @@ def _result(
             oom_killed=end is not None and bool(end.oom_killed),
             stderr=errors.text(),
             cut_short=refused,
+            not_started=started is None,
         )
-        for words, end, errors, refused in zip(
-            request.stages, pipeline.ends, pipeline.errors, pipeline.refused, strict=True
+        for words, end, errors, refused, started in zip_longest(
+            request.stages, pipeline.ends, pipeline.errors, pipeline.refused, pipeline.stages
         )
     )
     verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)

@@ -35,7 +35,7 @@ def judge(
 ) -> Verdict:
     """Return the verdict on all stages."""
     if timed_out:
-        ended = [stage.exit_code is not None or stage.signal is not None for stage in stages]
+        ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
         running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]
         which = f"; still running: {', '.join(running)}" if running else ""
         more = f"for more time (`timeout`, at most {profile.max_timeout:g})"

@@ -140,6 +140,7 @@ class RunContext:
             await audit.began({**facts, "plan": request.plan_id}, "apply")
         else:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
+            facts |= {"profile": request.profile} if request.profile else {}
             await audit.began({**facts, "code": code_digest(request.code)})
         async with audit.until_end() as end:
             with self.journal.recording():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bridge.model.results import RunResult
 
@@ -17,6 +18,7 @@ class CommandRequest:
         workdir: Relative to the workspace's root.
         stdin: What the first stage reads.
         timeout: Seconds; None means the profile's.
+        env: Variables of all stages, from those that the profile lets a call set.
     """
 
     profile: str
@@ -24,6 +26,7 @@ class CommandRequest:
     workdir: str = ""
     stdin: str = ""
     timeout: float | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class StageResult:
         stderr: Cut to a bound.
         cut_short: Whether the stage after it ended first, so that it could not write on.
         oom_killed: Whether the kernel ended something of it for memory.
+        not_started: Whether it never ran, because one before it failed.
     """
 
     words: tuple[str, ...]
@@ -44,6 +48,7 @@ class StageResult:
     stderr: str = ""
     cut_short: bool = False
     oom_killed: bool = False
+    not_started: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ class Limits:
         out_bytes: What it may leave behind.
         out_files: Files that it may leave behind.
         shown_bytes: Of the pictures that its result holds, as base64.
+        directories: Whether it gets the directories of the host that are offered.
     """
 
     timeout: float = 30.0
@@ -57,6 +58,7 @@ class Limits:
     out_bytes: int = 64 * MEBIBYTE
     out_files: int = 100
     shown_bytes: int = 1 * MEBIBYTE
+    directories: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,7 @@ class RunRequest:
         loses_state: Whether more packages may cost what its session cannot restore.
         ends_bridge: Whether the bridge ends with it, so that no answer of a person holds for more.
         run_id: The id of the run; empty for a new one.
+        profile: The profile that narrows its settings; empty for none.
     """
 
     code: str
@@ -105,6 +108,7 @@ class RunRequest:
     packages: tuple[str, ...] = ()
     loses_state: bool = False
     ends_bridge: bool = False
+    profile: str = ""
     run_id: str = ""
 
     @property

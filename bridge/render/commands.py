@@ -43,7 +43,7 @@ def _stage(stage: StageResult, *, many: bool) -> dict[str, Json]:
         "command": shlex.join(stage.words),
         **contract_fields(stage, "exit_code", always=("exit_code",)),
         **signal,
-        **contract_fields(stage, "cut_short"),
+        **contract_fields(stage, "cut_short", "not_started"),
         # One command's is the result's own.
         **({"stderr": stream_lines(stage.stderr)} if many and stage.stderr else {}),
     }

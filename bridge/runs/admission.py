@@ -34,7 +34,7 @@ from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
 from bridge.servers.servers import Servers
 from bridge.sessions import Sessions
-from bridge.settings import Settings
+from bridge.settings import Settings, narrowed
 from bridge.skills.skills import Skills
 
 logger = logging.getLogger(__name__)
@@ -75,15 +75,17 @@ class Admission:
         if size > MAX_CODE_BYTES:
             message = f"The program is {size:,} bytes; the limit is {MAX_CODE_BYTES:,}."
             raise InvalidRequestError(message, remedy="Load data with tool calls instead.")
-        timeout = request.timeout
-        limits = limits_for(self._settings, timeout)
+        timeout, settings = request.timeout, self._in_force(request)
+        limits = limits_for(settings, timeout)
         if timeout is not None and not 1 <= timeout <= limits.longest_timeout:
             message = (
                 f"timeout must be between 1 and {limits.longest_timeout:g} seconds, "
                 f"not {timeout:g}."
             )
-            sets = "The strict profile" if self._settings.strict else "MCP_BRIDGE_MAX_TIMEOUT"
+            sets = "The strict profile" if settings.strict else "MCP_BRIDGE_MAX_TIMEOUT"
             raise InvalidRequestError(message, remedy=f"{sets} sets the largest.")
+        if settings is not self._settings:
+            self._check_narrowed(request, settings)
         if request.session:
             self._sessions.check(request)
         if request.files:
@@ -111,7 +113,7 @@ class Admission:
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
-        packages, settings = request.packages, self._settings
+        packages, settings = request.packages, self._in_force(request)
         if program.packages and settings.packages_allowed and settings.dependencies.allow:
             packages += program.packages
             words = f"{program.read_as}, with {', '.join(program.packages)} as `packages`"
@@ -133,7 +135,7 @@ class Admission:
         check = await self._check(request, program, servers)
         request, program, check = await self._edited(request, program, check)
         run_id = request.run_id or uuid.uuid4().hex
-        if self._settings.guard == "enforce" and program.scan.certain:
+        if (settings := self._in_force(request)).guard == "enforce" and program.scan.certain:
             return add_findings(refused(run_id, program, program.scan, limits.timeout), program)
         if caller.is_shown:
             # All output goes to the client, and none is kept.
@@ -144,6 +146,7 @@ class Admission:
             gate=self._gate_services.begin(run_id, request, caller),
             request=request,
             limits=limits,
+            settings=settings,
             servers=servers,
             tolerant=tolerant,
             program=program,
@@ -169,7 +172,7 @@ class Admission:
         for name, error in errors.items():
             logger.warning("server %s is left out of this run: %s", name, error)
         more = [name for name in run.program.references.mentioned if name not in tools]
-        if more and not self._settings.listed_servers_only:
+        if more and not run.settings.listed_servers_only:
             tools |= (await self._servers.load(more, tolerant=True, patient=True))[0]
         if not run.tolerant:
             run = replace(
@@ -239,7 +242,8 @@ class Admission:
         return await read(
             request.code,
             table or self._table(request),
-            self._settings.guard,
+            self._in_force(request).guard,
+            denied=self._in_force(request).guard_denies,
             session=bool(request.session),
             python=lambda: recall(self._settings).python,
         )
@@ -252,9 +256,29 @@ class Admission:
         ]
         return NameTable(entries, request.servers or ())
 
+    def _in_force(self, request: RunRequest) -> Settings:
+        """Return the settings of a run."""
+        return narrowed(self._settings, request.profile) if request.profile else self._settings
+
+    def _check_narrowed(self, request: RunRequest, settings: Settings) -> None:
+        """Check that a run has nothing that its narrower profile keeps from it."""
+        problem = ""
+        if request.session:
+            problem = "a session's sandbox has the profile of the bridge"
+        elif request.may_need_packages and not settings.packages_allowed:
+            problem = "that profile allows no packages"
+        elif settings.project_servers == "none":
+            scopes = {each.name: each.source.scope for each in self._servers.discovery.servers}
+            for name in request.servers or ():
+                if scopes.get(self._servers.resolve(name)) == "project":
+                    problem = f"that profile uses no servers of the project, such as {name!r:.100}"
+        if problem:
+            message = f"This run cannot have the profile {request.profile!r:.100}: {problem}."
+            raise InvalidRequestError(message, remedy="Leave out `profile`, or what it forbids.")
+
     def _usable(self, request: RunRequest) -> tuple[str, ...]:
         """Return the servers that a run may use."""
-        if self._settings.listed_servers_only:
+        if self._in_force(request).listed_servers_only:
             return tuple(self._servers.resolve(name) for name in request.servers or ())
         return self._servers.names()
 
@@ -276,7 +300,7 @@ class Admission:
     def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
         """Return the servers to load, and whether some may fail to start."""
         named = dict.fromkeys(self._servers.resolve(name) for name in request.servers or ())
-        if self._settings.listed_servers_only:
+        if self._in_force(request).listed_servers_only:
             missing = [name for name in references.servers if name not in named]
             if missing:
                 message = f"The program uses servers that are not listed: {', '.join(missing)}."

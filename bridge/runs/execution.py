@@ -137,7 +137,7 @@ class Execution:
         fields = {} if session is None else session.fields
         known = parts.servers.inventory
         frame = run_frame(run, self._tools, self._guest, known, parts.guide, **fields)
-        for directory in parts.settings.offered_directories:
+        for directory in run.settings.offered_directories:
             await self._provenance.add_labels(f"directory '{directory.name}'", directory.labels)
         for file in run.request.files:
             await self._provenance.add(file.uri, file.provenance)
@@ -192,7 +192,7 @@ class Execution:
 
     def _guest_requests(self) -> GuestRequests:
         parts, run = self._parts, self._run
-        only_listed = parts.settings.listed_servers_only
+        only_listed = run.settings.listed_servers_only
         self._gate = Gate(
             Grant(
                 servers=frozenset(run.servers) if only_listed else None, calls=run.limits.tool_calls

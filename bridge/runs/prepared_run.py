@@ -20,6 +20,7 @@ from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.layers import guest_limits
 from bridge.servers.guide import GuestGuide
 from bridge.servers.inventory import ToolInventory
+from bridge.settings import Settings
 from bridge.skills.skills import SkillUse
 
 ANSWER_SECONDS = 20.0
@@ -32,6 +33,7 @@ class PreparedRun:
     """A run that is admitted.
 
     Attributes:
+        settings: Those in force, narrowed by the profile that it asks for.
         servers: Those to connect before it begins.
         tolerant: Whether it begins without servers that fail or take long.
         program: What its text shows.
@@ -43,6 +45,7 @@ class PreparedRun:
     run_id: str
     request: RunRequest
     limits: Limits
+    settings: Settings
     servers: tuple[str, ...]
     tolerant: bool
     program: Reading

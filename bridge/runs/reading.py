@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio.to_thread
@@ -48,6 +49,7 @@ async def read(
     table: NameTable,
     mode: GuardMode,
     *,
+    denied: Sequence[str] = (),
     session: bool = False,
     python: Callable[[], str] = str,
 ) -> Reading:
@@ -55,10 +57,12 @@ async def read(
 
     Args:
         table: The names of the servers that it may use.
+        denied: What the guard denies as well; see `guard.check`.
         session: Whether it runs in one: then it may use names that it does not bind.
         python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
-    return await by_size(code, _reading, code, python, table, mode, session)
+    scan = None if mode == "off" else partial(check, denied=denied)
+    return await by_size(code, _reading, code, python, table, scan, session)
 
 
 async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
@@ -73,13 +77,17 @@ async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
 
 
 def _reading(
-    code: str, python: Callable[[], str], table: NameTable, mode: GuardMode, session: bool
+    code: str,
+    python: Callable[[], str],
+    table: NameTable,
+    scan: Callable[[Survey], Verdict] | None,
+    session: bool,
 ) -> Reading:
     program = read_program(code, python)
     code, read_as, tree = program.code, program.read_as, program.tree
     if isinstance(tree, Unread):
-        scan = NOTHING if mode == "off" else Verdict(findings=(tree.finding,))
-        return Reading(code=code, read_as=read_as, survey=tree, scan=scan)
+        unread = NOTHING if scan is None else Verdict(findings=(tree.finding,))
+        return Reading(code=code, read_as=read_as, survey=tree, scan=unread)
     survey = Survey(tree)
     names = table.resolve(survey)
     if not session:
@@ -88,7 +96,7 @@ def _reading(
     return Reading(
         code=code,
         read_as=read_as,
-        scan=NOTHING if mode == "off" else check(survey),
+        scan=NOTHING if scan is None else scan(survey),
         references=references(survey, table.aliases, more_names=session),
         names=names,
         survey=survey,

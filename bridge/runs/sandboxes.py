@@ -178,7 +178,8 @@ class Sandboxes:
             binds: What of the host it is to have.
             keep: Keeps what is the run's until its sandbox is gone.
         """
-        recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
+        directories = self._directories if limits.directories else ()
+        recipe = recipe_for(self._settings, limits, (*directories, *binds))
         return self._pool.reserve(recipe, fresh=fresh, keep=keep)
 
     @asynccontextmanager

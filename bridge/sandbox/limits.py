@@ -1,37 +1,15 @@
-"""The limits of a run, from the settings and the strict profile. Pure."""
+"""The limits of a run, from its settings. Pure."""
 
 from __future__ import annotations
 
-from bridge.model import MEBIBYTE, Limits
+from bridge.model import Limits
 from bridge.settings import Settings
-
-STRICT_CPUS = 0.5
-STRICT_TIMEOUT = 5.0
 
 
 def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
-    """Return the limits of a run that asks for `timeout` seconds.
-
-    The strict profile lowers the settings' limits and never raises them.
-    """
-    wanted = settings.timeout if timeout is None else timeout
-    if settings.strict:
-        memory = min(settings.memory, 128 * MEBIBYTE)
-        return Limits(
-            timeout=min(wanted, STRICT_TIMEOUT),
-            longest_timeout=min(settings.max_timeout, STRICT_TIMEOUT),
-            memory_bytes=memory,
-            pids=settings.pids,
-            cpus=min(settings.cpus or STRICT_CPUS, STRICT_CPUS),
-            tmp_bytes=memory // 4,
-            workspace_bytes=memory // 4,
-            output_bytes=_output_bytes(settings),
-            output_tokens=settings.output_tokens,
-            out_bytes=settings.artifact_run_bytes,
-            shown_bytes=settings.shown_bytes,
-        )
+    """Return the limits of a run that asks for `timeout` seconds."""
     return Limits(
-        timeout=wanted,
+        timeout=min(timeout or settings.timeout, settings.max_timeout),
         longest_timeout=settings.max_timeout,
         memory_bytes=settings.memory,
         pids=settings.pids,
@@ -42,6 +20,7 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
         output_tokens=settings.output_tokens,
         out_bytes=settings.artifact_run_bytes,
         shown_bytes=settings.shown_bytes,
+        directories=bool(settings.offered_directories),
     )
 
 

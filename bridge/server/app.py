@@ -97,7 +97,11 @@ async def tool_list(engine: Engine) -> list[types.Tool]:
         title="Run Python with MCP tools",
         description=await engine.guide.tool_description(),
         input_schema=input_schema(
-            limits.longest_timeout, limits.timeout, packages=engine.guide.offers_packages
+            limits.longest_timeout,
+            limits.timeout,
+            packages=engine.guide.offers_packages,
+            listed_only=settings.listed_servers_only,
+            profiles=settings.profiles,
         ),
         output_schema=output_schema(OUTPUT_SCHEMA, settings.structured),
         annotations=types.ToolAnnotations(

@@ -16,10 +16,11 @@ from bridge.guest.schema.validation import convert
 from bridge.model import ApplyRequest, InputFile, Json, RetriedReads, RunMode, RunRequest
 from bridge.runs.input_files import MAX_FILES
 from bridge.server.content import Kind, record_schema
+from bridge.settings.profiles import BUILT_IN
 
 _KNOWN = (
     *("code", "servers", "timeout", "mode", "apply", "retry_of", "reads"),
-    *("session", "end_session", "files", "packages", "lose_state"),
+    *("session", "end_session", "files", "packages", "lose_state", "profile"),
 )
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
@@ -60,6 +61,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         files=parse_files(given.get("files")),
         packages=parse_packages(given.get("packages")),
         loses_state=_flag("lose_state", given.get("lose_state")),
+        profile=str(given.get("profile") or ""),
         servers=None if servers is None else _servers(servers),
         timeout=parse_timeout(given.get("timeout")),
         mode=_choice("mode", given.get("mode"), get_args(RunMode)),
@@ -296,6 +298,10 @@ def field(kind: str, description: str, **more: Any) -> dict[str, Any]:
 
 
 _STRINGS = {"type": "string"}
+_SERVERS = (
+    "Servers to load besides those that the code names.",
+    "The only servers that the code may use.",
+)
 _FILE_SCHEMA = {
     "type": "object",
     "properties": {
@@ -310,15 +316,18 @@ _FILE_SCHEMA = {
 
 
 def input_schema(
-    max_timeout: float, default_timeout: float, *, packages: bool = True
+    max_timeout: float,
+    default_timeout: float,
+    *,
+    packages: bool = True,
+    listed_only: bool = False,
+    profiles: Iterable[str] = BUILT_IN,
 ) -> dict[str, Any]:
     """Return the JSON Schema of the tool's arguments, `packages` only where some are allowed."""
     seconds = {"minimum": 1, "maximum": max_timeout, "default": default_timeout}
     properties = {
         "code": field("string", "The Python program. Top-level await works."),
-        "servers": field(
-            "array", "Servers to load besides those that the code names.", items=_STRINGS
-        ),
+        "servers": field("array", _SERVERS[listed_only], items=_STRINGS),
         "timeout": field("number", "Seconds the program may take, without its tools.", **seconds),
         "mode": field(
             "string",
@@ -353,6 +362,9 @@ def input_schema(
             "array",
             "Files for the working directory. Files that the program writes come back.",
             items=_FILE_SCHEMA,
+        ),
+        "profile": field(
+            "string", "Limits of this run; they only become narrower.", enum=list(profiles)
         ),
     }
     if packages:

@@ -22,14 +22,14 @@ from bridge.settings.commands import CommandProfile
 
 COMMAND_TOOL = "run_command"
 
-_KNOWN = ("profile", "command", "pipeline", "workdir", "stdin", "timeout")
+_KNOWN = ("profile", "command", "pipeline", "workdir", "stdin", "timeout", "env")
 
 MAX_LISTED = 20  # Executables named per profile in the tool's description.
 
 _STAGE: dict[str, Kind] = {
     **dict.fromkeys(("command", "signal"), "string"),
     "exitCode": "integer",
-    "cutShort": "boolean",
+    **dict.fromkeys(("cutShort", "notStarted"), "boolean"),
     "stderr": ["string"],
 }
 
@@ -79,6 +79,7 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
             "network" if profile.network else "no network",
             f"writes: {_writable(profile)}",
             f"timeout: {profile.timeout:g} s, at most {profile.max_timeout:g} s",
+            *([f"`env` may set {', '.join(profile.call_env)}"] if profile.call_env else []),
         )
         about = f" {profile.description}" if profile.description else ""
         lines.append(f"Profile {profile.name}: {shown} ({'; '.join(terms)}).{about}")
@@ -115,7 +116,7 @@ def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
             "anyOf": [{"type": "string"}, stages],
             "description": "Instead of `command`: stages parted by |, or the words of each.",
         },
-        "workdir": field("string", "Where to run, relative to the workspace's root."),
+        "workdir": field("string", "Where to run: below the workspace's root, which is also `/`."),
         "stdin": field("string", "What the first command reads."),
         "timeout": field(
             "number",
@@ -124,6 +125,9 @@ def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
             maximum=longest,
         ),
     }
+    if any(profile.call_env for profile in profiles.values()):
+        text = {"type": "string"}
+        properties["env"] = field("object", "Variables to set.", additionalProperties=text)
     return {
         "type": "object",
         "properties": properties,
@@ -145,6 +149,7 @@ def parse_command(
         workdir=_text(given, "workdir"),
         stdin=_text(given, "stdin"),
         timeout=parse_timeout(given.get("timeout")),
+        env=_variables(given.get("env", {})),
     )
 
 
@@ -183,6 +188,13 @@ def _stages(given: Mapping[str, Json]) -> tuple[tuple[str, ...], ...]:
     if name == "pipeline":
         example = '[["ls"], ["head", "-1"]] or "ls | head -1"'
     raise InvalidRequestError(message, remedy=f"Write it like {example}.")
+
+
+def _variables(value: Json) -> Mapping[str, str]:
+    texts: dict[str, Any] = value if isinstance(value, dict) else {"": None}
+    if not all(isinstance(text, str) and "\0" not in text for text in texts.values()):
+        raise InvalidRequestError('`env` must be an object of texts, such as {"NAME": "value"}.')
+    return texts
 
 
 def _is_words(value: Json) -> bool:

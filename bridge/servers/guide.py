@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -122,6 +123,7 @@ class GuestGuide:
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
             time_zone=time_zone(settings.environ),
+            listed_only=settings.listed_servers_only,
         )
 
     def capabilities(
@@ -137,6 +139,7 @@ class GuestGuide:
         """
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
+        offers = offers if limits.directories else replace(offers, directories=())
         left_out = waiting_line(self._servers.discovery.proposed)
         key = (self._servers.inventory.revision, loaded, limits, offers, left_out)
         text = self._guides.get(key)

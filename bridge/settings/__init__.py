@@ -23,8 +23,8 @@ from bridge.settings.commands import CommandProfile as CommandProfile
 from bridge.settings.directories import engine_directories, resolve_directories
 from bridge.settings.file import ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size as parse_size
+from bridge.settings.paths import CONFIG, default_state_dir
 from bridge.settings.paths import config_path as config_path
-from bridge.settings.paths import default_state_dir
 from bridge.settings.paths import home as home
 from bridge.settings.paths import moved_dir as moved_dir
 from bridge.settings.paths import packages_dir as packages_dir
@@ -32,6 +32,7 @@ from bridge.settings.paths import runtime_dir as runtime_dir
 from bridge.settings.paths import store_of as store_of
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
+from bridge.settings.profiles import narrowed as narrowed
 from bridge.settings.state import SOLE_USER, require_private
 from bridge.settings.state import http_token as http_token
 from bridge.settings.state import prepare_state as prepare_state
@@ -78,26 +79,25 @@ SETTINGS: Mapping[str, _Setting] = {
     "timeout": _Setting(parsers.seconds),
     "max_timeout": _Setting(parsers.seconds, "most seconds that a run may take with its tools"),
     "memory": _Setting(parsers.memory, "memory limit, such as 512m"),
-    "pids": _Setting(
-        parsers.integer(parsers.MIN_PIDS, parsers.MAX_PIDS), "limit on processes and threads"
-    ),
+    "pids": _Setting(parsers.pids, "limit on processes and threads"),
     "cpus": _Setting(parsers.cpus, "limit on CPUs, such as 1.5"),
     "container_user": _Setting(parsers.user),
-    "runtime_idle_timeout": _Setting(parsers.seconds),
-    "state_dir": _Setting(parsers.whole_path, "where logs and caches are kept"),
+    "runtime_idle_timeout": _Setting(parsers.idle_seconds),
+    "state_dir": _Setting(parsers.place, "where logs and caches are kept"),
     "output_mode": _Setting(parsers.choice(get_args(OutputMode)), "compact, toon, json or auto"),
     "structured": _Setting(
         parsers.choice(get_args(RecordPlace)),
         "where results have their record for programs: meta or content",
     ),
     "log_level": _Setting(
-        parsers.choice(get_args(LogLevel), upper=True), "DEBUG, INFO, WARNING or ERROR"
+        parsers.choice(get_args(LogLevel), upper=True), ", ".join(get_args(LogLevel))
     ),
     "profile": _Setting(parsers.lowered, "standard, strict or one of config.toml"),
     "listed_servers_only": _Setting(parsers.boolean),
     "guard": _Setting(
         parsers.choice(get_args(GuardMode)), "what the static guard does: off, advise or enforce"
     ),
+    "guard_denies": _Setting(parsers.denials, many=True),
     "allow_packages": _Setting(parsers.boolean),
     "allow_directories": _Setting(parsers.boolean),
     "warm": _Setting(parsers.integer(0, parsers.MAX_WARM)),
@@ -128,14 +128,14 @@ SETTINGS: Mapping[str, _Setting] = {
     "artifact_run_bytes": _Setting(parsers.parse_size),
     "artifact_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
     "store": _Setting(parsers.database),
-    "skills_dir": _Setting(parsers.whole_path),
+    "skills_dir": _Setting(parsers.place),
     "replica": _Setting(parsers.replica),
     "drain_seconds": _Setting(parsers.seconds),
     "roots": _Setting(
         parsers.directories, "directories that servers get when they ask for roots", many=True
     ),
     "servers_config": _Setting(
-        parsers.whole_path, "one more configuration file, read first", variable="MCP_SERVERS_CONFIG"
+        parsers.place, "one more configuration file, read first", variable="MCP_SERVERS_CONFIG"
     ),
     "allow_self_server": _Setting(parsers.boolean),
     "project_servers": _Setting(parsers.choice(get_args(ProjectServers))),
@@ -181,9 +181,8 @@ def load(
         SettingsError: A value does not parse; the text names the flag, variable or key.
     """
     environment = dict(os.environ if environ is None else environ)
-    file = read_config(
-        config_path(environment), required=bool(environment.get("MCP_BRIDGE_CONFIG"))
-    )
+    named_file = environment.get(CONFIG, "")
+    file = read_config(config_path(environment), required=bool(named_file))
     own = _from_file(file.values, file)
     profiles = {
         name: _from_file(profile.values, file, f"profiles.{name}")
@@ -202,6 +201,8 @@ def load(
             values[key] = (
                 allowed is not None and allowed.value and (refused is None or refused.value)
             )
+    config_note = _note("state_dir", named_file or "/", config_path(environment), CONFIG)
+    notes = (config_note, *(each.note for each in found.values()))
     settings = Settings(
         environ=environment,
         commands=file.commands,
@@ -210,7 +211,12 @@ def load(
         kubernetes=file.kubernetes,
         server_settings=file.servers,
         strict=profile.strict,
+        profiles={
+            name: {"strict": file.profiles[name].strict, **{k: v.value for k, v in own.items()}}
+            for name, own in profiles.items()
+        },
         places={key: each.place for key, each in found.items()},
+        notes=tuple(filter(None, notes)),
         **cast("dict[str, Any]", {"state_dir": default_state_dir(environment), **values}),
     )
     if os.geteuid() == 0 and exposure(settings.state_dir)[0]:
@@ -242,13 +248,14 @@ def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> 
         settings = replace(settings, max_timeout=longest)
     if settings.timeout <= settings.max_timeout:
         return settings
-    if "timeout" in asked:
-        message = (
-            f"{settings.place('timeout')}: {settings.timeout:g} s is beyond the maximum of "
-            f"{settings.max_timeout:g} s."
-        )
-        raise SettingsError(message, remedy="Raise MCP_BRIDGE_MAX_TIMEOUT or lower it.")
-    return replace(settings, timeout=settings.max_timeout)
+    if "timeout" not in asked:
+        return replace(settings, timeout=settings.max_timeout)
+    note = (
+        f"{settings.place('timeout')}: {settings.timeout:g} s is beyond the maximum of "
+        f"{settings.max_timeout:g} s ({settings.place('max_timeout')}), which is raised to it."
+    )
+    notes = (*settings.notes, note)
+    return replace(settings, max_timeout=settings.timeout, notes=notes)
 
 
 def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
@@ -303,7 +310,7 @@ def _chosen_profile(name: str, file: ConfigFile, place: str) -> ProfileSpec:
 
 
 OTHER_VARIABLES: Mapping[str, str] = {
-    "MCP_BRIDGE_CONFIG": "The settings file, as a whole path.",
+    CONFIG: "The settings file, as a whole path.",
     "MCP_BRIDGE_INPUT_": "The value of an input that a server's entry asks for; its name follows.",
     SOLE_USER: "`1` where the bridge's user is the only one, as in a pod: its settings file "
     "and its state directory may be writable for all.",
@@ -327,10 +334,11 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Value:
-    """A setting's value, and its place for error messages."""
+    """A setting's value, its place for error messages, and a warning on how it is read."""
 
     value: object
     place: str
+    note: str = ""
 
 
 def _from_flags(flags: Mapping[str, str]) -> dict[str, _Value]:
@@ -366,8 +374,18 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
 
 def _parse(key: str, text: str, place: str) -> _Value:
     try:
-        return _Value(SETTINGS[key].parse(text), place)
+        value = SETTINGS[key].parse(text)
+        return _Value(value, place, _note(key, text, value, place))
     except ValueError as error:
         # An address may hold a login, also where its host was left out.
         shown = re.sub("(?<=://).*[@:][^/?]*|(?<=password=)[^&]*", "", text)
         raise SettingsError(f"{place}: {shown!r} {error}.") from None
+
+
+def _note(key: str, text: str, value: object, place: str) -> str:
+    """Return a warning on a value that is not taken as it is written; empty if it is."""
+    if SETTINGS[key].parse is parsers.place and not parsers.path(text).is_absolute():
+        return f"{place}: {text!r} is relative, so it is {value}. A repository may bring its own."
+    if key == "pids" and value != int(text):
+        return f"{place}: {text} is taken as the maximum of {value}."
+    return ""

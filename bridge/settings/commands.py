@@ -53,6 +53,7 @@ class CommandProfile:
         env: Names of variables that are passed on.
         secrets: Likewise; their values are not shown.
         fixed: Variables with their values.
+        call_env: Names of variables that a call may set.
         credentials: Which cloud's login is passed on, from variables, files or both.
         memory_bytes: Memory of each stage of a pipeline.
         cpu_seconds: CPU time of each stage.
@@ -78,6 +79,7 @@ class CommandProfile:
     env: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict, repr=False)
+    call_env: tuple[str, ...] = ()
     credentials: Credentials | None = None
     memory_bytes: int = 512 * MEBIBYTE
     cpu_seconds: int = 60
@@ -115,6 +117,7 @@ def _profile(name: str, table: Mapping[str, Json], place: str) -> CommandProfile
 def _consistent(profile: CommandProfile, *, asked: Collection[str]) -> CommandProfile:
     problem = ""
     names = [*profile.env, *profile.secrets, *profile.fixed]
+    names += {*profile.call_env} - {*profile.env}
     twice = sorted({name for name in names if names.count(name) > 1})
     if profile.runtime == "container" and not profile.image:
         problem = 'needs `image` when `runtime` is "container"'
@@ -125,7 +128,7 @@ def _consistent(profile: CommandProfile, *, asked: Collection[str]) -> CommandPr
     elif len({_base(entry) for entry in profile.executables}) < len(profile.executables):
         problem = "names two `executables` that a command could not tell apart"
     elif twice:
-        problem = f"has {twice[0]} in more than one of `env`, `secrets` and `set`"
+        problem = f"has {twice[0]} in more than one of `env` or `call_env`, `secrets` and `set`"
     if problem:
         fields.fail(profile.place, problem)
     return replace(profile, timeout=min(profile.timeout, profile.max_timeout))
@@ -197,6 +200,7 @@ KEYS: Mapping[str, fields.Parse] = {
     "env": _variables,
     "secrets": _variables,
     "set": _fixed,
+    "call_env": _variables,
     "credentials": _credentials,
     "memory": fields.size(MIN_MEMORY_BYTES, parsers.MAX_MEMORY_BYTES),
     "cpu_seconds": fields.whole(3600),

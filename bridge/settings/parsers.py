@@ -55,6 +55,11 @@ ELSEWHERE = ("kubernetes",)
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
+def idle_seconds(text: str) -> float:
+    """Return a number of seconds; 0 means never."""
+    return 0.0 if text.strip() == "0" else seconds(text)
+
+
 def seconds(text: str) -> float:
     """Return a number of seconds, of a day at most."""
     try:
@@ -109,6 +114,12 @@ def integer(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def pids(text: str) -> int:
+    """Return a number of processes; engines read 0 and less as no limit, so it is the maximum."""
+    value = integer(-MAX_ID, MAX_ID)(text)
+    return MAX_PIDS if value <= 0 or value > MAX_PIDS else integer(MIN_PIDS, MAX_PIDS)(text)
+
+
 def cpus(text: str) -> float:
     """Return a number of CPUs' worth of time."""
     try:
@@ -122,17 +133,17 @@ def cpus(text: str) -> float:
 
 def user(text: str) -> str:
     """Return "uid:gid" of an unprivileged user."""
-    match = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text.strip())
+    match = re.fullmatch(r"(\d{1,10})(?::(\d{1,10}))?", text.strip())
     if match is None:
         raise ValueError('is not "uid:gid" in numbers, such as "65534:65534"')
-    uid, gid = int(match[1]), int(match[2])
+    uid, gid = int(match[1]), int(match[2] or match[1])
     if uid == 0:
         raise ValueError("asks to run the program as root; choose another uid")
     if gid == 0:
         raise ValueError("asks to run the program in root's group; choose another gid")
     if max(uid, gid) > MAX_ID:
         raise ValueError(f"has an id above {MAX_ID}")
-    return text.strip()
+    return text.strip() if match[2] else f"{uid}:{gid}"
 
 
 def boolean(text: str) -> bool:
@@ -151,6 +162,7 @@ def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], 
     def parse(text: str) -> str:
         """Return one of a few words."""
         value = text.strip().upper() if upper else text.strip().lower()
+        value = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(value, value)
         if value not in options:
             raise ValueError(f"is not one of {', '.join(options)}")
         return value
@@ -173,11 +185,14 @@ def path(text: str) -> Path:
 
 def whole_path(text: str) -> Path:
     """Return an absolute path, with a leading ~ expanded."""
-    # Not a relative one: the working directory may be anybody's.
-    found = path(text)
-    if not found.is_absolute():
+    if not (found := path(text)).is_absolute():
         raise ValueError("is relative: write the whole path, or begin it with ~")
     return found
+
+
+def place(text: str) -> Path:
+    """Return an absolute path; a relative one counts from the working directory."""
+    return path(text).absolute()
 
 
 def database(text: str) -> Path | ServerUrl:
@@ -252,6 +267,15 @@ def secret_names(text: str) -> tuple[str, ...]:
     """Return globs in lower case, parted by commas; those of public values keep their "-"."""
     for name in (found := names(text)):
         globs.parse(name.removeprefix("-"))
+    return found
+
+
+def denials(text: str) -> tuple[str, ...]:
+    """Return modules, functions, attributes (".name") and absolute paths, parted by commas."""
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in found:
+        if not re.fullmatch(r"/.*|\.?\w+(\.\w+)*", name):
+            raise ValueError(f"names {name!r}, which is no module, function, .attribute or path")
     return found
 
 

@@ -12,6 +12,8 @@ from bridge.settings import parsers
 from bridge.settings.values import Settings
 from bridge.store import ServerUrl, Store
 
+CONFIG = "MCP_BRIDGE_CONFIG"
+
 ROOT_PACKAGES_DIR = Path("/var/cache/mcp-code-bridge")
 """Packages of bridges that root runs: programs in embedded sandboxes run as `nobody` then, and
 cannot enter root's own directories."""
@@ -19,11 +21,11 @@ cannot enter root's own directories."""
 
 def config_path(environ: Mapping[str, str]) -> Path:
     """Return the path of the settings file, which may be absent."""
-    if environ.get("MCP_BRIDGE_CONFIG"):
+    if environ.get(CONFIG):
         try:
-            return parsers.whole_path(environ["MCP_BRIDGE_CONFIG"])
+            return parsers.place(environ[CONFIG])
         except ValueError as error:
-            message = f"MCP_BRIDGE_CONFIG: {environ['MCP_BRIDGE_CONFIG']!r} {error}."
+            message = f"{CONFIG}: {environ[CONFIG]!r} {error}."
             raise SettingsError(message) from None
     return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
 

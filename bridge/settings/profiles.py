@@ -8,12 +8,14 @@ values go before those at the top of the file, and give way to variables and fla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
-from bridge.errors import SettingsError
+from bridge.errors import InvalidRequestError, SettingsError
 from bridge.model import Json
 from bridge.settings import fields, parsers
+from bridge.settings.values import GuardMode, Settings
 
 BUILT_IN = ("standard", "strict")
 
@@ -21,8 +23,8 @@ MAX_PROFILES = 100  # More tables than a person can oversee.
 
 KEYS = frozenset({
     "allow_directories", "allow_packages", "call_timeout", "container_user", "cpus", "guard",
-    "image", "listed_servers_only", "max_timeout", "memory", "oci_runtime", "packages", "pids",
-    "project_servers", "runtime", "runtime_order", "timeout",
+    "guard_denies", "image", "listed_servers_only", "max_timeout", "memory", "oci_runtime",
+    "packages", "pids", "project_servers", "runtime", "runtime_order", "timeout",
 })  # fmt: skip
 """Settings of how programs run; not where the bridge keeps its files, or how it logs."""
 
@@ -79,3 +81,43 @@ def _profile(name: str, table: Mapping[str, Json], place: str) -> ProfileSpec:
         known = parsers.suggestion(unknown[0], ["extends", *KEYS])
         raise SettingsError(f"{place}.{unknown[0]} is not a setting of a profile. {known}")
     return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)
+
+
+_NARROWER: Mapping[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(
+        ("timeout", "max_timeout", "memory", "pids", "cpus"),
+        lambda now, wanted: min(now or wanted, wanted),
+    ),
+    **dict.fromkeys(("strict", "listed_servers_only"), lambda now, wanted: now or wanted),
+    "guard_denies": lambda now, wanted: tuple(dict.fromkeys((*now, *wanted))),
+    "guard": lambda *modes: max(modes, key=get_args(GuardMode).index),
+}
+
+
+def narrowed(settings: Settings, name: str) -> Settings:
+    """Return the settings of a run that asks for a profile: of each value the narrower one.
+
+    Raises:
+        InvalidRequestError: There is no such profile, or it sets what all runs have in common.
+    """
+    if name not in settings.profiles:
+        remedy = f"Pass one of: {', '.join(settings.profiles)}."
+        raise InvalidRequestError(f"There is no profile {name!r:.100}.", remedy=remedy)
+    wanted = dict(settings.profiles[name])
+    default = not wanted.get("strict")
+    values: dict[str, Any] = {
+        key: wanted.pop(key, default) and allowed
+        for key, allowed in (
+            ("allow_packages", settings.packages_allowed),
+            ("allow_directories", bool(settings.offered_directories)),
+        )
+    }
+    for key, value in wanted.items():
+        now = getattr(settings, key)
+        if key not in _NARROWER and now != value:
+            message = f"The profile {name!r} sets `{key}`, which a single run cannot change."
+            remedy = f"Leave `profile` out, or start the bridge with MCP_BRIDGE_PROFILE={name}."
+            raise InvalidRequestError(message, remedy=remedy)
+        values[key] = _NARROWER[key](now, value) if key in _NARROWER else now
+    found = replace(settings, **values)
+    return replace(found, timeout=min(found.timeout, found.max_timeout))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bridge.model import Directory, ServerSettings
 from bridge.settings.commands import CommandProfile
@@ -17,10 +17,13 @@ from bridge.store import ServerUrl
 OutputMode = Literal["compact", "toon", "json", "auto"]
 RecordPlace = Literal["meta", "content"]
 ProjectServers = Literal["all", "approved", "none"]
-LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 GuardMode = Literal["off", "advise", "enforce"]
 PreflightMode = Literal["check", "off"]
 AuditMode = Literal["on", "sync", "off"]
+
+
+STRICT_CAPS = {"timeout": 5.0, "max_timeout": 5.0, "memory": 128 * 1024**2, "cpus": 0.5}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,8 @@ class Settings:
         pids: Processes and threads of a sandbox.
         cpus: CPU time of a sandbox for each second; empty leaves it to the engine.
         container_user: User and group that a program runs as.
-        runtime_idle_timeout: Seconds until a podman machine that the bridge started is stopped.
+        runtime_idle_timeout: Seconds until a podman machine that the bridge started is stopped; 0
+            for never.
         state_dir: Where logs, caches and the store are; if not set, in
             `~/.local/state/mcp-code-bridge`.
         output_mode: How the value of the last expression is written: as JSON ("json"), as JSON but
@@ -54,9 +58,11 @@ class Settings:
         log_level: The least that is logged to stderr.
         profile: "standard", "strict" or one of `[profiles]`.
         strict: Whether the profile is the strict one, or made from it.
+        profiles: What each profile sets, by its name; see `narrowed`.
         listed_servers_only: Whether a run may use only the servers listed in its `servers`.
         guard: What the static guard does with what it finds: nothing, advise in the result, or
             enforce by refusing the program.
+        guard_denies: What the guard denies as well: modules, functions, ".attributes" and paths.
         warm: The most sandboxes that are kept ready; each is used for one run.
         sources: Clients whose configurations are read: their names, or names each with a "-" in
             front for all but those; empty for all.
@@ -104,6 +110,7 @@ class Settings:
         commands: The command profiles, by name; without any there is no `run_command`.
         places: Where each setting stands that does not have its default, for errors.
         environ: The process's environment, for what servers inherit and engines read.
+        notes: Warnings about values that are not taken as they are written.
     """
 
     runtime: str = "auto"
@@ -124,8 +131,12 @@ class Settings:
     log_level: LogLevel = "INFO"
     profile: str = "standard"
     strict: bool = False
+    profiles: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: {"standard": {}, "strict": {"strict": True}}
+    )
     listed_servers_only: bool = False
     guard: GuardMode = "advise"
+    guard_denies: tuple[str, ...] = ()
     warm: int = 4
     sources: tuple[str, ...] = ()
     secret_names: tuple[str, ...] = ()
@@ -165,6 +176,7 @@ class Settings:
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # However it was made, a strict one is strict in all respects.
@@ -173,6 +185,8 @@ class Settings:
             object.__setattr__(self, "listed_servers_only", True)
             object.__setattr__(self, "guard", "enforce")
             object.__setattr__(self, "project_servers", "none")
+            for name, most in STRICT_CAPS.items():
+                object.__setattr__(self, name, min(getattr(self, name) or most, most))
 
     def place(self, name: str) -> str:
         """Return where a setting stands: a flag, a variable, or a line of a file."""

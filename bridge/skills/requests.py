@@ -94,7 +94,7 @@ class SkillAnswers:
         unknown = self._shelf.references(code).unknown
         if unknown:
             raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(unknown.values())}")
-        scan = check(Survey(code.tree))
+        scan = check(Survey(code.tree), self._reviews.denied)
         if self._reviews.guard == "enforce" and scan.certain:
             raise InvalidRequestError(
                 f"The static guard does not allow the skill: {scan.certain[0]}."

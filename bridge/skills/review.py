@@ -44,10 +44,12 @@ class Reviews:
 
     Args:
         guard: Where it may refuse programs, it may refuse skills.
+        denied: What it denies as well.
     """
 
-    def __init__(self, shelf: SkillIndex, guard: GuardMode) -> None:
+    def __init__(self, shelf: SkillIndex, guard: GuardMode, denied: Sequence[str] = ()) -> None:
         self.shelf = shelf
+        self.denied = denied
         self.guard = guard
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
@@ -92,7 +94,7 @@ class Review:
     async def admit(self, skill: Skill) -> None:
         """Check that a skill may be used in this run; ask a person if the policy says so."""
         self.check("use")
-        scan = None if skill.code is None else check(Survey(skill.code.tree))
+        scan = None if skill.code is None else check(Survey(skill.code.tree), self._reviews.denied)
         if scan is not None and scan.certain and self._reviews.guard == "enforce":
             # What is saved is checked then; its file may be another by now.
             message = (

@@ -87,7 +87,7 @@ class Skills:
         self._policy = policy
         self._note = note
         self.shelf = SkillIndex(settings, servers)
-        self._reviews = Reviews(self.shelf, settings.guard)
+        self._reviews = Reviews(self.shelf, settings.guard, settings.guard_denies)
 
     async def of_program(
         self, request: RunRequest, survey: Survey | Unread, run: RunCaller

@@ -105,6 +105,12 @@ async def test_a_person_is_asked(answer: str, written: bool, shell: Shell) -> No
     assert ("code-bridge" in (shell.home / ".cursor" / "mcp.json").read_text()) is written
 
 
+def test_an_entry_gets_whole_paths_since_its_client_starts_elsewhere() -> None:
+    entry = own_entry({"MCP_BRIDGE_STATE_DIR": "kept", "MCP_BRIDGE_CONFIG": "/c.toml"})
+    assert entry.env["MCP_BRIDGE_STATE_DIR"] == str(Path("kept").absolute())
+    assert entry.env["MCP_BRIDGE_CONFIG"] == "/c.toml"
+
+
 def test_an_entry_gets_what_reaches_the_network_and_logins_only_from_a_person(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from bridge.errors import (
     AuditError,
     BrokenIsolationError,
     EngineNotFoundError,
+    InvalidRequestError,
     LaunchError,
     SettingsError,
 )
@@ -246,6 +247,34 @@ async def test_output_without_end_is_bounded_and_counted(there: Place) -> None:
     assert result.status == "success"
     assert result.truncated == {"stdout": size - 4096}
     assert len(result.stdout) < 5000
+
+
+async def test_where_commands_may_write_stages_run_in_turn_and_stop_at_a_failure(
+    there: Place,
+) -> None:
+    """Each has all of the output before it, and none starts after one that failed."""
+    settings = there.settings(executables=[*TOOLS, "tee"], write=["out"])
+    async with Commands(settings) as commands:
+        passed = await run(
+            commands, ["head", "-c", "300000", "/dev/zero"], ["tee", "out/a"], ["wc", "-c"]
+        )
+        failed = await run(commands, ["cat", "missing.txt"], ["tee", "out/b"], ["cat"])
+        with pytest.raises(InvalidRequestError, match="Stage 1 wrote more than 67,108,864 bytes"):
+            await run(commands, ["yes"], ["tee", "out/c"])
+    assert (passed.status, passed.stdout.strip()) == ("success", "300000")
+    assert "stage 1 of 3 (`cat missing.txt`) exited with status 1" in failed.summary
+    assert [stage.not_started for stage in failed.stages] == [False, True, True]
+    assert [path.name for path in (there.workspace / "out").iterdir()] == ["a"]
+
+
+async def test_a_call_sets_the_variables_that_its_profile_lists_and_no_others(there: Place) -> None:
+    settings = there.settings({"TONE": "low"}, env=["TONE"], call_env=["TONE", "KEY"])
+    async with Commands(settings) as commands:
+        result = await run(commands, ["peek"], stdin="{}", env={"TONE": "high"})
+        with pytest.raises(InvalidRequestError, match="may not set 'PATH'.*allows TONE, KEY"):
+            await run(commands, ["peek"], env={"PATH": "/"})
+    seen = json.loads(result.stdout)["env"]
+    assert (seen["TONE"], "KEY" in seen) == ("high", False)
 
 
 async def test_the_first_stage_that_fails_is_named_with_its_stderr(there: Place) -> None:

@@ -159,7 +159,7 @@ def test_no_path_that_is_not_blamed_resolves_to_outside(parts: list[str]) -> Non
     assert real in ("/", "/workspace") or real.startswith(("/workspace/", "/srv/data"))
 
 
-@pytest.mark.parametrize("workdir", ["..", "/etc", "sub/../..", "~", "out", "up", "a\0b"])
+@pytest.mark.parametrize("workdir", ["..", "sub/../..", "/..", "~", "out", "up", "a\0b"])
 def test_a_working_directory_out_of_the_workspace_is_refused(workdir: str) -> None:
     """A granted path elsewhere is no place to work in either."""
     with pytest.raises(InvalidRequestError):
@@ -168,7 +168,10 @@ def test_a_working_directory_out_of_the_workspace_is_refused(workdir: str) -> No
 
 @pytest.mark.parametrize(
     ("workdir", "inside"),
-    [("", "/workspace"), ("sub/../x", "/workspace/x"), ("absolute", "/workspace/sub")],
+    [
+        *(("", "/workspace"), ("sub/../x", "/workspace/x"), ("absolute", "/workspace/sub")),
+        *(("/", "/workspace"), ("/sub", "/workspace/sub"), ("/workspace/sub", "/workspace/sub")),
+    ],
 )
 def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: str) -> None:
     """Links within it are followed."""
@@ -182,7 +185,7 @@ def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: 
         ([["aws"], ["bash"]], "'bash'"),
         ([["/usr/bin/aws"]], "without a path"),
         ([["./aws"]], "without a path"),
-        ([["AWS_PROFILE=x", "aws"]], "variables cannot be set"),
+        ([["AWS_PROFILE=x", "aws"]], "sets no variables"),
         ([[""]], "not among"),
         ([["aws", "a\0b"]], "NUL"),
         ([["aws", "\udc80"]], "no valid text"),

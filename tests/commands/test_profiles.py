@@ -19,6 +19,15 @@ from bridge.errors import SettingsError
 from bridge.settings.commands import CommandProfile, parse_commands
 from bridge.settings.directories import refusal
 
+AWS_CLI_PLAIN = """
+AWS_CLI_AUTO_PROMPT AWS_CLI_FILE_ENCODING AWS_CLI_S3_MV_VALIDATE_SAME_S3_PATHS AWS_DATA_PATH
+AWS_DEFAULT_OUTPUT AWS_DEFAULT_REGION AWS_EC2_METADATA_DISABLED AWS_ENDPOINT_URL
+AWS_IGNORE_CONFIGURED_ENDPOINT_URLS AWS_MAX_ATTEMPTS AWS_METADATA_SERVICE_NUM_ATTEMPTS
+AWS_METADATA_SERVICE_TIMEOUT AWS_PAGER AWS_PROFILE AWS_RETRY_MODE AWS_ROLE_ARN AWS_ROLE_SESSION_NAME
+AWS_SDK_UA_APP_ID AWS_USE_DUALSTACK_ENDPOINT AWS_USE_FIPS_ENDPOINT
+"""
+"""Of the AWS command line's own list, those that are neither secrets nor name a file of secrets."""
+
 LEAST: dict[str, Any] = {"executables": ["jq"], "workspace": "/srv/ws"}
 
 
@@ -187,10 +196,17 @@ def test_aws_credentials_come_from_where_the_profile_says(source: str) -> None:
         "AWS_CONFIG_FILE": "/elsewhere/config",
         "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/token",
         "AWS_REGION": "eu-west-1",
+        "AWS_ENDPOINT_URL_S3": "https://s3.internal",
+        "AWS_CA_BUNDLE": "/var/ca.pem",
+        "AWS_LAMBDA_FUNCTION_NAME": "not the command line's",
+        **dict.fromkeys(AWS_CLI_PLAIN.split(), "plain"),
     }
     files = credential_files(profile, host, "/home/me", ["a.json"])
     made = environment(profile, host, home="/in", files=dict.fromkeys(files, b"some-long-token"))
     assert made.variables["AWS_REGION"] == "eu-west-1"
+    assert made.variables["AWS_ENDPOINT_URL_S3"] == "https://s3.internal"
+    assert {made.variables[name] for name in AWS_CLI_PLAIN.split()} == {"plain"}
+    assert "AWS_LAMBDA_FUNCTION_NAME" not in made.variables
     assert ("AWS_ACCESS_KEY_ID" in made.variables) == (source != "files")
     if source == "env":
         assert files == ()
@@ -200,6 +216,7 @@ def test_aws_credentials_come_from_where_the_profile_says(source: str) -> None:
         Path("/elsewhere/config"),
         Path("/home/me/.aws/credentials"),
         Path("/var/run/token"),
+        Path("/var/ca.pem"),
         Path("/home/me/.aws/sso/cache/a.json"),
     ]
     assert made.variables["AWS_CONFIG_FILE"] == "/in/.aws/config"

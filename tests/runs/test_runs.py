@@ -336,6 +336,33 @@ async def test_a_waiting_sandbox_that_died_is_replaced_without_a_word(
         assert (result.status, result.stdout) == ("success", "fine\n")
 
 
+async def test_a_run_in_the_strict_profile_has_no_more_than_a_strict_bridge_gives(
+    settings: Settings, backend: FakeBackend, finder: ListFinder
+) -> None:
+    """Its limits, its servers and the guard; other runs of the same bridge are as before."""
+    project = workshop("theirs")
+    source = dataclasses.replace(project.source, scope="project")
+    finder.specs = (workshop(), dataclasses.replace(project, source=source))
+    async with engine_on(backend, settings, finder=finder) as engine:
+        code = (
+            "[(await mcp_work_shop.add(a=1, b=1)).sum, '128 MiB' in runtime.capability_summary()]"
+        )
+        result = await _run(engine, code, servers=("work-shop",), profile="strict")
+        assert (result.result, result.timeout_seconds) == ([2, True], 5)
+        for told, fields in (
+            ("not listed: work-shop", {}),
+            ("between 1 and 5 seconds", {"timeout": 60}),
+            ("a session's sandbox", {"session": "s"}),
+            ("no packages", {"packages": ("six",)}),
+            ("no servers of the project, such as 'theirs'", {"servers": ("theirs",)}),
+        ):
+            with pytest.raises(InvalidRequestError, match=told):
+                await _run(engine, code, profile="strict", **fields)
+        refused = await _run(engine, "import subprocess", profile="strict")
+        assert refused.reason == "policy"
+        assert (await _run(engine, "import subprocess; 1")).result == 1
+
+
 async def test_the_strict_profile_asks_for_servers_by_name(
     settings: Settings, backend: FakeBackend, finder: ListFinder
 ) -> None:
@@ -347,6 +374,7 @@ async def test_the_strict_profile_asks_for_servers_by_name(
         description = await engine.guide.tool_description()
         assert "Time: 5 s, up to 5 s" in description
         assert "Memory: 128 MiB" in description
+        assert "Only the servers listed in `servers` are loaded" in description
         beyond = r"between 1 and 5 seconds, not 60\. The strict profile sets the largest"
         with pytest.raises(InvalidRequestError, match=beyond):
             await _run(engine, "1", timeout=60)

@@ -62,6 +62,6 @@ def test_a_run_with_a_time_limit_of_its_own_takes_any() -> None:
 def test_every_limit_is_the_sandboxs_or_the_runs(name: str) -> None:
     """A new limit is not forgotten: it makes another sandbox until it is named here."""
     limits = limits_for(SETTINGS)
-    other = replace(limits, **{name: (getattr(limits, name) or 1) + 1})
+    other = replace(limits, **{name: (getattr(limits, name) or 1) + 1})  # type: ignore[arg-type]
     same = recipe_for(SETTINGS, other) == USUAL
     assert same == (name in WITH_THE_RUN)

@@ -98,7 +98,7 @@ PROMISES = {
     "written-configuration": "Files that programs and commands may write define no server, are "
     "read for none, and hold no code that a server is started from.",
     "working-directory": "Files in the working directory never count as the user's own settings, "
-    "approvals or servers.",
+    "approvals or servers, unless a setting names them by a relative path; a warning says so.",
     "cancelled-calls": "While a flow rule would stop a call, cancelling one of that kind is not "
     "passed on: the server is told nothing, and the call runs to its end or its time limit.",
     "learnt-names": "The bridge learns no field names from a run that has read what a flow rule "

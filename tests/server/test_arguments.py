@@ -109,6 +109,16 @@ def test_packages_are_offered_only_where_some_are_allowed() -> None:
     assert "packages" in input_schema(120, 30, packages=True)["properties"]
 
 
+def test_the_schema_says_whether_servers_adds_or_bounds_and_which_profiles_there_are() -> None:
+    for listed_only, words in ((False, "besides those that the code names"), (True, "only")):
+        schema = input_schema(5, 5, listed_only=listed_only, profiles=("standard", "mine"))
+        assert words in schema["properties"]["servers"]["description"]
+        assert schema["properties"]["profile"]["enum"] == ["standard", "mine"]
+    assert parse_request({"code": "1", "profile": "strict"}) == RunRequest(
+        code="1", profile="strict"
+    )
+
+
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
     if isinstance(schema, dict):
         yield schema

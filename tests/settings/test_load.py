@@ -54,7 +54,6 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_MEMORY", "1m", "is below the 32m"),
         ("MCP_BRIDGE_MEMORY", "1025g", "is beyond the 1t"),
         ("MCP_BRIDGE_MEMORY", "1.5t", "is beyond the 1t"),
-        ("MCP_BRIDGE_PIDS", "32769", "must be at most 32768"),
         ("MCP_BRIDGE_PIDS", "2", "must be at least 8"),
         ("MCP_BRIDGE_PIDS", "many", "is not a whole number"),
         ("MCP_BRIDGE_CPUS", "0", "must be between"),
@@ -83,6 +82,7 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_RUNTIME_ORDER", "bubblewrap,landlock", "names landlock, which is weaker"),
         ("MCP_BRIDGE_RUNTIME_ORDER", "auto", "names 'auto', which is not one of"),
         ("MCP_BRIDGE_RUNTIME_ORDER", "/usr/bin/podman", "is not one of"),
+        ("MCP_BRIDGE_GUARD_DENIES", "os.remove,a b", "names 'a b', which is no module"),
         ("MCP_BRIDGE_PREFLIGHT", "maybe", "is not one of check, off"),
         ("MCP_BRIDGE_ROOTS", "relative/place", "is not an absolute path"),
         *[
@@ -109,7 +109,6 @@ def test_a_message_names_the_line_of_the_file_that_is_at_fault(tmp_path: Path) -
         ("[profiles.a]\npids = 8\n[profiles.b]\npids = 1\n", "config.toml:4: profiles.b.pids: "),
         ("# none\nmemroy = 1\n", "config.toml:2: memroy is not a setting. Did you mean memory"),
         ('profile = "mine"\n', "config.toml:1: profile: there is no profile 'mine'"),
-        ("timeout = 700\n", "config.toml:1: timeout: 700 s is beyond the maximum of 600 s"),
         ("warm = \n", "at line 1, column 8"),
     ):
         config.write_text(text)
@@ -233,12 +232,36 @@ def test_a_huge_settings_file_is_refused(tmp_path: Path) -> None:
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(path)})
 
 
-def test_a_timeout_beyond_the_maximum_is_refused_when_somebody_asked_for_it() -> None:
-    """Lowering only the maximum lowers the default with it; a contradiction is an error."""
+def test_a_timeout_beyond_the_maximum_raises_it_with_a_warning() -> None:
+    """Lowering only the maximum lowers the default with it."""
     assert load({"max_timeout": "10"}, {"HOME": "/nowhere"}).timeout == 10
     assert load({"call_timeout": "900"}, {"HOME": "/nowhere"}).max_timeout == 900
-    with pytest.raises(SettingsError, match="beyond the maximum"):
-        load({"max_timeout": "10", "timeout": "20"}, {"HOME": "/nowhere"})
+    settings = load({"max_timeout": "10", "timeout": "20"}, {"HOME": "/nowhere"})
+    assert (settings.timeout, settings.max_timeout) == (20, 20)
+    assert "--timeout: 20 s is beyond the maximum of 10 s (--max-timeout)" in settings.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "value", "warned"),
+    [
+        ("RUNTIME_IDLE_TIMEOUT", "0", 0, False),
+        ("LOG_LEVEL", "CRITICAL", "CRITICAL", False),
+        ("LOG_LEVEL", "WARN", "WARNING", False),
+        ("CONTAINER_USER", "1000", "1000:1000", False),
+        ("PIDS", "-1", 32768, True),
+        ("PIDS", "0", 32768, True),
+        ("PIDS", "40000", 32768, True),
+        ("STATE_DIR", "kept", Path("kept").absolute(), True),
+        ("SKILLS_DIR", "kept", Path("kept").absolute(), True),
+    ],
+)
+def test_values_of_the_first_bridges_keep_their_meaning(
+    variable: str, text: str, value: object, warned: bool
+) -> None:
+    """One that is not taken as it stands is named in a warning."""
+    settings = load({}, {"HOME": "/nowhere", f"MCP_BRIDGE_{variable}": text})
+    assert getattr(settings, variable.lower()) == value
+    assert [f"MCP_BRIDGE_{variable}: " in note for note in settings.notes] == [True] * warned
 
 
 def test_an_empty_variable_counts_as_unset() -> None:

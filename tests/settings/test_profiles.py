@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from bridge.errors import SettingsError
+from bridge.errors import InvalidRequestError, SettingsError
 from bridge.sandbox.limits import limits_for
-from bridge.settings import Settings, load
+from bridge.settings import GuardMode, Settings, load, narrowed
 
 UNTRUSTED = """
 memory = "1g"
@@ -27,6 +29,32 @@ max_timeout = 600
 runtime_order = ["docker", "podman"]
 guard = "off"
 """
+
+WIDE_AND_NARROW = """
+[profiles.small]
+memory = "64m"
+timeout = 2
+pids = 16
+cpus = 0.25
+[profiles.wide]
+memory = "4g"
+timeout = 60
+max_timeout = 900
+pids = 1000
+guard = "off"
+[profiles.guarded]
+guard = "enforce"
+guard_denies = ["shutil.rmtree"]
+allow_packages = false
+allow_directories = false
+listed_servers_only = true
+[profiles.tight]
+extends = "strict"
+timeout = 4
+guard_denies = ["random"]
+allow_packages = true
+"""
+PROFILES = ("standard", "strict", "small", "wide", "guarded", "tight")
 
 
 @pytest.fixture
@@ -84,6 +112,46 @@ def test_strict_settings_cannot_be_made_that_are_strict_in_name_only() -> None:
     assert Settings().project_servers == "approved"
     changed = dataclasses.replace(made, guard="off")
     assert changed.guard == "enforce"
+
+
+def _widths(settings: Settings) -> dict[str, float | frozenset[str]]:
+    """Return how much a run may have; in each respect less is narrower."""
+    names = ("timeout", "max_timeout", "memory", "pids", "cpus")
+    open_modules = {"random", "shutil.rmtree"} - {*settings.guard_denies}
+    return {
+        **{name: getattr(settings, name) or 99 for name in names},
+        "guard": -get_args(GuardMode).index(settings.guard),
+        "guard_denies": frozenset(open_modules),
+        "allow_packages": settings.packages_allowed,
+        "allow_directories": len(settings.offered_directories),
+        "listed_servers_only": not settings.listed_servers_only,
+        "strict": not settings.strict,
+    }
+
+
+@pytest.mark.parametrize(("now", "asked"), [*itertools.product(PROFILES, PROFILES)])
+def test_a_run_s_profile_narrows_what_the_settings_allow_and_widens_nothing(
+    config: Path, now: str, asked: str
+) -> None:
+    """The run is as narrow as the bridge in each respect, and as what its profile sets."""
+    config.write_text(f'[directories.kept]\npath = "{config.parent}/kept"\n{WIDE_AND_NARROW}')
+    (config.parent / "kept").mkdir()
+    before, alone = loaded(config, now), _widths(loaded(config, asked))
+    run = narrowed(before, asked)
+    for name, bound in _widths(before).items():
+        assert _widths(run)[name] <= bound, name  # type: ignore[operator]
+    kept = before.profiles[asked]
+    for name in {*kept, *(alone.keys() - {"pids", "guard_denies"} if kept["strict"] else ())}:
+        assert _widths(run)[name] <= alone[name], name  # type: ignore[operator]
+    assert narrowed(run, asked) == run
+
+
+def test_a_run_s_profile_that_sets_what_all_runs_share_is_refused(config: Path) -> None:
+    settings = loaded(config)
+    with pytest.raises(InvalidRequestError, match="sets `oci_runtime`, which a single run cannot"):
+        narrowed(settings, "untrusted")
+    with pytest.raises(InvalidRequestError, match="no profile 'none'.*standard, strict"):
+        narrowed(settings, "none")
 
 
 @pytest.mark.parametrize(

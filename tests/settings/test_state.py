@@ -160,14 +160,14 @@ def test_another_settings_file_does_not_inherit_a_policy(tmp_path: Path, config:
     "variable",
     ["MCP_BRIDGE_STATE_DIR", "MCP_BRIDGE_CONFIG", "MCP_BRIDGE_SKILLS_DIR", "MCP_SERVERS_CONFIG"],
 )
-def test_no_path_that_is_believed_depends_on_the_working_directory(
-    tmp_path: Path, variable: str
+def test_a_relative_path_counts_from_the_working_directory_with_a_warning(
+    tmp_path: Path, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A repository could bring approvals, a policy or servers that count as the user's."""
-    with pytest.raises(
-        SettingsError, match=f"{variable}: 'here' is relative: write the whole path"
-    ):
-        started(tmp_path, **{variable: "here"})
+    """A repository there could bring approvals, a policy or servers that count as the user's."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").write_text("") if variable.endswith("CONFIG") else None
+    settings = started(tmp_path, **{variable: "here"})
+    assert f"{variable}: 'here' is relative, so it is {tmp_path}/here." in "".join(settings.notes)
 
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:///{}", "sqlite+pysqlite:///{}"])

@@ -7,7 +7,8 @@ the sandbox does not rely on it.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from posixpath import normpath
 
 from bridge.catalog.program.guard_rules import (
     ATTRIBUTES,
@@ -38,9 +39,13 @@ _OWN_MODULES = "mcp."
 _TAILS = frozenset(name.rpartition(".")[2] for name in REFERENCES)
 
 
-def check(survey: Survey) -> Verdict:
-    """Return the guard's verdict on a program. May run in any thread."""
-    checker = _Checker(survey)
+def check(survey: Survey, denied: Sequence[str] = ()) -> Verdict:
+    """Return the guard's verdict on a program. May run in any thread.
+
+    Args:
+        denied: What the settings deny as well: modules, functions, attributes (".name") and paths.
+    """
+    checker = _Checker(survey, denied)
     checker.check()
     return checker.report.verdict()
 
@@ -48,7 +53,9 @@ def check(survey: Survey) -> Verdict:
 class _Checker:
     """Applies the rules to one program."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, survey: Survey, denied: Sequence[str]) -> None:
+        self._denied = denied
+        self._tails = _TAILS | {name.rpartition(".")[2] for name in denied}
         self.report = Report("guard")
         self._survey = survey
         self._symbols = SymbolResolver(survey, {})
@@ -87,24 +94,31 @@ class _Checker:
                 self._reference(node, [dotted])
 
     def _module(self, node: ast.AST, dotted: str) -> bool:
-        return self._add(node, rule_of_module(dotted), f"import {dotted}")
+        rule = rule_of_module(dotted) or self._listed(dotted)
+        return self._add(node, rule, f"import {dotted}")
+
+    def _listed(self, name: str) -> str | None:
+        """Return the rule for what the settings deny, or what lies below it."""
+        below = (name == each or name.startswith((f"{each}.", f"{each}/")) for each in self._denied)
+        return "listed" if any(below) else None
 
     def _reference(self, node: ast.AST, symbols: Iterable[str]) -> None:
         for dotted in symbols:
-            self._add(node, REFERENCES.get(dotted), dotted.removeprefix("builtins."))
+            name = dotted.removeprefix("builtins.")
+            self._add(node, REFERENCES.get(dotted) or self._listed(name), name)
 
     def _attribute_text(self, node: ast.AST, text: str) -> bool:
-        return self._add(node, ATTRIBUTES.get(text), f".{text}")
+        return self._add(node, ATTRIBUTES.get(text) or self._listed(f".{text}"), f".{text}")
 
     def _name(self, node: ast.Name, context: Context) -> None:
-        if not isinstance(node.ctx, ast.Load) or node.id not in _TAILS:
+        if not isinstance(node.ctx, ast.Load) or node.id not in self._tails:
             return
         # A name that the program binds is reported where it is bound.
         if self._survey.owner(node.id, context) is None:
             self._reference(node, self._symbols.dotted(node, context))
 
     def _attribute(self, node: ast.Attribute, context: Context) -> None:
-        if not self._attribute_text(node, node.attr) and node.attr in _TAILS:
+        if not self._attribute_text(node, node.attr) and node.attr in self._tails:
             self._reference(node, self._symbols.dotted(node, context))
 
     def _match_class(self, node: ast.MatchClass, _: Context) -> None:
@@ -164,8 +178,9 @@ class _Checker:
     def _paths(self, node: ast.Call, given: Iterable[ast.expr], context: Context) -> None:
         for argument in given:
             path = self._symbols.text(argument, context)
-            if path is not None and is_sensitive(path):
-                self._add(node, "sensitive-path", path)
+            if path is not None:
+                rule = "sensitive-path" if is_sensitive(path) else self._listed(normpath(path))
+                self._add(node, rule, path)
 
 
 def _arguments(node: ast.Call) -> list[ast.expr]:

@@ -28,6 +28,7 @@ DENIED: Mapping[str, str] = {
     "internals": "reaches into the interpreter's own objects; use public attributes",
     "sensitive-path": "holds a machine's secrets or controls; the sandbox has none, "
     "so leave it out",
+    "listed": "is denied by the user's settings (guard_denies); do without it",
 }
 """Rules for which `enforce` refuses the program. Each ends a sentence whose subject is the thing
 found, and says what to do instead."""

@@ -11,6 +11,7 @@ requested no more and reported as missing; a mandatory one that is seen missing 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import resource
 import secrets
@@ -411,7 +412,7 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
                 platform=sys.platform,
                 env=settings.environ,
                 podman="podman" if engine == "podman" else engine,
-                idle_timeout=settings.runtime_idle_timeout,
+                idle_timeout=settings.runtime_idle_timeout or math.inf,
                 progress=logger.info,
             ),
         )

@@ -374,6 +374,29 @@ def test_the_tree_is_walked_without_recursion() -> None:
     assert [found.rule for found in check(Survey(tree)).findings] == ["dynamic-code"]
 
 
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import torch.nn", [(1, "listed")]),
+        ("import torchvision", []),
+        ("import shutil as s\ns.rmtree('a')", [(2, "listed")]),
+        ("import shutil\nshutil.copy('a', 'b')", []),
+        ("from shutil import rmtree", [(1, "listed")]),
+        ("open('a')", [(1, "listed")]),
+        ("frame.to_pickle('a')", [(1, "listed")]),
+        ("import os\nos.listdir('/srv/./keys/x')", [(2, "listed")]),
+        ("import os\nos.listdir('/srv/keys2')", []),
+    ],
+)
+def test_settings_add_to_what_the_guard_denies(code: str, found: list[tuple[int, str]]) -> None:
+    """Modules, functions, attributes and paths, each with what lies below it."""
+    tree = parse(code)
+    assert not isinstance(tree, Unread)
+    denied = ("torch", "shutil.rmtree", "open", ".to_pickle", "/srv/keys")
+    verdict = check(Survey(tree), denied)
+    assert [(one.line, one.rule) for one in verdict.certain] == found
+
+
 def test_the_page_about_the_guard_says_what_is_so() -> None:
     """Every rule is on it, and the ways around it that it shows are ways around it."""
     page = PAGE.read_text("utf-8")

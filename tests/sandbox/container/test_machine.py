@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -214,6 +215,18 @@ async def test_progress_is_passed_on_while_a_machine_is_started() -> None:
     assert found is not None
     await found.aclose()
     assert f"podman machine start {MACHINE}" in lines
+
+
+async def test_an_idle_time_of_0_never_stops_a_machine() -> None:
+    podman = FakePodman()
+    quiet = context(podman, Clock())
+    endless = dataclasses.replace(quiet, idle_timeout=math.inf, sleep=anyio.sleep)
+    found = await ensure_machine(endless)
+    assert found is not None
+    async with idling(found):
+        await anyio.wait_all_tasks_blocked()
+        assert podman.state == "running"
+    await found.aclose()
 
 
 async def test_a_machine_of_ours_is_stopped_after_the_idle_time() -> None:
