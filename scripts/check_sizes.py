@@ -20,7 +20,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 99_400, "tests": 104_560, "limits": 703, "exceptions": 100}
+CEILINGS = {"bridge": 100_000, "tests": 105_960, "limits": 703, "exceptions": 100}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
@@ -31,6 +31,8 @@ GRANTS = {
     "shared resources have owners: places, counters, admission": {"bridge": 600, "tests": 800},
     "nothing stays stuck": {"bridge": 300, "tests": 1_000},
     "shared resources have owners: acts that carry information": {"bridge": 300, "tests": 400},
+    "configurations are read as their clients read them": {"bridge": 200, "tests": 600},
+    "what a person reads, decides and sees": {"bridge": 400, "tests": 800},
 }
 """What a feature may add to each ceiling."""
 
