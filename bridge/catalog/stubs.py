@@ -119,6 +119,7 @@ def run_server(server: ServerEntry) -> dict[str, Any]:
         "alias": server.alias,
         "description": server.description,
         "tools": [tool_data(entry) for entry in server.tools],
+        **({"changing": True} if server.changing else {}),
     }
 
 

@@ -276,7 +276,6 @@ def _encoded(name: str, text: str) -> bytes:
 
 
 def parse_packages(value: Json) -> tuple[str, ...]:
-    """Return the requirements."""
     texts = _listed("packages", value, str, 'requirements such as ["polars==1.*"]')
     if len(texts) > MAX_PACKAGES or any(len(text) > MAX_PACKAGE_CHARS for text in texts):
         message = f"`packages` takes {MAX_PACKAGES} requirements of {MAX_PACKAGE_CHARS} characters."

@@ -139,7 +139,6 @@ def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
 def parse_command(
     arguments: Mapping[str, Json] | None, profiles: Mapping[str, CommandProfile]
 ) -> CommandRequest:
-    """Return the request that the arguments make."""
     given = convert_arguments(arguments, _input_schema(profiles), ("stdin",))
     given = {name: value for name, value in given.items() if value is not None}
     refuse_unknown(COMMAND_TOOL, given, _KNOWN)

@@ -31,7 +31,6 @@ class Connection(H11Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a request is served."""
         cycle: Any = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete
 

@@ -184,7 +184,6 @@ class Notices:
     async def unsubscribe(
         self, context: ServerRequestContext[Any], params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        """Handle `resources/unsubscribe`."""
         known = self._of(context)
         if known is not None:
             known.uris.discard(str(params.uri))

@@ -73,7 +73,6 @@ def has_tasks(context: Context) -> bool:
 
 
 def is_modern(context: Context) -> bool:
-    """Return whether a client speaks protocol 2026-07-28 or newer."""
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
@@ -169,7 +168,6 @@ class Runs:
         return input_required(outcome) if isinstance(outcome, Waiting) else outcome
 
     def task(self, context: Context, number: str) -> SuspendedRun:
-        """Return the run of a client's task."""
         if not is_modern(context):
             raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
         try:
@@ -180,7 +178,6 @@ class Runs:
     async def set_level(
         self, context: Context, params: types.SetLevelRequestParams
     ) -> types.EmptyResult:
-        """Store the log level of a client that used `initialize`."""
         key = _session_id(context)
         self._levels[key] = params.level
         self._levels.move_to_end(key)

@@ -108,7 +108,6 @@ async def search_result(
 
 
 def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
-    """Return the search that the arguments ask for."""
     given = convert_arguments(arguments, search_tool().input_schema, ("query",))
     given = {name: value for name, value in given.items() if value is not None}
     refuse_unknown(SEARCH_TOOL, given, _KNOWN)

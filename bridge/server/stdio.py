@@ -271,7 +271,6 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._ended = False
 
     async def receive(self) -> SessionMessage | Exception:
-        """Return the next message."""
         while True:
             while self._lines:
                 if len(self._lines) > 1:

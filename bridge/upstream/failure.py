@@ -125,7 +125,6 @@ def start_error(
 def start_timeout(
     spec: ServerSpec, seconds: float, *, end_report: str, remedy: str
 ) -> ServerStartError:
-    """Report a server that was not ready in time."""
     remedy = (
         f"{remedy} A first start may download what it starts: MCP_BRIDGE_START_TIMEOUT sets how "
         "long the bridge waits, in seconds; MCP_BRIDGE_START_PATIENCE how long package runners "

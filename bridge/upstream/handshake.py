@@ -128,7 +128,6 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         on_notify_intercept: OnNotifyIntercept | None = None,
         **options: Any,
     ) -> None:
-        """Receive messages until the connection ends."""
 
         async def noticed(*notification: Any) -> None:
             self._on_notification()

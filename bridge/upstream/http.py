@@ -344,12 +344,10 @@ class HttpEndpoint(Endpoint):
 
     @property
     def refusal(self) -> Refusal | None:
-        """The last response that was an error."""
         return self._client.refusal if self._client else None
 
     @property
     def last_heard(self) -> float:  # type: ignore[override]
-        """When the server sent something last."""
         return self._client.last_heard if self._client else -math.inf
 
     def started(self) -> None:

@@ -139,7 +139,6 @@ class Provider(OAuthClientProvider):
         await super()._handle_token_response(httpx2.Response(200, content=tokens))
 
     def record(self, tokens: OAuthToken, now: float) -> Record:
-        """Return the login to store."""
         context = self.context
         client, metadata = context.client_info, context.oauth_metadata
         if client is None:
@@ -416,7 +415,6 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
 
 
 def _login_url(spec: ServerSpec) -> httpx2.URL:
-    """Return the URL of a server to log in to."""
     problem, remedy = "", ""
     server = httpx2.URL("")
     try:

@@ -71,7 +71,6 @@ def url_problem(url: httpx2.URL, server: httpx2.URL) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is a loopback address or `localhost`."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -188,7 +188,6 @@ class Pool:
         return self.server(server).state()
 
     def states(self) -> Mapping[str, ServerState]:
-        """Return every server's current state."""
         return MappingProxyType({name: s.state() for name, s in self._servers.items()})
 
     async def call_tool(

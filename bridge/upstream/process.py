@@ -301,7 +301,6 @@ class Child:
         self._ended.set()
 
     async def wait_exited(self) -> None:
-        """Wait until it has ended."""
         await self._ended.wait()
 
     def describe_exit(self) -> str:

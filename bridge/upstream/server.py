@@ -257,7 +257,6 @@ class UpstreamServer:
             self.forget("tools")
 
     async def start(self) -> None:
-        """Connect, and return when it is ready."""
         async with self._use():
             pass
 

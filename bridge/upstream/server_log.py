@@ -92,7 +92,6 @@ class ServerLog:
         self._close()
 
     def write(self, data: bytes) -> None:
-        """Append the server's output."""
         self._tail = (self._tail + data)[-TAIL_BYTES:]
         if self._fd is None:
             return

@@ -142,7 +142,6 @@ class StdioEndpoint(Endpoint):
 
     @property
     def pid(self) -> int | None:
-        """The server's process, once it is started."""
         return self._child.pid if self._child else None
 
     @property
@@ -163,7 +162,6 @@ class StdioEndpoint(Endpoint):
         return f"{self._end_report}{quoted}" if self._end_report else ""
 
     def end_report(self) -> str:
-        """Return how the process ended and its last stderr output."""
         end_report = f"{self._end_report} " if self._end_report else ""
         if tail := self.log.tail():
             end_report += f"Its stderr ends with:\n{tail}\n"
@@ -178,7 +176,6 @@ class StdioEndpoint(Endpoint):
 
     @property
     def last_line(self) -> str:
-        """What the process wrote last to its stderr; may be empty."""
         return self.log.tail().rpartition("\n")[2]
 
     async def prepare(self) -> None:

@@ -196,7 +196,6 @@ _STORED_LOGIN = TypeAdapter(_StoredLogin)
 
 
 def key_of(spec: ServerSpec) -> Key:
-    """Return the key of a server's login."""
     parsed = httpx2.URL(spec.url)
     address = parsed.copy_with(userinfo=b"", query=None, fragment=None)
     # With variables put in: they may choose the account.
@@ -219,11 +218,9 @@ class TokenStore:
         self._keyring_seconds = keyring_seconds
 
     def path(self, key: Key) -> Path:
-        """Return the file of a login."""
         return self._directory / f"{key.digest}.json"
 
     async def load(self, key: Key) -> Record | None:
-        """Return the stored login; None if there is none."""
         kept, entry = await anyio.to_thread.run_sync(self._read, key), _keyring_entry(key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
@@ -261,7 +258,6 @@ class TokenStore:
         return "keyring", ""
 
     async def remove(self, key: Key) -> bool:
-        """Remove a login; return whether there was one."""
         path = self.path(key)
         kept = None
         with suppress(StoreError):

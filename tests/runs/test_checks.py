@@ -68,17 +68,28 @@ async def test_a_tool_that_is_not_listed_is_looked_for_once_more(
         assert "grown" in str((await _run(engine, code)).result)
 
 
+@pytest.mark.parametrize(
+    "grown",
+    [
+        "(await runtime.call_tool('raw', 'grown', {'a': 1}))['a']",
+        "(await mcp_raw.grown(a=1))['a']",
+        "(await mcp_raw['grown'](a=1))['a']",
+        "(await getattr(mcp_raw, 'gro' + 'wn')(a=1))['a']",
+    ],
+)
 async def test_a_tool_that_a_call_of_the_program_adds_is_called_by_its_name(
-    opened: Opener, finder: ListFinder
+    opened: Opener, finder: ListFinder, grown: str
 ) -> None:
     """The check only notes that it is missing, if its server announces changes."""
-    grown = "(await runtime.call_tool('raw', 'grown', {'a': 1}))['a']"
     finder.specs = (replace(workshop("raw"), args=(str(TOOLBOX.with_name("raw.py")), "")),)
     async with opened() as engine:
         # No call before it can have added the tool.
-        assert _rules(await _run(engine, grown)) == [(1, "unknown-tool", "deny")]
+        early = await _run(engine, f"{grown}\nawait mcp_raw.grow()")
+        assert early.status != "success"
         result = await _run(engine, f"await mcp_raw.grow()\n{grown}")
-    assert (result.result, result.usage.tool_calls) == (1, 2)
+        assert (result.result, result.usage.tool_calls) == (1, 2), result.error
+        missing = await _run(engine, "await mcp_raw.grow()\nawait mcp_raw.gone()")
+        assert "mcp_raw has no tool 'gone'" in missing.error
 
 
 async def test_no_sandbox_is_spent_on_a_program_whose_servers_are_known(

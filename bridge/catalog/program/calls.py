@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.advice import (
     no_helper,
     no_tool,
@@ -57,13 +58,16 @@ class CallRules:
         self._report = report
         self._reader = CallReader(survey, symbols)
         self._seconds_left = SECONDS_FOR_VALUES
-        self._called: set[str] = set()
+        self._called: dict[str, tuple[int, int]] = {}  # Where each server is called first.
         names = [node.id for node, _ in survey.each(ast.Name)]
         names += [node.attr for node, _ in survey.each(ast.Attribute)]
         self._introspects = not _INTROSPECTIVE.isdisjoint(names)
 
     def check(self) -> None:
         """Report the mistakes."""
+        awaited = {id(node.value) for node, _ in self._survey.each(ast.Await)}
+        for node, context in self._survey.each(ast.Call):
+            self._call(node, context, later=id(node) not in awaited)
         for kind, raised in ((ast.Attribute, "AttributeError"), (ast.Subscript, "MissingKeyError")):
             for node, context in self._survey.each(kind):
                 if isinstance(node.ctx, ast.Load):
@@ -73,13 +77,12 @@ class CallRules:
                 if item.name != "*":
                     symbol = self._symbols.imported(f"{node.module}.{item.name}")
                     self._name(node, context, symbol, "ImportError")
-        awaited = {id(node.value) for node, _ in self._survey.each(ast.Await)}
-        for node, context in self._survey.each(ast.Call):
-            self._call(node, context, later=id(node) not in awaited)
 
     # --- names -----------------------------------------------------------------------------------
 
-    def _name(self, node: ast.AST, context: Context, symbol: Symbol | None, raised: str) -> None:
+    def _name(
+        self, node: ast.expr | ast.stmt, context: Context, symbol: Symbol | None, raised: str
+    ) -> None:
         if symbol is None or symbol.kind not in (NO_TOOL, NO_HELPER):
             return
         name, server = symbol.name, symbol.server
@@ -88,10 +91,15 @@ class CallRules:
             self._report.add(node, "unknown-helper", severity, partial(no_helper, name))
             return
         looked_for = name in self._survey.words and raised != "MissingKeyError"
-        if looked_for or self._introspects:
-            # The program tests whether the tool exists.
+        if looked_for or self._introspects or self._may_appear(server, node):
+            # The program tests whether the tool exists, or adds it.
             severity = "note"
         self._report.add(node, "unknown-tool", severity, partial(no_tool, server, name))
+
+    def _may_appear(self, server: ServerEntry, node: ast.expr | ast.stmt) -> bool:
+        """Return whether a call before a place may make a server add a tool."""
+        called = self._called.get(server.name)
+        return server.changing and called is not None and called < (node.lineno, node.col_offset)
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -107,7 +115,7 @@ class CallRules:
             severity = self._survey.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
         elif symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
-            self._called.add(symbol.server.name)
+            self._called.setdefault(symbol.server.name, (node.lineno, node.col_offset))
             severity = self._survey.raises(context, "ArgumentsError", later=later)
             parameters = self._reader.parameters(symbol.tool)
             signature = partial(call_signature, symbol.server.alias, symbol.tool)
@@ -133,12 +141,10 @@ class CallRules:
             # It may return the error instead, or the program finds out what there is.
             severity = "note"
         if call.entry is None:
-            if call.server.changing and call.server.name in self._called:
-                # A call before this one may make the server add it.
-                severity = "note"
+            severity = "note" if self._may_appear(call.server, node) else severity
             message = partial(no_tool, call.server, call.tool, by_name=True)
             self._report.add(node, "unknown-tool", severity, message)
-        self._called.add(call.server.name)
+        self._called.setdefault(call.server.name, (node.lineno, node.col_offset))
         if call.entry is not None and call.given is not None:
             label = f"{call.server.name}.{call.entry.tool.name}"
             parameters = self._reader.parameters(call.entry)

@@ -31,7 +31,6 @@ EVERYTHING = frozenset({"*"})
 NOTHING: frozenset[str] = frozenset()
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SKIPPED_FIELDS = frozenset({"type_comment", "ctx", "op", "ops", "kind"})
 _BINDING = frozenset({"name", "rest"})
 

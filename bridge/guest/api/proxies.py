@@ -100,15 +100,18 @@ class Tools:
         server: Mapping[str, Any],
         helper: Callable[[str, str], Any] = lambda server, name: None,
         load: Callable[[str], Awaitable[Mapping[str, Any]]] | None = None,
+        appeared: Callable[[str, str], Any] = lambda server, name: None,
     ) -> None:
         """Make them.
 
         Args:
+            appeared: Gives a tool that a call may have added, in the same way.
             helper: Gives what a server has besides tools, by the names of both; None for no such.
             load: Returns the data of a server that is not loaded; its functions call it first.
         """
         self._helper = helper
         self._load = load
+        self._appeared = appeared
         self.title = "mcp_%s" % server["alias"]
         self._call = call
         self._by_alias: Dict[str, Mapping[str, Any]] = {}
@@ -180,9 +183,12 @@ class Tools:
         from bridge.guest.schema.names import alike  # for names that are not the tools' own
 
         tool = self._by_alias.get(alike(str(name), self._by_alias, self.server["name"]))
-        if tool is None:
+        if tool is not None:
+            return self._function(tool)
+        later = self._appeared(self.server["name"], name)
+        if later is None:
             raise UnknownNameError(self._no_such(name))
-        return self._function(tool)
+        return later
 
     def _function(self, tool: Mapping[str, Any]) -> Any:
         found = self._made.get(tool["name"])

@@ -33,7 +33,7 @@ from bridge.guest.suppress import suppress
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
 
     from bridge.guest.api.client import Client
     from bridge.guest.protocol.wire import Run
@@ -72,6 +72,7 @@ class Runtime(Library):
             self._discovered.setdefault(name, server)
         self._capabilities = run.capabilities
         self._names = run.names
+        self._called: Set[str] = set()
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Runtime(Library):
     async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
         """Send a call whose arguments are bound and checked already."""
         params = {"server": server, "tool": tool, "arguments": arguments, "raw": False}
+        self._called.add(server)
         subject = "%s.%s" % (server, tool)
         return from_wire(await self._client.call("call_tool", params, subject), subject=subject)
 
@@ -146,6 +148,7 @@ class Runtime(Library):
             message = "arguments must be a dict of the tool's arguments, not a %s"
             raise TypeError(message % type(arguments).__name__)
         subject = "%s.%s" % (name, tool)
+        self._called.add(name)
         entry = None if raw else self._entry(name, tool)
         if entry is None or not all(isinstance(key, str) for key in arguments):
             plain = to_json(dict(arguments), "arguments of %s" % subject)
@@ -269,6 +272,17 @@ class Runtime(Library):
         bound.__name__ = bound.__qualname__ = name
         bound.__doc__ = helper.__doc__
         return bound
+
+    def appeared(self, server: str, name: str) -> Any:
+        """Return a function for a tool that a call may have added; None if none was made."""
+        if server not in self._called or not self._loaded.get(server, {}).get("changing"):
+            return None
+
+        async def function(*args: Any, **kwargs: Any) -> Any:
+            tools = Tools(self.send, await self.load(server), self.of_server)
+            return await tools.attribute(name)(*args, **kwargs)
+
+        return function
 
     # --- asked of the host ----------------------------------------------------------------------
 
@@ -426,9 +440,12 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
-    loaded = [Tools(runtime.send, server, runtime.of_server) for server in run.servers]
+    loaded = [
+        Tools(runtime.send, server, runtime.of_server, None, runtime.appeared)
+        for server in run.servers
+    ]
     others = [
-        Tools(runtime.send, server, runtime.of_server, runtime.load)
+        Tools(runtime.send, server, runtime.of_server, runtime.load, runtime.appeared)
         for server in run.discovered
         if not server.get("loaded")
     ]
