@@ -58,7 +58,7 @@ def decode(raw: bytes, format: Format = "json") -> object:
     except json.JSONDecodeError as error:
         raise MalformedError(_describe_error(error)) from error
     except tomllib.TOMLDecodeError as error:
-        raise MalformedError(f"not valid TOML: {error}") from error
+        raise MalformedError(_describe_toml_error(error, text)) from error
     except OpenCommentError as error:
         line = text.count("\n", 0, error.args[0]) + 1
         raise MalformedError(f"the comment that starts at line {line} does not end") from error
@@ -92,6 +92,8 @@ def _load(text: str, format: Format) -> object:
         return load_yaml(text)
     if format in ("jsonc", "json with comments"):
         text = strip_comments(text, trailing_commas=format == "jsonc")
+        if not text.strip():
+            return {}
     return json.loads(text, parse_constant=_refuse_constant)
 
 
@@ -131,7 +133,29 @@ def _describe_error(error: json.JSONDecodeError) -> str:
         rest[:1] == "," and text[at + 1 :].lstrip()[:1] in ("}", "]")
     ):
         hint = "; the comma before the closing bracket must go"
+    elif not text[at:].strip():
+        hint = "; the file ends before its last bracket is closed"
+    elif "escape" in error.msg:
+        hint = f"; {_BACKSLASH} twice"
     return f"not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}{hint}"
+
+
+_BACKSLASH = "write each backslash of a Windows path"
+
+
+def _describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
+    """Return the message about a mistake in TOML, with what to write."""
+    message = str(error)
+    place = re.search(r"line (\d+)", message)
+    lines = text.split("\n")
+    line = lines[int(place[1]) - 1] if place and int(place[1]) <= len(lines) else ""
+    hint = ""
+    if twice := re.match(r"Cannot declare \((.*)\) twice", message):
+        name = ".".join(re.findall(r"'([^']*)'", twice[1]))
+        hint = f"; the table [{name}] is there twice: join the two, or rename one"
+    elif re.search(r'"[A-Za-z]:\\|"\\\\', line):
+        hint = "; write a Windows path in single quotes"
+    return f"not valid TOML: {message}{hint}"
 
 
 _TOKEN = re.compile(

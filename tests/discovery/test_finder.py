@@ -61,7 +61,8 @@ def test_a_server_turned_off_by_a_stronger_file_stays_off(context: DiscoveryCont
     assert found.servers == ()
     assert [skipped.reason for skipped in found.skipped] == [
         'turned off by "disabled": true',
-        f"shadowed by {context.home}/extra.json (servers.same), which turns it off",
+        f"shadowed by {context.home}/extra.json (servers.same), which is not used either: "
+        'turned off by "disabled": true',
     ]
 
 
