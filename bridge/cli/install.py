@@ -21,6 +21,7 @@ from bridge.cli.moving import (
     write_moved,
     write_proposal,
     write_stays,
+    write_still_started,
 )
 from bridge.cli.output import visible, write_err_line, write_json, write_out
 from bridge.cli.person import Person
@@ -56,6 +57,7 @@ from bridge.clients.writers import (
     targets,
     writer_for,
 )
+from bridge.discovery.finder import discover
 from bridge.errors import BridgeError, UsageError
 from bridge.servers.configuration import context_for
 from bridge.settings import Settings, http_token
@@ -132,6 +134,8 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     if arguments.dry_run:
         return 0
     status = await check((change for change, _ in planned), machine) if arguments.check else 0
+    for change, _ in planned:
+        write_still_started(change)
     if any(change.before != change.after for change, _ in planned):
         write_err_line(RESTART)
     return status
@@ -158,15 +162,16 @@ async def ask_network(
 async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
     """Show what would be taken out of the files of some clients, ask, and take it out."""
     machine = _machine(settings)
+    broken: dict[Path, tuple[Target, str]] = {}
     found = [
         each
-        for each in standings(machine)
+        for each in standings(machine, broken)
         if arguments.scope is None or each.target.scope == arguments.scope
     ]
     if not arguments.clients:
         write_out(_table(found) or "The bridge is in no client's file.\n")
         write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
-        return 0
+        return _name_broken(broken.values(), 0)
     named = WRITERS if list(arguments.clients) == [ALL] else arguments.clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
@@ -181,21 +186,33 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         planned = with_restores(planned, wanted, arguments.scope, settings, machine)
     else:
         write_stays(planned, settings)
+    unread = [each for each in broken.values() if each[0].writer.id in wanted]
     there = {change.target.writer.id for change, _ in planned}
+    there |= {target.writer.id for target, _ in unread}
     for client in () if named is WRITERS else (each for each in wanted if each not in there):
         write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
-    return 0 if await carry_out(planned, settings, machine, arguments) else 1
+    done = await carry_out(planned, settings, machine, arguments)
+    return _name_broken(unread, 0 if done else 1)
 
 
 async def installed(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Print where the bridge stands; 1 if a command is gone."""
-    found = list(standings(_machine(settings)))
+    """Print where the bridge stands; 1 if a command is gone, 2 if a file cannot be read."""
+    broken: dict[Path, tuple[Target, str]] = {}
+    found = list(standings(_machine(settings), broken))
     if arguments.json:
         write_json([_record(each) for each in found])
     else:
         nowhere = "The bridge is in no client's file; `mcp-code-bridge install` puts it there.\n"
-        write_out(_table(found) or nowhere)
-    return 1 if any(each.is_broken for each in found) else 0
+        write_out(_table(found) or ("" if broken else nowhere))
+    return _name_broken(broken.values(), 1 if any(each.is_broken for each in found) else 0)
+
+
+def _name_broken(broken: Iterable[tuple[Target, str]], status: int) -> int:
+    """Name the files in which the bridge may be unseen; return 2 if there is one."""
+    for _, reason in broken:
+        write_err_line(visible(f"{reason} The bridge may be in it."))
+        status = UsageError.exit_status
+    return status
 
 
 def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
@@ -209,10 +226,11 @@ def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -
     Raises:
         UsageError: One of them cannot be changed; then none is.
     """
+    lists = discover(machine.context).restrictions
     planned = []
     for client in dict.fromkeys(clients):
         for target in targets(writer_for(client), scope, machine):
-            change = plan_install(target, entry, read_target(target))
+            change = plan_install(target, entry, read_target(target), lists)
             planned.append((change, own_commands(change, machine)))
     return planned
 

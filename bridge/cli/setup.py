@@ -115,7 +115,9 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     for target in here:
         used = sum(_is_in(spec, target) for spec in found.servers)
         unused = sum(
-            _is_from(each.source, target) and (target.path, each.name) not in has
+            not each.foreign
+            and _is_from(each.source, target)
+            and (target.path, each.name) not in has
             for each in found.skipped
         )
         left_out = left_out or unused > 0

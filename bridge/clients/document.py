@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 from bridge.discovery.dialect import Format
-from bridge.discovery.documents import MalformedError, decode, kind, size_limit
+from bridge.discovery.documents import MalformedError, decode, kind, size_limit, strip_comments
 from bridge.errors import UneditableError
 
 Table = tuple[str, ...]
@@ -111,6 +111,17 @@ class Document(ABC):
         made = self._with_table(table)
         text = made._inserted(table, entry.name, entry.text, index)
         return made._checked(text, table, entry.name, entry.value, index)
+
+    def with_item(self, place: Table, item: str) -> Self:
+        """Return it with a text at the end of a list that exists."""
+        made = self._parsed(self._inserted(place, "", json.dumps(item), LAST))
+        expected = [*cast("Any", lookup(self.decoded, place)), item]
+        others = _canonical(_others(made.decoded, place)) == _canonical(
+            _others(self.decoded, place)
+        )
+        if not others or lookup(made.decoded, place) != expected:
+            raise self._refused(f"{'.'.join(place)} cannot be changed without changing others")
+        return made
 
     def without(self, table: Table, name: str) -> Self:
         """Return it without an entry and its comments; an empty table stays."""
@@ -236,6 +247,8 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
             decoded = decode(body, format)
         except MalformedError as error:
             raise _unreadable(str(error), path) from error
+        if "json" in format and decoded == {} and not _bare(body, format).strip():
+            body = body.rstrip() + b"\n" + chosen.EMPTY.encode()
     if decoded is None and format == "yaml":
         decoded = {}
     if not isinstance(decoded, dict):
@@ -243,6 +256,18 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
     return chosen(
         text=body.decode(), bom=bom, format=format, listed=listed, path=path, decoded=decoded
     )
+
+
+def _bare(body: bytes, format: Format) -> str:
+    text = body.decode()
+    return text if format == "json" else strip_comments(text, trailing_commas=True)
+
+
+def lookup(value: object, place: Sequence[str]) -> object:
+    """Return the value at a place of a document; None if there is none."""
+    for key in place:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def _class(format: Format) -> type[Document]:

@@ -322,6 +322,7 @@ _OTHER_USER = (
         )
         for row in _QWEN_FILES.files(scope, QWEN, template)
     ),
+    *_AMP_FILES.files("managed", AMP, "{amp_system}/managed-settings.json"),
     *_AMP_FILES.files("user", AMP, "{config}/amp/settings.json"),
     *_AMP_FILES.files("user", AMP, "{config}/amp/settings.jsonc", unless="settings.json"),
     *_ROO_FILES.files(

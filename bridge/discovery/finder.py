@@ -52,7 +52,7 @@ from bridge.discovery.report import ConfigWarning as ConfigWarning
 from bridge.discovery.report import ProposedServer as ProposedServer
 from bridge.discovery.report import SkippedServer as SkippedServer
 from bridge.discovery.report import shown
-from bridge.discovery.user_lists import CLAUDE, GEMINI, QWEN
+from bridge.discovery.user_lists import AMP, CLAUDE, GEMINI, QWEN, Restrictions
 from bridge.discovery.variables import Variables
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
 from bridge.model import Directory, ServerSpec
@@ -116,6 +116,7 @@ class Discovery:
         references: Files that the configurations name, read or missing; not part of the stamp.
         own_limits: Seconds that clients wait for a call of the bridge, by source, as set in the
             bridge's entry in the user's file.
+        restrictions: What clients' lists forbid.
     """
 
     servers: tuple[ServerSpec, ...]
@@ -126,6 +127,7 @@ class Discovery:
     proposed: tuple[ProposedServer, ...] = ()
     first_seen: tuple[Consent, ...] = ()
     own_limits: Mapping[str, float] = field(default_factory=dict)
+    restrictions: Restrictions = field(default_factory=Restrictions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +169,7 @@ def discover(context: DiscoveryContext) -> Discovery:
     rows = locations_read(context.sources, context.platform)
     claude = [each for each in candidates if each.location.id == CLAUDE]
     managed = [each.path for each in claude if each.location.scope == "managed"]
-    limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN)}
+    limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN, AMP)}
     rules = Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
@@ -200,6 +202,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         stamp=stamp,
         references=(*reader.references, *reader.noted),
         own_limits=_own_limits(files),
+        restrictions=rules.restrictions,
     )
 
 

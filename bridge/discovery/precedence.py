@@ -19,7 +19,7 @@ from bridge.discovery.dialect import Location
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.self_reference import OWN_NAME, OWN_PROGRAMS, starts_bridge
-from bridge.discovery.user_lists import CLAUDE, Approvals, Restrictions
+from bridge.discovery.user_lists import Approvals, Restrictions
 from bridge.model import ServerSpec, Source
 
 ProjectServers = Literal["all", "approved", "none"]
@@ -208,11 +208,10 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
     if isinstance(entry, SkippedServer):
         # A project that is not trusted must not turn off the user's own servers either.
         return replace(entry, holds_name=False) if reason else entry
-    claude = location.id == CLAUDE
     if not reason and (by := rules.restrictions.off_by(entry.name, location.id)):
         off = f"switched off in {location.client} ({by})"
         return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
-    reason = reason or rules.restrictions.reason(entry, claude=claude)
+    reason = reason or rules.restrictions.reason(entry, location.id)
     if not reason and not rules.allow_self and is_bridge(entry):
         reason = ITSELF
     if not reason and _spelling(entry.name).replace("_", "-") in OWN_PROGRAMS:

@@ -52,6 +52,7 @@ PLACES: Mapping[str, str | tuple[str, str, str]] = {
     "codex_system": ("system/etc/codex", "system/etc/codex", "data/OpenAI/Codex"),
     "gemini_system": ("system/etc/gemini-cli", f"{SYSTEM_SUPPORT}/GeminiCli", "data/gemini-cli"),
     "qwen_system": ("system/etc/qwen-code", f"{SYSTEM_SUPPORT}/QwenCode", "data/qwen-code"),
+    "amp_system": ("system/etc/ampcode", f"{SYSTEM_SUPPORT}/ampcode", "data/ampcode"),
     "opencode_system": ("system/etc/opencode", f"{SYSTEM_SUPPORT}/opencode", "data/opencode"),
     "zed": ("xdg/zed", "xdg/zed", "appdata/Zed"),
     "goose": ("xdg/goose", "xdg/goose", "appdata/Block/goose/config"),
@@ -222,6 +223,7 @@ TEMPLATES = {
         "{cwd}/.qwen/settings.json",
     ],
     "amp/settings.json": [
+        "{amp_system}/managed-settings.json",
         "{config}/amp/settings.json",
         "{config}/amp/settings.jsonc",
         "{within}/.amp/settings.json",
