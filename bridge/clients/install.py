@@ -23,7 +23,6 @@ from bridge.discovery.report import SkippedServer, printable
 from bridge.discovery.user_lists import Restrictions
 from bridge.discovery.variables import Variables
 from bridge.errors import BridgeError, UneditableError, UsageError
-from bridge.model import ServerSpec
 
 
 def _nothing() -> None:
@@ -155,8 +154,7 @@ def plan_install(
     after = edit(raw)
     written = _opened(target, after)[0].entry(table, name)
     others = [other for other in own if other != name]
-    spec, unread = _read_back(target, name, after)
-    barred = _barred(target, spec, lists) if spec and lists else ""
+    barred = _bar(target, name, after, lists or Restrictions())
     notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
     return Change(
         target=target,
@@ -173,7 +171,7 @@ def plan_install(
             for line in (written.text.splitlines() if written else ())
             if not entry.token or entry.token not in line
         ),
-        notes=(*unread, *notes, *_notes(target, others, raw)),
+        notes=(*notes, *_notes(target, others, raw)),
         barred=barred,
         private=bool(entry.token),
     )
@@ -337,19 +335,8 @@ def _allowed(document: Document, target: Target) -> Sequence[object]:
     return listed if isinstance(listed, list) else ()
 
 
-def _barred(target: Target, spec: ServerSpec, lists: Restrictions) -> str:
-    """Return why the client would not start the bridge; empty if it would."""
-    source = target.location.id
-    by = lists.off_by(spec.name, source)
-    if by == f"{'.'.join(_allowed_at(target))} in {printable(str(target.path))}":
-        by = ""  # The change adds the name.
-    return f"it is switched off by {by}" if by else lists.reason(spec, source)
-
-
-def _read_back(
-    target: Target, name: str, after: bytes | None
-) -> tuple[ServerSpec | None, tuple[str, ...]]:
-    """Return what discovery makes of what was written, or why it would not use it."""
+def _bar(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
+    """Return why the client would not start what was written; empty if it would."""
     context = EntryContext(
         client=target.location.client,
         scope=target.scope,
@@ -361,8 +348,13 @@ def _read_back(
     found = [each for each in parsed.entries if each.name == name]
     if not found:
         raise BridgeError(f"{target.path} is not changed: the entry would not be read from it.")
-    spec = next((each for each in found if isinstance(each, ServerSpec)), None)
-    return spec, tuple(each.reason for each in found if isinstance(each, SkippedServer))
+    spec = found[0]
+    if isinstance(spec, SkippedServer):
+        return spec.reason
+    by = lists.off_by(spec.name, target.location.id)
+    if by == f"{'.'.join(_allowed_at(target))} in {printable(str(target.path))}":
+        by = ""  # The change adds the name.
+    return f"it is switched off by {by}" if by else lists.reason(spec, target.location.id)
 
 
 def _notes(target: Target, others: list[str], raw: bytes | None) -> Iterator[str]:
