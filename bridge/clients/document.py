@@ -17,6 +17,7 @@ from typing import Any, Self, cast
 
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import MalformedError, decode, kind, size_limit, strip_comments
+from bridge.discovery.parser import lookup
 from bridge.errors import UneditableError
 
 Table = tuple[str, ...]
@@ -112,15 +113,14 @@ class Document(ABC):
         text = made._inserted(table, entry.name, entry.text, index)
         return made._checked(text, table, entry.name, entry.value, index)
 
-    def with_item(self, place: Table, item: str) -> Self:
-        """Return it with a text at the end of a list that exists."""
-        made = self._parsed(self._inserted(place, "", json.dumps(item), LAST))
+    def with_item(self, place: str, item: str) -> Self:
+        """Return it with a text at the end of the list at a dotted place."""
+        table = tuple(place.split("."))
+        made = self._parsed(self._inserted(table, "", json.dumps(item), LAST))
         expected = [*cast("Any", lookup(self.decoded, place)), item]
-        others = _canonical(_others(made.decoded, place)) == _canonical(
-            _others(self.decoded, place)
-        )
-        if not others or lookup(made.decoded, place) != expected:
-            raise self._refused(f"{'.'.join(place)} cannot be changed without changing others")
+        same = _canonical(_others(made.decoded, table)) == _canonical(_others(self.decoded, table))
+        if not same or lookup(made.decoded, place) != expected:
+            raise self._refused(f"{place} cannot be changed without changing others")
         return made
 
     def without(self, table: Table, name: str) -> Self:
@@ -247,7 +247,8 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
             decoded = decode(body, format)
         except MalformedError as error:
             raise _unreadable(str(error), path) from error
-        if "json" in format and decoded == {} and not _bare(body, format).strip():
+        text = strip_comments(body.decode(), trailing_commas=True) if chosen.EMPTY else "text"
+        if decoded == {} and not text.strip():
             body = body.rstrip() + b"\n" + chosen.EMPTY.encode()
     if decoded is None and format == "yaml":
         decoded = {}
@@ -256,18 +257,6 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
     return chosen(
         text=body.decode(), bom=bom, format=format, listed=listed, path=path, decoded=decoded
     )
-
-
-def _bare(body: bytes, format: Format) -> str:
-    text = body.decode()
-    return text if format == "json" else strip_comments(text, trailing_commas=True)
-
-
-def lookup(value: object, place: Sequence[str]) -> object:
-    """Return the value at a place of a document; None if there is none."""
-    for key in place:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _class(format: Format) -> type[Document]:

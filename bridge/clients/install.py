@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from bridge.clients import differences
-from bridge.clients.document import Document, lookup, open_document
+from bridge.clients.document import Document, open_document
 from bridge.clients.entry import NAME, Entry, address, command_line, entry_value, is_bridge
 from bridge.clients.journal import Journal, Record, digest
 from bridge.clients.rewrite import Edit, Rewritten, missing_directories, remove_directories, rewrite
@@ -18,7 +18,7 @@ from bridge.clients.writers import Machine, Table, Target, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
-from bridge.discovery.parser import parse_document
+from bridge.discovery.parser import lookup, parse_document
 from bridge.discovery.report import SkippedServer, printable
 from bridge.discovery.user_lists import Restrictions
 from bridge.discovery.variables import Variables
@@ -191,10 +191,10 @@ def plan_uninstall(
             return record.before
         document, _, _ = _opened(target, now)
         document = document.without(target.table, name)
-        *outer, key = _allowed_at(target) or ("",)
         # An empty list would allow every server.
         if rest := [each for each in _allowed(document, target) if each != name]:
-            document = document.with_entry(tuple(outer), key, cast("Any", rest))
+            outer, _, key = _allowed_at(target).rpartition(".")
+            document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
         return document.encode()
 
     notes = ("The file has changed since, or was written by another: only the entry goes.",)
@@ -323,15 +323,13 @@ def _opened(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
     return document, target.table, False
 
 
-def _allowed_at(target: Target) -> Table:
+def _allowed_at(target: Target) -> str:
     """Return where a file has the list of the servers that alone are on; empty for nowhere."""
-    gates = target.location.dialect.gates
-    return tuple(gates[0].split(".")) if gates else ()
+    return (target.location.dialect.gates or ("", ""))[0]
 
 
 def _allowed(document: Document, target: Target) -> Sequence[object]:
-    place = _allowed_at(target)
-    listed = lookup(document.decoded, place) if place else None
+    listed = lookup(document.decoded, _allowed_at(target))
     return listed if isinstance(listed, list) else ()
 
 
@@ -352,7 +350,7 @@ def _bar(target: Target, name: str, after: bytes | None, lists: Restrictions) ->
     if isinstance(spec, SkippedServer):
         return spec.reason
     by = lists.off_by(spec.name, target.location.id)
-    if by == f"{'.'.join(_allowed_at(target))} in {printable(str(target.path))}":
+    if by == f"{_allowed_at(target)} in {printable(str(target.path))}":
         by = ""  # The change adds the name.
     return f"it is switched off by {by}" if by else lists.reason(spec, target.location.id)
 

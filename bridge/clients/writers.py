@@ -100,6 +100,9 @@ class Target:
     root: Path | None = None
 
 
+_ROWS_WITH_SERVERS = tuple(row for row in LOCATIONS if row.dialect.server_keys)
+
+
 def _row(
     id: str,
     name: str = "",
@@ -111,8 +114,7 @@ def _row(
 ) -> Writer:
     """Return a client's row; what it does not say is what discovery reads first."""
     source = source or id
-    rows = [row for row in LOCATIONS if row.id == source and not row.dialect.per_project]
-    rows = [row for row in rows if row.dialect.server_keys]
+    rows = [row for row in _ROWS_WITH_SERVERS if row.id == source and not row.dialect.per_project]
     if user is None:
         user = tuple(row.template for row in rows if row.scope == "user" and not row.in_project)[:1]
     if project is None:
@@ -396,7 +398,7 @@ def _table(key: str, row: Location) -> Table:
 
 
 def _locations(writer: Writer, machine: Machine) -> list[Location]:
-    rows = (row for row in LOCATIONS if row.id == writer.source and row.dialect.server_keys)
+    rows = (row for row in _ROWS_WITH_SERVERS if row.id == writer.source)
     return [row for row in rows if machine.context.platform in row.platforms]
 
 

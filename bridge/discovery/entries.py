@@ -98,11 +98,8 @@ def read_entry(
             reader.warn(label, f"{context.client} does not read it; write {own}")
     except UnusableError as error:
         reason = str(error)
-        if hints:
-            wrong = (
-                f"{label}: {context.client} does not read it, write {own}" for label, own in hints
-            )
-            reason = f"{reason}; {'; '.join(wrong)}"
+        for label, own in hints:
+            reason += f"; {label}: {context.client} does not read it, write {own}"
         reader.warn("", f"skipped: {reason}", reported=True)
         return SkippedServer(name=name, source=source, reason=reason), tuple(reader.warnings)
     return spec, tuple(reader.warnings)
@@ -163,8 +160,7 @@ def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, s
 
 def _wrong_kind(name: str, value: object, context: EntryContext, key: str) -> str:
     reason = f"must be an object, not {kind(value)}"
-    known = {*ALL_FIELDS, "type", *SPELLINGS["command_keys"], *SPELLINGS["url_keys"]}
-    if name not in known or value is None:
+    if name not in ALL_FIELDS and name not in SPELLINGS["type_keys"]:
         return reason
     place = f"{key.rpartition('.')[0]}.NAME"
     place = f"[{place}]" if context.path.endswith(".toml") else place

@@ -167,8 +167,8 @@ def discover(context: DiscoveryContext) -> Discovery:
     ]
     approvals = read_claude_approvals(reader, places, project)
     rows = locations_read(context.sources, context.platform)
-    claude = [each for each in candidates if each.location.id == CLAUDE]
-    managed = [each.path for each in claude if each.location.scope == "managed"]
+    exclusive = (CLAUDE, "managed")
+    managed = [c.path for c in candidates if (c.location.id, c.location.scope) == exclusive]
     limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN, AMP)}
     rules = Rules(
         allow_self=context.allow_self,
@@ -186,11 +186,10 @@ def discover(context: DiscoveryContext) -> Discovery:
     shared = (context.exposed, context.directories)
     servers, unsafe = leave_out_writable(merged.servers, *shared, context.cwd, context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
-    about_sources = unknown_sources(context.sources, context.sources_place)
-    missing = _missing_directories(servers)
+    said += _missing_directories(servers)
     warnings = (
-        *about_sources,
-        *_mark_own((*moved.warnings, *reader.warnings, *said, *missing), context.extra_config),
+        *unknown_sources(context.sources, context.sources_place),
+        *_mark_own((*moved.warnings, *reader.warnings, *said), context.extra_config),
     )
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(

@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_read_is_named_where_the_bridge_may_be_in_it(shell
     assert shell("uninstall", "zed", "--yes")[0] == 0
 
 
-SERVERS = {"docs": {"command": "npx"}, "web": {"command": "x"}}
+STARTED = {"docs": {"command": "npx"}, "web": {"command": "x"}}
 REJECT = [{"matches": {"command": "*"}, "action": "reject"}]
 BY_NAME = {"allowedMcpServers": [{"serverName": "docs"}]}
 
@@ -176,18 +176,18 @@ BY_NAME = {"allowedMcpServers": [{"serverName": "docs"}]}
 @pytest.mark.parametrize(
     ("client", "file", "content", "lists", "reason"),
     [
-        ("claude-code", ".claude.json", {"mcpServers": SERVERS}, BY_NAME, "allowedMcpServers"),
+        ("claude-code", ".claude.json", {"mcpServers": STARTED}, BY_NAME, "allowedMcpServers"),
         (
             "amp",
             ".config/amp/settings.json",
-            {"amp.mcpServers": SERVERS, "amp.mcpPermissions": REJECT},
+            {"amp.mcpServers": STARTED, "amp.mcpPermissions": REJECT},
             {},
             "amp.mcpPermissions",
         ),
         (
             "gemini",
             ".gemini/settings.json",
-            {"mcpServers": SERVERS, "mcp": {"excluded": ["code-bridge"]}},
+            {"mcpServers": STARTED, "mcp": {"excluded": ["code-bridge"]}},
             {},
             "mcp.excluded",
         ),
@@ -210,7 +210,7 @@ def test_no_server_moves_out_of_a_client_that_would_not_start_the_bridge(
 def test_a_list_of_allowed_servers_gets_the_bridge_and_loses_it_again(
     allowed: str, shell: Shell
 ) -> None:
-    text = f'{{"mcp": {{"allowed": {allowed}}}, "mcpServers": {json.dumps(SERVERS)}}}'
+    text = f'{{"mcp": {{"allowed": {allowed}}}, "mcpServers": {json.dumps(STARTED)}}}'
     path = write(shell.home / ".gemini" / "settings.json", text)
     assert shell("install", "gemini", "--move", "all", "--yes")[0] == 0
     assert allowed.replace("]", ', "code-bridge"]') in path.read_text()

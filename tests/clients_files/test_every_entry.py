@@ -77,7 +77,8 @@ def files(draw: st.DrawFn, target: Target) -> tuple[dict[str, Any], bytes]:
     elif location.format == "toml":
         text = "\n".join(["theme = 'x'", *sections(value)])
     else:
-        text = json.dumps(value, indent=draw(st.sampled_from([2, 4, "\t"])), ensure_ascii=False)
+        indents: list[int | str] = [2, 4, "\t"]
+        text = json.dumps(value, indent=draw(st.sampled_from(indents)), ensure_ascii=False)
     if comment := COMMENTS.get(location.format):
         lines = text.split("\n")
         for at in sorted(draw(st.sets(st.integers(0, len(lines)), max_size=4)), reverse=True):
