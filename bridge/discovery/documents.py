@@ -136,11 +136,8 @@ def _describe_error(error: json.JSONDecodeError) -> str:
     elif not text[at:].strip():
         hint = "; the file ends before its last bracket is closed"
     elif "escape" in error.msg:
-        hint = f"; {_BACKSLASH} twice"
+        hint = "; write each backslash of a Windows path twice"
     return f"not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}{hint}"
-
-
-_BACKSLASH = "write each backslash of a Windows path"
 
 
 def _describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:

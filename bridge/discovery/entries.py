@@ -174,10 +174,10 @@ def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
     command = entry.get(label) if label else None
     if label is None or not isinstance(command, str) or dialect.command_words:
         return
-    if command.startswith("~"):
-        home = reader.context.variables.home
-        reader.warn(label, f"no shell expands the ~; write {shown(home + command[1:])}")
     program, *others = command.split() or [""]
+    if program.startswith("~"):
+        home = reader.context.variables.home
+        reader.warn(label, f"no shell expands the ~; write {shown(home + program[1:])}")
     if dialect.command_list:
         texts = "one text for each word" if others else "a list"
         reader.warn(label, f'{client} takes a list; write ["{shown(program)}", …] with {texts}')

@@ -200,7 +200,10 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     if syntax == "vscode" and (only := _EDITOR_ONLY.search(rest)):
         raise EditorVariableError(only[0])
     foreign = {
-        match[0]: "" if _EDITOR_ONLY.match(match[0]) else match[match.lastgroup or 0]
+        # Without its default, which may be a secret.
+        re.sub("(?s):-.*", ":-…}", match[0]): (
+            "" if _EDITOR_ONLY.match(match[0]) else match[match.lastgroup or 0]
+        )
         for match in _ANY.finditer(rest)
     }
     found = pattern.sub(bounded, text[:end])
