@@ -124,7 +124,7 @@ def _describe_error(error: json.JSONDecodeError) -> str:
     text, at = error.doc, error.pos
     rest = text[at : at + 2]
     before = text[:at].rstrip()
-    hint = ""
+    message, hint = error.msg, ""
     if rest in ("//", "/*") or rest.startswith("#"):
         hint = "; this looks like a comment, and JSON has none"
     elif rest[:1] == "'":
@@ -134,10 +134,10 @@ def _describe_error(error: json.JSONDecodeError) -> str:
     ):
         hint = "; the comma before the closing bracket must go"
     elif not text[at:].strip():
-        hint = "; the file ends before its last bracket is closed"
+        message = "the file ends before its last bracket is closed"
     elif "escape" in error.msg:
-        hint = "; write each backslash of a Windows path twice"
-    return f"not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}{hint}"
+        message = "a backslash, as in a Windows path, is written twice"
+    return f"not valid JSON at line {error.lineno}, column {error.colno}: {message}{hint}"
 
 
 def _describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
@@ -146,13 +146,12 @@ def _describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
     place = re.search(r"line (\d+)", message)
     lines = text.split("\n")
     line = lines[int(place[1]) - 1] if place and int(place[1]) <= len(lines) else ""
-    hint = ""
     if twice := re.match(r"Cannot declare \((.*)\) twice", message):
         name = ".".join(re.findall(r"'([^']*)'", twice[1]))
-        hint = f"; the table [{name}] is there twice: join the two, or rename one"
+        message = f"the table [{name}] is there twice ({place and place[0]}): join or rename them"
     elif re.search(r'"[A-Za-z]:\\|"\\\\', line):
-        hint = "; write a Windows path in single quotes"
-    return f"not valid TOML: {message}{hint}"
+        message = f"a Windows path stands in single quotes ({place and place[0]})"
+    return f"not valid TOML: {message}"
 
 
 _TOKEN = re.compile(
