@@ -354,10 +354,12 @@ def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
     texts = {"command": (spec.command, " ".join(words)), "args": (" ".join(spec.args),)}
     texts = texts if words else {"url": (spec.url,)}
     for key, value in wanted.items():
-        if not isinstance(value, str) or value.startswith("/") or len(value) > MAX_PATTERN_CHARS:
+        if key not in texts:
+            return False
+        if not isinstance(value, str) or re.fullmatch("/.*/", value) or value.count("*") > 4:
             return rule.get("action") == "reject"
-        pattern = re.compile(".*".join(map(re.escape, value.split("*")[:17])), re.DOTALL)
-        if not any(pattern.fullmatch(text) for text in texts.get(key, ())):
+        pattern = re.compile(".*".join(map(re.escape, value.split("*"))), re.DOTALL)
+        if not any(pattern.fullmatch(text) for text in texts[key]):
             return False
     return bool(wanted)
 
