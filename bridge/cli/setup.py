@@ -98,7 +98,7 @@ async def _asked(
     entry = own_entry(settings.environ, network=network)
     planned = plan(clients, arguments.scope, entry, machine)
     asked = arguments.move or NONE
-    if arguments.move is None and asks:
+    if arguments.move is None and asks and not any(change.barred for change, _ in planned):
         offered = await with_moves(planned, ALL, settings, machine)
         movable = [name for change, _ in offered for name in change.moved]
         asked = ALL if movable and await _wants_move(person, movable) else NONE

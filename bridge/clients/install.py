@@ -154,7 +154,7 @@ def plan_install(
     after = edit(raw)
     written = _opened(target, after)[0].entry(table, name)
     others = [other for other in own if other != name]
-    barred = _bar(target, name, after, lists or Restrictions())
+    barred = _refusal(target, name, after, lists or Restrictions())
     notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
     return Change(
         target=target,
@@ -333,7 +333,7 @@ def _allowed(document: Document, target: Target) -> Sequence[object]:
     return listed if isinstance(listed, list) else ()
 
 
-def _bar(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
+def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
     """Return why the client would not start what was written; empty if it would."""
     context = EntryContext(
         client=target.location.client,
