@@ -37,7 +37,7 @@ from bridge.discovery.fields import (
     too_much_text,
 )
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, shown
-from bridge.discovery.variables import TooMuchTextError
+from bridge.discovery.variables import MAX_FIELD_DEPTH, TooMuchTextError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
 MAX_NAME_CHARS = 200  # A name appears in tool listings and aliases; a longer one is a mistake.
@@ -127,11 +127,12 @@ def _field_names(value: object) -> tuple[str, ...]:
     return tuple(names[:MAX_LISTED_FIELDS])
 
 
-def without_nulls(value: object) -> object:
+def without_nulls(value: object, depth: int = MAX_FIELD_DEPTH) -> object:
     """Return a value without the members of objects that are null: those count as absent."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, Mapping) or not depth:
         return value
-    return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    members = ((key, item) for key, item in value.items() if item is not None)
+    return {key: without_nulls(item, depth - 1) for key, item in members}
 
 
 def looks_like_server(value: object) -> bool:

@@ -35,6 +35,8 @@ MAX_INSERTED_CHARS = 1024 * 1024
 """Text that variables and files insert into one table of servers; one value may be named many times
 in every field, so that without a limit a small file could exhaust memory."""
 
+MAX_FIELD_DEPTH = 8  # No field of an entry nests deeper.
+
 _ENV = r"\$\{env:(?P<env>[^{}]+)\}"
 _PLACE = r"\$\{(?P<place>userHome|workspaceFolder(?:Basename)?|cwd|pathSeparator|/)\}"
 
@@ -211,11 +213,13 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()), emptied=emptied)
 
 
-def missing_inputs(value: object, variables: Variables, syntax: Syntax) -> tuple[str, ...]:
+def missing_inputs(
+    value: object, variables: Variables, syntax: Syntax, depth: int = MAX_FIELD_DEPTH
+) -> tuple[str, ...]:
     """Return the ids of all inputs in a value's texts for which there is no value."""
     if isinstance(value, Mapping | list):
-        items = value.values() if isinstance(value, Mapping) else value
-        found = [name for item in items for name in missing_inputs(item, variables, syntax)]
+        items = list(value.values() if isinstance(value, Mapping) else value) if depth else []
+        found = [n for item in items for n in missing_inputs(item, variables, syntax, depth - 1)]
         return tuple(dict.fromkeys(found))
     pattern = _PATTERNS.get(syntax, _NONE)
     if not isinstance(value, str) or "input" not in pattern.groupindex:

@@ -244,13 +244,13 @@ def test_amp_s_servers_are_used_as_its_first_matching_rule_says(
     context: DiscoveryContext, matches: object, action: str, rejected: list[str]
 ) -> None:
     commands = {"a": "evil-server", "b": "good-server"}
-    servers: dict[str, object] = {
+    servers: dict[str, dict[str, object]] = {
         name: {"command": "npx", "args": ["-y", package]} for name, package in commands.items()
     }
     write(
         context.home / ".config" / "amp" / "settings.json",
         {
-            "amp.mcpServers": {**servers, "web": {"url": "https://h/mcp"}},
+            "amp.mcpServers": servers | {"web": {"url": "https://h/mcp"}},
             "amp.mcpPermissions": [
                 {"matches": matches, "action": action},
                 {"matches": {"url": "*"}, "action": "reject"},

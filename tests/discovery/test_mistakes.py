@@ -37,6 +37,14 @@ def test_a_file_gives_its_servers_and_says_what_to_write(
     assert all(each.source.path == str(path) for each in found.skipped)
 
 
+@pytest.mark.parametrize("path", [".cursor/mcp.json", ".config/Code/User/mcp.json"])
+def test_an_entry_that_nests_without_end_ends_nothing(path: str, context: DiscoveryContext) -> None:
+    deep = '{"a":' * 900 + '["${input:x}"]' + "}" * 900
+    entries = f'{{"a": {{"command": "x", "deep": {deep}}}}}'
+    write(context.home / path, f'{{"mcpServers": {entries}, "servers": {entries}}}')
+    assert [spec.name for spec in discover(context).servers] == ["a"]
+
+
 DIALECTS = {row.client: row.dialect for row in LOCATIONS if row.dialect.server_keys}
 
 
