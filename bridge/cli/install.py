@@ -21,6 +21,7 @@ from bridge.cli.moving import (
     write_moved,
     write_proposal,
     write_stays,
+    write_still_started,
 )
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_json, write_out
@@ -57,6 +58,7 @@ from bridge.clients.writers import (
     targets,
     writer_for,
 )
+from bridge.discovery.finder import discover
 from bridge.errors import BridgeError, UsageError
 from bridge.servers.configuration import context_for
 from bridge.settings import Settings, http_token
@@ -141,6 +143,8 @@ async def install(
         return 0
     named = (change for change, _ in planned if change.name)
     status = await check_clients(named, machine) if check else 0
+    for change, _ in planned:
+        write_still_started(change)
     if any(change.before != change.after for change, _ in planned):
         write_err_line(RESTART)
     return status
@@ -195,11 +199,14 @@ async def uninstall(
         uninstall cursor --restore
     """
     machine = _machine(settings)
-    found = [each for each in standings(machine) if scope is None or each.target.scope == scope]
+    broken: dict[Path, tuple[Target, str]] = {}
+    found = [
+        each for each in standings(machine, broken) if scope is None or each.target.scope == scope
+    ]
     if not clients:
         write_out(_table(found) or "The bridge is in no client's file.\n")
         write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
-        return 0
+        return _name_broken(broken.values(), 0)
     named = WRITERS if list(clients) == [ALL] else clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
@@ -214,24 +221,37 @@ async def uninstall(
         planned = with_restores(planned, wanted, scope, settings, machine)
     else:
         write_stays(planned, settings)
+    unread = [each for each in broken.values() if each[0].writer.id in wanted]
     there = {change.target.writer.id for change, _ in planned}
+    there |= {target.writer.id for target, _ in unread}
     for client in () if named is WRITERS else (each for each in wanted if each not in there):
         write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
-    return 0 if await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes) else 1
+    done = await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes)
+    return _name_broken(unread, 0 if done else 1)
 
 
 async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
     """List the clients that have the bridge.
 
-    The exit status is 1 if a client starts a program that no longer exists.
+    The exit status is 1 if a client starts a program that no longer exists, and 2 if a file
+    cannot be read.
     """
-    found = list(standings(_machine(settings)))
+    broken: dict[Path, tuple[Target, str]] = {}
+    found = list(standings(_machine(settings), broken))
     if as_json:
         write_json([_record(each) for each in found])
     else:
         nowhere = "The bridge is in no client's file; `mcp-code-bridge install` puts it there.\n"
-        write_out(_table(found) or nowhere)
-    return 1 if any(each.is_broken for each in found) else 0
+        write_out(_table(found) or ("" if broken else nowhere))
+    return _name_broken(broken.values(), 1 if any(each.is_broken for each in found) else 0)
+
+
+def _name_broken(broken: Iterable[tuple[Target, str]], status: int) -> int:
+    """Name the files in which the bridge may be unseen; return 2 if there is one."""
+    for _, reason in broken:
+        write_err_line(visible(f"{reason} The bridge may be in it."))
+        status = UsageError.exit_status
+    return status
 
 
 def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
@@ -245,10 +265,11 @@ def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -
     Raises:
         UsageError: One of them cannot be changed; then none is.
     """
+    lists = discover(machine.context).restrictions
     planned = []
     for client in dict.fromkeys(clients):
         for target in targets(writer_for(client), scope, machine):
-            change = plan_install(target, entry, read_target(target))
+            change = plan_install(target, entry, read_target(target), lists)
             planned.append((change, own_commands(change, machine)))
     return planned
 

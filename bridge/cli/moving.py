@@ -10,7 +10,8 @@ import anyio.to_thread
 
 from bridge.atomic_files import replace_file
 from bridge.cli.output import visible, write_err_line
-from bridge.clients.install import Change, plan_uninstall, read_target, record_of
+from bridge.clients.entry import is_bridge
+from bridge.clients.install import Change, open_target, plan_uninstall, read_target, record_of
 from bridge.clients.journal import Journal
 from bridge.clients.move import Kept, LoggedIn, Mover, move_only, tables_of, with_move
 from bridge.clients.own_commands import Planned
@@ -47,6 +48,13 @@ async def with_moves(
     Raises:
         UsageError: None of the clients has a server of a name.
     """
+    for change, _ in planned:
+        if change.barred:
+            name = change.target.writer.name
+            message = (
+                f"Nothing is moved: {name} would have no server, as it does not start {change.name}"
+            )
+            raise UsageError(f"{message}: {change.barred}.", remedy="Allow it there first.")
     found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
     names = None if asked == ALL else [name.strip() for name in asked.split(",") if name.strip()]
     mover = Mover(
@@ -162,6 +170,22 @@ def write_stays(planned: Iterable[Planned], settings: Settings) -> None:
                     f"the bridge: {names}. With --restore they are put back."
                 )
             )
+
+
+def write_still_started(change: Change) -> None:
+    """Say which servers a client that has the bridge still starts itself, and how to move them."""
+    target = change.target
+    present = open_target(target, change.after).entries(target.table)
+    names = [n for n, value in present.items() if not is_bridge(n, value, target.location.dialect)]
+    if names and change.action == "install":
+        scope = " --scope project" if target.scope == "project" else ""
+        write_err_line(
+            visible(
+                f"{target.writer.name} still starts these itself, and its model gets their tools "
+                f"twice: {', '.join(names)}. To move them behind the bridge: "
+                f"mcp-code-bridge install {target.writer.id}{scope} --move all"
+            )
+        )
 
 
 def lines_of(change: Change) -> list[str]:

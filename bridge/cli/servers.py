@@ -17,7 +17,8 @@ from bridge.cli.output import (
     write_prose,
     write_table,
 )
-from bridge.discovery.precedence import ITSELF, SHADOWED
+from bridge.discovery.entries import ONLY_CLIENT
+from bridge.discovery.precedence import ITSELF, SHADOWED, UNUSED
 from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.errors import SettingsError
 from bridge.gate.question import because
@@ -117,15 +118,34 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
     shortened = home_directory if width is not None else None
     left_out = [row for row in rows if row["state"] == "skipped"]
     itself = [row for row in left_out if row["reason"] == ITSELF]
-    shadowed = [row for row in left_out if row["reason"].startswith(SHADOWED)]
-    rest = [row for row in left_out if row not in itself and row not in shadowed]
+    shadowed = [
+        row
+        for row in left_out
+        if row["reason"].startswith(SHADOWED) and UNUSED not in row["reason"]
+    ]
+    clients_own = [row for row in left_out if row["reason"] == ONLY_CLIENT]
+    grouped = (*itself, *shadowed, *clients_own)
+    rest = [row for row in left_out if row not in grouped]
     _write_reasons("Left out", rest, shortened)
     _write_names("Left out, as an earlier file has another of this name", shadowed)
+    _write_names("Left out, as only its own client can start it", clients_own)
     _write_names("The bridge itself", itself)
-    proposed = [row for row in rows if row["state"] == "proposed"]
+    proposed = _one_for_each_server([row for row in rows if row["state"] == "proposed"])
     _write_reasons("Not approved, so not used", proposed, shortened)
     if proposed:
         write_out("`mcp-code-bridge servers approve NAME` shows one, and asks.\n")
+
+
+def _one_for_each_server(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each name, with the number of its other definitions in the reason."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["name"], []).append(row)
+    more = {name: f"; defined in {len(of) - 1} more" for name, of in found.items() if of[1:]}
+    return [
+        {**first, "reason": f"{first['reason']}{more.get(name, '')}"}
+        for name, (first, *_) in found.items()
+    ]
 
 
 def _from_home(path: str, home_directory: str) -> str:
@@ -196,9 +216,8 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
         "alias": engine.servers.aliases[spec.name],
         "transport": spec.transport,
         "state": state.state,
-        "source": str(spec.source),
-        "client": spec.source.client,
-        "scope": spec.source.scope,
+        "used": True,
+        **_place(spec.source),
         "also": [_place(source) for source in spec.also],
         "differences": list(spec.differences),
         "description": engine.servers.inventory.entry(spec.name).description,
@@ -224,15 +243,17 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
     return row
 
 
-def _place(source: Source) -> dict[str, str]:
-    return {"client": source.client, "scope": source.scope, "source": str(source)}
+def _place(source: Source) -> dict[str, Any]:
+    """Return where an entry stands, and the names of what was read there."""
+    place = {"client": source.client, "scope": source.scope, "source": str(source)}
+    return {**place, "fields": list(source.fields)}
 
 
 def _skipped_row(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
     return {
         "name": entry.name,
         "state": state,
-        "source": str(entry.source),
-        "client": entry.source.client,
+        "used": False,
+        **_place(entry.source),
         "reason": entry.reason,
     }

@@ -107,7 +107,9 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     for target in here:
         used = sum(_is_in(spec, target) for spec in found.servers)
         unused = sum(
-            _is_from(each.source, target) and (target.path, each.name) not in has
+            not each.foreign
+            and _is_from(each.source, target)
+            and (target.path, each.name) not in has
             for each in found.skipped
         )
         left_out = left_out or unused > 0
@@ -207,6 +209,8 @@ async def _ask_move(
 ) -> str:
     """Return which of the clients' servers to move behind the bridge."""
     planned = plan(clients, scope, own_entry(settings.environ), machine)
+    if any(change.barred for change, _ in planned):
+        return NONE
     offered = await with_moves(planned, ALL, settings, machine)
     moved = dict.fromkeys(name for change, _ in offered for name in change.moved)
     if not moved:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 from bridge.discovery.dialect import Format
-from bridge.discovery.documents import MalformedError, decode, kind, size_limit
+from bridge.discovery.documents import MalformedError, decode, kind, size_limit, strip_comments
+from bridge.discovery.parser import lookup
 from bridge.errors import UneditableError
 
 Table = tuple[str, ...]
@@ -111,6 +112,16 @@ class Document(ABC):
         made = self._with_table(table)
         text = made._inserted(table, entry.name, entry.text, index)
         return made._checked(text, table, entry.name, entry.value, index)
+
+    def with_item(self, place: str, item: str) -> Self:
+        """Return it with a text at the end of the list at a dotted place."""
+        table = tuple(place.split("."))
+        made = self._parsed(self._inserted(table, "", json.dumps(item), LAST))
+        expected = [*cast("Any", lookup(self.decoded, place)), item]
+        same = _canonical(_others(made.decoded, table)) == _canonical(_others(self.decoded, table))
+        if not same or lookup(made.decoded, place) != expected:
+            raise self._refused(f"{place} cannot be changed without changing others")
+        return made
 
     def without(self, table: Table, name: str) -> Self:
         """Return it without an entry and its comments; an empty table stays."""
@@ -236,6 +247,9 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
             decoded = decode(body, format)
         except MalformedError as error:
             raise _unreadable(str(error), path) from error
+        text = strip_comments(body.decode(), trailing_commas=True) if chosen.EMPTY else "text"
+        if decoded == {} and not text.strip():
+            body = body.rstrip() + b"\n" + chosen.EMPTY.encode()
     if decoded is None and format == "yaml":
         decoded = {}
     if not isinstance(decoded, dict):

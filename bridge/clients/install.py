@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 from bridge.clients import differences
 from bridge.clients.document import Document, open_document
@@ -18,8 +18,9 @@ from bridge.clients.writers import Machine, Table, Target, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
-from bridge.discovery.parser import parse_document
-from bridge.discovery.report import SkippedServer
+from bridge.discovery.parser import lookup, parse_document
+from bridge.discovery.report import SkippedServer, printable
+from bridge.discovery.user_lists import Restrictions
 from bridge.discovery.variables import Variables
 from bridge.errors import BridgeError, UneditableError, UsageError
 
@@ -43,6 +44,7 @@ class Change:
         moved: Servers that go behind the bridge, by name, decoded.
         restored: Those that come back from there.
         refused: Servers that were to be moved and stay, each with the reason.
+        barred: Why the client does not start the bridge, if one of its lists forbids it.
         private: Whether only its user may read the file then: it has the bridge's token.
         turn: Keeps other bridges from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
@@ -62,6 +64,7 @@ class Change:
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
     refused: tuple[tuple[str, str], ...] = ()
     restored: tuple[str, ...] = ()
+    barred: str = ""
     private: bool = False
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     keep: Callable[[], None] = _nothing
@@ -118,8 +121,13 @@ def read_target(target: Target) -> bytes | None:
     return raw
 
 
-def plan_install(target: Target, entry: Entry, raw: bytes | None) -> Change:
-    """Return the change that puts the bridge into a file.
+def plan_install(
+    target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
+) -> Change:
+    """Return the change that puts the bridge into a file, and into its list of allowed servers.
+
+    Args:
+        lists: What clients' lists forbid now.
 
     Raises:
         UsageError: The file cannot be changed exactly, or the name is another server's.
@@ -136,13 +144,18 @@ def plan_install(target: Target, entry: Entry, raw: bytes | None) -> Change:
 
     def edit(now: bytes | None) -> bytes | None:
         document, table, _ = _opened(target, now)
-        if document.entries(table).get(name) == value:
+        allowed = _allowed(document, target)
+        add = bool(allowed) and name not in allowed
+        if document.entries(table).get(name) == value and not add:
             return now
-        return document.with_entry(table, name, value).encode()
+        document = document.with_entry(table, name, value)
+        return (document.with_item(_allowed_at(target), name) if add else document).encode()
 
     after = edit(raw)
     written = _opened(target, after)[0].entry(table, name)
     others = [other for other in own if other != name]
+    barred = _refusal(target, name, after, lists or Restrictions())
+    notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
     return Change(
         target=target,
         action="install",
@@ -158,7 +171,8 @@ def plan_install(target: Target, entry: Entry, raw: bytes | None) -> Change:
             for line in (written.text.splitlines() if written else ())
             if not entry.token or entry.token not in line
         ),
-        notes=(*_read_back(target, name, after), *_notes(target, others, raw)),
+        notes=(*notes, *_notes(target, others, raw)),
+        barred=barred,
         private=bool(entry.token),
     )
 
@@ -176,7 +190,12 @@ def plan_uninstall(
         if record is not None and record.describes(now):
             return record.before
         document, _, _ = _opened(target, now)
-        return document.without(target.table, name).encode()
+        document = document.without(target.table, name)
+        # An empty list would allow every server.
+        if rest := [each for each in _allowed(document, target) if each != name]:
+            outer, _, key = _allowed_at(target).rpartition(".")
+            document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
+        return document.encode()
 
     notes = ("The file has changed since, or was written by another: only the entry goes.",)
     return Change(
@@ -251,19 +270,37 @@ def _apply(change: Change, journal: Journal) -> Rewritten:
     return written
 
 
-def standings(machine: Machine) -> Iterator[Standing]:
-    """Yield each place in clients' files where the bridge stands."""
+def standings(
+    machine: Machine, broken: dict[Path, tuple[Target, str]] | None = None
+) -> Iterator[Standing]:
+    """Yield each place in clients' files where the bridge stands.
+
+    Args:
+        broken: Receives the files that cannot be read, with the reason; it may be in them.
+    """
     for target in readable(machine):
         dialect = target.location.dialect
         raw = read_regular(target.path, limit=size_limit(target.location.format))
         try:
-            found = open_target(target, raw).named(target.table) if isinstance(raw, bytes) else ()
-        except UneditableError:
+            if isinstance(raw, str):
+                raise UneditableError(raw, path=str(target.path))
+            document = open_target(target, raw)
+        except UneditableError as error:
+            if broken is not None:
+                broken[target.path] = target, str(error)
             continue
-        for name, value in found:
+        for name, value in _named(document, target.table):
             if is_bridge(name or "", value, dialect):
                 command, url = command_line(value, dialect), address(value, dialect)
                 yield Standing(target=target, name=name or "", command=command, url=url)
+
+
+def _named(document: Document, table: Table) -> list[tuple[str | None, object]]:
+    """Return a table's entries; none if it holds something else."""
+    try:
+        return document.named(table)
+    except UneditableError:
+        return []
 
 
 def open_target(target: Target, raw: bytes | None) -> Document:
@@ -286,8 +323,18 @@ def _opened(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
     return document, target.table, False
 
 
-def _read_back(target: Target, name: str, after: bytes | None) -> Iterator[str]:
-    """Yield why discovery would not use what was written, if it would not."""
+def _allowed_at(target: Target) -> str:
+    """Return where a file has the list of the servers that alone are on; empty for nowhere."""
+    return (target.location.dialect.gates or ("", ""))[0]
+
+
+def _allowed(document: Document, target: Target) -> Sequence[object]:
+    listed = lookup(document.decoded, _allowed_at(target))
+    return listed if isinstance(listed, list) else ()
+
+
+def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
+    """Return why the client would not start what was written; empty if it would."""
     context = EntryContext(
         client=target.location.client,
         scope=target.scope,
@@ -299,7 +346,13 @@ def _read_back(target: Target, name: str, after: bytes | None) -> Iterator[str]:
     found = [each for each in parsed.entries if each.name == name]
     if not found:
         raise BridgeError(f"{target.path} is not changed: the entry would not be read from it.")
-    yield from (each.reason for each in found if isinstance(each, SkippedServer))
+    spec = found[0]
+    if isinstance(spec, SkippedServer):
+        return spec.reason
+    by = lists.off_by(spec.name, target.location.id)
+    if by == f"{_allowed_at(target)} in {printable(str(target.path))}":
+        by = ""  # The change adds the name.
+    return f"it is switched off by {by}" if by else lists.reason(spec, target.location.id)
 
 
 def _notes(target: Target, others: list[str], raw: bytes | None) -> Iterator[str]:

@@ -216,7 +216,7 @@ class JsonText(Document):
             raise self._refused("the entry's text cannot be read") from error
         _, members = alone._members(0)
         member, end = members[0], members[-1]
-        if len(members) != 2 or member.name != name:
+        if len(members) != 2 or (member.name or "") != name:
             raise self._refused(f"the text of {name} is not one entry")
         member.above, member.lead = "", alone.text[2 : member.at]
         member.gap, member.tail = "", (member.gap + member.tail + end.lead)[:-1]

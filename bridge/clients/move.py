@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -33,16 +32,10 @@ from bridge.discovery.moved import (
     manifest_text,
     read_manifest,
 )
-from bridge.discovery.precedence import SHADOWED, TURNED_OFF
+from bridge.discovery.precedence import SHADOWED, UNUSED
 from bridge.errors import ChangedMeanwhileError, UsageError
 from bridge.model import ServerSpec, Source
 from bridge.private_files import make_directory
-
-_CLIENT_ONLY = re.compile(
-    r"\$\{(?:command:|config:|workspaceFolder:|(?:relativeF|f)ile\w*\}|selectedText\}"
-    r"|lineNumber\}|execPath\}|extensionInstallFolder:)[^}]*\}?"
-)
-"""Variables that only an editor can fill in."""
 
 SCOPES = ("user", "local", "project", "profile", "agent")  # Of files that are the user's to change.
 
@@ -222,17 +215,14 @@ class Mover:
         client = target.location.client
         if is_bridge(name, value, target.location.dialect):
             return "it is the bridge itself"
-        text = json.dumps(value, default=str, ensure_ascii=False)
-        if only := _CLIENT_ONLY.search(text):
-            return f"only {client} knows the value of {only[0]}"
-        if target.scope == "project" and "${input:" in text:
+        if target.scope == "project" and "${input:" in json.dumps(value, default=str):
             return "the project's file, which others change, has the values of its inputs"
         for each in self.found.skipped:
             if each.name == name and _is_at(each.source, target):
                 # One that is turned off holds its name, and stays off behind the bridge.
                 if each.holds_name:
                     return ""
-                if not each.reason.startswith(SHADOWED) or each.reason.endswith(TURNED_OFF):
+                if not each.reason.startswith(SHADOWED) or UNUSED in each.reason:
                     return each.reason
                 other = each.reason.removeprefix(SHADOWED)
                 return (

@@ -100,6 +100,9 @@ class Target:
     root: Path | None = None
 
 
+_ROWS_WITH_SERVERS = tuple(row for row in LOCATIONS if row.dialect.server_keys)
+
+
 def _row(
     id: str,
     name: str = "",
@@ -111,7 +114,7 @@ def _row(
 ) -> Writer:
     """Return a client's row; what it does not say is what discovery reads first."""
     source = source or id
-    rows = [row for row in LOCATIONS if row.id == source and not row.dialect.per_project]
+    rows = [row for row in _ROWS_WITH_SERVERS if row.id == source and not row.dialect.per_project]
     if user is None:
         user = tuple(row.template for row in rows if row.scope == "user" and not row.in_project)[:1]
     if project is None:
@@ -249,6 +252,21 @@ _ROWS = (
         note="Amp asks before it starts a project's server.",
     ),
     _row("roo", user=(), project=()),
+    _row(
+        "kilo",
+        user=("{config}/kilo/kilo.json", "{config}/kilo/kilo.jsonc"),
+        project=(
+            "{within}/.kilo/kilo.json",
+            "{within}/.kilo/kilo.jsonc",
+            "{within}/kilo.json",
+            "{within}/kilo.jsonc",
+        ),
+        kinds=("local", "remote"),
+        ours={"enabled": True},
+        calls="timeout",
+        program="kilo",
+        listing=_LIST,
+    ),
     _row("trae", each=True),
     _row(
         "kimi",
@@ -380,7 +398,7 @@ def _table(key: str, row: Location) -> Table:
 
 
 def _locations(writer: Writer, machine: Machine) -> list[Location]:
-    rows = (row for row in LOCATIONS if row.id == writer.source)
+    rows = (row for row in _ROWS_WITH_SERVERS if row.id == writer.source)
     return [row for row in rows if machine.context.platform in row.platforms]
 
 

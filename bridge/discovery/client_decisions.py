@@ -20,6 +20,7 @@ from bridge.discovery.parser import PROJECTS_KEY, project_entries
 from bridge.discovery.plugins import ENABLEMENT_FILE
 from bridge.discovery.report import printable
 from bridge.discovery.user_lists import (
+    AMP,
     CLAUDE,
     GEMINI,
     OFF_KEY,
@@ -27,6 +28,7 @@ from bridge.discovery.user_lists import (
     Approvals,
     Lists,
     Restrictions,
+    amp_rules,
     gemini_lists,
     gemini_switched_off,
     join_approvals,
@@ -134,7 +136,7 @@ def read_restrictions(
 
     Args:
         managed: Possible paths of the company's own file of servers.
-        limiting: By source, the files of Gemini CLI and Qwen Code that belong to no project.
+        limiting: By source, the files of Gemini CLI, Qwen Code and Amp that belong to no project.
     """
     lists: list[Lists] = []
     unreadable = ""
@@ -162,7 +164,7 @@ def read_restrictions(
 def _disabled_servers(
     reader: Reader, places: Places, project: Project, limiting: Mapping[str, Iterable[Path]]
 ) -> dict[str, Any]:
-    """Return the fields `off` and `only` of `Restrictions`, which clients keep in other files."""
+    """Return the fields of `Restrictions` that other clients keep in their files."""
     claude: dict[str, str] = {}
     for path in fill("{claude_state}/.claude.json", places):
         for _, state in project_entries(reader.document(path), project.keys):
@@ -170,6 +172,11 @@ def _disabled_servers(
             claude.update(dict.fromkeys(names_off(state), by))
     off: dict[str, dict[str, str]] = {CLAUDE: claude}
     only: dict[str, tuple[tuple[frozenset[str], str], ...]] = {}
+    amp = [
+        rule
+        for path in limiting.get(AMP, ())
+        for rule in amp_rules(reader.document(path, "jsonc") or {}, str(path))
+    ]
     for source, paths in limiting.items():
         off[source], only[source] = {}, ()
         for path in paths:
@@ -178,4 +185,4 @@ def _disabled_servers(
             only[source] += allowed
     for path in fill(_GEMINI_SWITCHES, places):
         off[GEMINI] |= gemini_switched_off(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
-    return {"off": off, "only": only}
+    return {"off": off, "only": only, "amp": tuple(amp)}

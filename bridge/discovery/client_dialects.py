@@ -28,6 +28,10 @@ CLAUDE_CODE_STATE = replace(CLAUDE_CODE, servers_expected=False)
 
 CLAUDE_CODE_LOCAL = replace(CLAUDE_CODE_STATE, per_project=True)  # Its state file, per project.
 
+CLAUDE_CODE_SETTINGS = replace(
+    CLAUDE_CODE_STATE, server_keys=(), elsewhere="~/.claude.json or .mcp.json"
+)
+
 CLAUDE_DESKTOP = Dialect(cwd_at="file")
 
 GENERIC = Dialect(
@@ -144,6 +148,9 @@ OPENCODE = Dialect(
     call_timeouts={"timeout": MILLISECOND},
 )
 
+KILO = replace(OPENCODE, server_keys=("mcp",))
+"""Its files before version 7 are as `ROO`'s."""
+
 GOOSE = Dialect(
     server_keys=("extensions",),
     url_keys=("uri", "url"),
@@ -224,3 +231,16 @@ VIBE = Dialect(
     without_keys=("disabled_tools",),
     bearer_env="api_key_env",
 )
+
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(
+        dict.fromkeys(
+            key
+            for each in list(globals().values())
+            if isinstance(each, Dialect)
+            for key in getattr(each, name)
+        )
+    )
+    for name in ("server_keys", "command_keys", "url_keys", "env_keys", "header_keys", "type_keys")
+}
+"""By attribute of `Dialect`: how any client spells it."""

@@ -43,6 +43,7 @@ from bridge.discovery.client_dialects import (
     ANTIGRAVITY,
     CLAUDE_CODE,
     CLAUDE_CODE_LOCAL,
+    CLAUDE_CODE_SETTINGS,
     CLAUDE_CODE_STATE,
     CLAUDE_DESKTOP,
     CLINE,
@@ -59,6 +60,7 @@ from bridge.discovery.client_dialects import (
     GOOSE,
     INTELLIJ,
     JUNIE,
+    KILO,
     KIMI,
     KIRO,
     LM_STUDIO,
@@ -149,6 +151,7 @@ _COPILOT_FILES = _Client("copilot", "Copilot CLI")
 _QWEN_FILES = _Client("qwen", "Qwen Code", "json with comments")
 _AMP_FILES = _Client("amp", "Amp")
 _ROO_FILES = _Client("roo", "Roo Code", "json")
+_KILO_FILES = _Client("kilo", "Kilo Code")
 _TRAE_FILES = _Client("trae", "Trae")
 _KIMI_FILES = _Client("kimi", "Kimi Code", "json")
 _DROID_FILES = _Client("droid", "Droid", "json with comments")
@@ -177,6 +180,7 @@ _CLAUDE_USER = (
     ),
     *_CLAUDE_CODE_FILES.files("local", CLAUDE_CODE_LOCAL, "{claude_state}/.claude.json"),
     *_CLAUDE_CODE_FILES.files("user", CLAUDE_CODE_STATE, "{claude_state}/.claude.json"),
+    *_CLAUDE_CODE_FILES.files("user", CLAUDE_CODE_SETTINGS, "{claude_settings}/settings.json"),
     *_DIRECTORY_FILES.files(
         "user", GENERIC_OR_BARE, "{home}/.config/mcp/servers/*.json", "{home}/MCPs/*.json"
     ),
@@ -210,6 +214,12 @@ _CLAUDE_USER = (
 
 _CLAUDE_PROJECT = (
     *_CLAUDE_CODE_FILES.files("project", CLAUDE_CODE, "{upwards}/.mcp.json", approvable=True),
+    *_CLAUDE_CODE_FILES.files(
+        "project",
+        CLAUDE_CODE_SETTINGS,
+        "{workspace}/.claude/settings.local.json",
+        "{workspace}/.claude/settings.json",
+    ),
     *_DIRECTORY_FILES.files("project", GENERIC_OR_BARE, "{cwd}/mcp-servers/*.json"),
     *_CLAUDE_CODE_FILES.files("project", CLAUDE_CODE_STATE, "{cwd}/claude_code_config.json"),
     *_DESKTOP_FILES.files("project", CLAUDE_DESKTOP, "{cwd}/claude_desktop_config.json"),
@@ -312,12 +322,21 @@ _OTHER_USER = (
         )
         for row in _QWEN_FILES.files(scope, QWEN, template)
     ),
+    *_AMP_FILES.files("managed", AMP, "{amp_system}/managed-settings.json"),
     *_AMP_FILES.files("user", AMP, "{config}/amp/settings.json"),
     *_AMP_FILES.files("user", AMP, "{config}/amp/settings.jsonc", unless="settings.json"),
     *_ROO_FILES.files(
         "user",
         ROO,
         "{vscode}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+    ),
+    *_KILO_FILES.files("user", KILO, "{config}/kilo/kilo.jsonc", "{config}/kilo/kilo.json"),
+    *_KILO_FILES.files(
+        "user",
+        ROO,
+        "{vscode}/globalStorage/kilocode.kilo-code/settings/mcp_settings.json",
+        "{home}/.kilocode/cli/global/settings/mcp_settings.json",
+        format="json",
     ),
     *_TRAE_FILES.files("user", TRAE, "{trae}/mcp.json"),
     *_KIMI_FILES.files("user", KIMI, "{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
@@ -395,6 +414,15 @@ _OTHER_PROJECT = (
     *_AMP_FILES.files("project", AMP, "{within}/.amp/settings.json"),
     *_AMP_FILES.files("project", AMP, "{within}/.amp/settings.jsonc", unless="settings.json"),
     *_ROO_FILES.files("project", ROO, "{workspace}/.roo/mcp.json"),
+    *_KILO_FILES.files(
+        "project",
+        KILO,
+        "{within}/.kilo/kilo.jsonc",
+        "{within}/.kilo/kilo.json",
+        "{within}/kilo.jsonc",
+        "{within}/kilo.json",
+    ),
+    *_KILO_FILES.files("project", ROO, "{workspace}/.kilocode/mcp.json", format="json"),
     *_TRAE_FILES.files("project", TRAE, "{workspace}/.trae/mcp.json"),
     *_KIMI_FILES.files("project", KIMI, "{cwd}/.kimi-code/mcp.json"),
     *_DROID_FILES.files("project", DROID, "{within}/.factory/mcp.json"),

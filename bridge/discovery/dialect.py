@@ -65,8 +65,7 @@ class Dialect:
         command_words: Whether `command` is split into words as a shell does it.
         command_list, command_object: Whether `command` may be a list with the arguments, or an
             object with `path`, `args` and `env`.
-        foreign: Values of a field that mark what no other program can start; such entries are
-            left out without a word.
+        foreign: Values of a field that mark what no other program can start.
         foreign_fields: Fields that mark the same when there is neither a command nor a url.
         syntax: How variables are written.
         expanded: The fields in which they are.
@@ -80,6 +79,7 @@ class Dialect:
             headers to variables, or hold the token.
         inputs: Whether `${input:ID}` is known, and the file describes them in `inputs`.
         gates: Dotted places of the list of servers that alone are on, and of those that are off.
+        elsewhere: The files in which the client keeps servers, if it reads none in this one.
         cwd_at: What a relative `cwd` starts from: the file's directory, or the workspace.
     """
 
@@ -122,6 +122,7 @@ class Dialect:
     api_key: str = ""
     inputs: bool = False
     gates: tuple[str, str] | None = None
+    elsewhere: str = ""
     cwd_at: Literal["file", "workspace"] = "workspace"
 
 

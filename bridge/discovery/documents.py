@@ -58,7 +58,7 @@ def decode(raw: bytes, format: Format = "json") -> object:
     except json.JSONDecodeError as error:
         raise MalformedError(_describe_error(error)) from error
     except tomllib.TOMLDecodeError as error:
-        raise MalformedError(f"not valid TOML: {error}") from error
+        raise MalformedError(_describe_toml_error(error, text)) from error
     except OpenCommentError as error:
         line = text.count("\n", 0, error.args[0]) + 1
         raise MalformedError(f"the comment that starts at line {line} does not end") from error
@@ -92,6 +92,8 @@ def _load(text: str, format: Format) -> object:
         return load_yaml(text)
     if format in ("jsonc", "json with comments"):
         text = strip_comments(text, trailing_commas=format == "jsonc")
+        if not text.strip():
+            return {}
     return json.loads(text, parse_constant=_refuse_constant)
 
 
@@ -122,7 +124,7 @@ def _describe_error(error: json.JSONDecodeError) -> str:
     text, at = error.doc, error.pos
     rest = text[at : at + 2]
     before = text[:at].rstrip()
-    hint = ""
+    message, hint = error.msg, ""
     if rest in ("//", "/*") or rest.startswith("#"):
         hint = "; this looks like a comment, and JSON has none"
     elif rest[:1] == "'":
@@ -131,7 +133,25 @@ def _describe_error(error: json.JSONDecodeError) -> str:
         rest[:1] == "," and text[at + 1 :].lstrip()[:1] in ("}", "]")
     ):
         hint = "; the comma before the closing bracket must go"
-    return f"not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}{hint}"
+    elif not text[at:].strip():
+        message = "the file ends before its last bracket is closed"
+    elif "escape" in error.msg:
+        message = "a backslash, as in a Windows path, is written twice"
+    return f"not valid JSON at line {error.lineno}, column {error.colno}: {message}{hint}"
+
+
+def _describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
+    """Return the message about a mistake in TOML, with what to write."""
+    message = str(error)
+    place = re.search(r"line (\d+)", message)
+    lines = text.split("\n")
+    line = lines[int(place[1]) - 1] if place and int(place[1]) <= len(lines) else ""
+    if twice := re.match(r"Cannot declare \((.*)\) twice", message):
+        name = ".".join(re.findall(r"'([^']*)'", twice[1]))
+        message = f"the table [{name}] is there twice ({place and place[0]}): join or rename them"
+    elif re.search(r'"[A-Za-z]:\\|"\\\\', line):
+        message = f"a Windows path stands in single quotes ({place and place[0]})"
+    return f"not valid TOML: {message}"
 
 
 _TOKEN = re.compile(

@@ -16,13 +16,14 @@ import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bridge.discovery.dialect import Dialect
+from bridge.discovery.client_dialects import SPELLINGS
+from bridge.discovery.dialect import ALL_FIELDS, Dialect
 from bridge.discovery.documents import kind, parse_env_file
 from bridge.discovery.fields import (
     EntryContext,
@@ -35,8 +36,8 @@ from bridge.discovery.fields import (
     oauth_hints,
     too_much_text,
 )
-from bridge.discovery.report import ConfigWarning, SkippedServer, shown
-from bridge.discovery.variables import TooMuchTextError
+from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, shown
+from bridge.discovery.variables import MAX_FIELD_DEPTH, TooMuchTextError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
 MAX_NAME_CHARS = 200  # A name appears in tool listings and aliases; a longer one is a mistake.
@@ -46,6 +47,10 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of invisible characters, which can break a line or disguise a name."""
 
 _HELPER = "the program it names is not run, so the headers it would add are missing"
+
+ONLY_CLIENT = "only its own client can start it"
+
+MAX_LISTED_FIELDS = 100  # Of one entry, in `servers --json`.
 
 _UNSUPPORTED: Mapping[str, str] = {
     "headersHelper": _HELPER,
@@ -59,30 +64,25 @@ _UNSUPPORTED: Mapping[str, str] = {
 
 def read_entry(
     name: str, value: object, *, key: str, context: EntryContext, off: str = ""
-) -> tuple[ServerSpec | SkippedServer | None, tuple[ConfigWarning, ...]]:
+) -> tuple[ServerSpec | SkippedServer, tuple[ConfigWarning, ...]]:
     """Return the server that an entry defines, or why it is skipped, and warnings for its owner.
 
     Args:
         off: Why the file turns this server off elsewhere; empty if it does not.
 
-    Returns:
-        None for an entry that only its own client can start.
     """
-    source = Source(
-        client=context.client,
-        scope=context.scope,
-        path=context.path,
-        key=key,
-        moved_from=context.moved_from,
-    )
+    unread = unread_entry(name, value, key, context)
+    source = unread.source
     reader = FieldReader(context=context, key=key)
+    entry = without_nulls(value)
+    hints = tuple(_foreign_spellings(entry, context.dialect))
     try:
-        if isinstance(value, Mapping) and _is_foreign(value, context.dialect):
-            return None, ()
+        if isinstance(entry, Mapping) and _is_foreign(entry, context.dialect):
+            return unread, ()
         _check_name(name)
-        if not isinstance(value, Mapping):
-            raise UnusableError(f"must be an object, not {kind(value)}")
-        if reason := _disabled_reason(value) or off:
+        if not isinstance(entry, Mapping) or not isinstance(value, Mapping):
+            raise UnusableError(_wrong_kind(name, value, context, key))
+        if reason := _disabled_reason(entry) or off:
             disabled = SkippedServer(name=name, source=source, reason=reason, holds_name=True)
             return disabled, tuple(reader.warnings)
         written = _as_text(value, context) if context.may_open_files is not None else ""
@@ -90,13 +90,110 @@ def read_entry(
             # It is not approved, so that no file that it names is opened.
             variables = replace(context.variables, read=lambda path: "")
             reader.context = replace(context, variables=variables)
-        spec = _read_fields(name, normalized(value, context.dialect), source, reader)
+        reader.check_inputs(entry)
+        _advise(entry, reader)
+        spec = _read_fields(name, normalized(entry, context.dialect), source, reader)
         spec = replace(spec, templates=reader.templates, written=written)
+        for label, own in hints:
+            reader.warn(label, f"{context.client} does not read it; write {own}")
     except UnusableError as error:
         reason = str(error)
+        for label, own in hints:
+            reason += f"; {label}: {context.client} does not read it, write {own}"
         reader.warn("", f"skipped: {reason}", reported=True)
         return SkippedServer(name=name, source=source, reason=reason), tuple(reader.warnings)
     return spec, tuple(reader.warnings)
+
+
+def unread_entry(name: str, value: object, key: str, context: EntryContext) -> SkippedServer:
+    """Return an entry that is not started by this client, or by it alone."""
+    source = Source(
+        client=context.client,
+        scope=context.scope,
+        path=context.path,
+        key=key,
+        moved_from=context.moved_from,
+        fields=_field_names(value),
+    )
+    return SkippedServer(name=name, source=source, reason=ONLY_CLIENT, foreign=True)
+
+
+def _field_names(value: object) -> tuple[str, ...]:
+    """Return the names of an entry's fields, and instead of an object those of its members."""
+    names: list[str] = []
+    for key, item in value.items() if isinstance(value, Mapping) else ():
+        members = item if isinstance(item, Mapping) and item else {}
+        names += [dotted_key(key, member) for member in members] or [dotted_key(key)]
+    return tuple(names[:MAX_LISTED_FIELDS])
+
+
+def without_nulls(value: object, depth: int = MAX_FIELD_DEPTH) -> object:
+    """Return a value without the members of objects that are null: those count as absent."""
+    if not isinstance(value, Mapping) or not depth:
+        return value
+    members = ((key, item) for key, item in value.items() if item is not None)
+    return {key: without_nulls(item, depth - 1) for key, item in members}
+
+
+def looks_like_server(value: object) -> bool:
+    """Return whether a value has a command or an address in any client's spelling."""
+    known = (*SPELLINGS["command_keys"], *SPELLINGS["url_keys"])
+    return isinstance(value, Mapping) and first_used(value, known) is not None
+
+
+def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
+    """Yield fields in another client's spelling, each with what this client reads instead."""
+    if not isinstance(entry, Mapping):
+        return
+    for attribute, known in SPELLINGS.items():
+        own = getattr(dialect, attribute)
+        label = None if first_used(entry, own) else first_used(entry, known)
+        if label is None or attribute == "server_keys":
+            continue
+        if attribute != "type_keys":
+            yield label, f'"{own[0]}"'
+        elif isinstance(entry[label], Mapping):
+            if label != dialect.nested:
+                yield label, "its fields into the entry itself"
+        elif first_used(entry, SPELLINGS["url_keys"]):
+            yield label, f'"{own[0]}"'
+
+
+def _wrong_kind(name: str, value: object, context: EntryContext, key: str) -> str:
+    reason = f"must be an object, not {kind(value)}"
+    if name not in ALL_FIELDS and name not in SPELLINGS["type_keys"]:
+        return reason
+    place = f"{key.rpartition('.')[0]}.NAME"
+    place = f"[{place}]" if context.path.endswith(".toml") else place
+    return f"{reason}; it is a field of a server, which needs a name of its own: {place}"
+
+
+def _advise(entry: Mapping[str, object], reader: FieldReader) -> None:
+    """Warn about a command that its client cannot start as it is written."""
+    dialect, client = reader.dialect, reader.context.client
+    label = first_used(entry, dialect.command_keys)
+    command = entry.get(label) if label else None
+    if label is None or not isinstance(command, str) or dialect.command_words:
+        return
+    program, *others = command.split() or [""]
+    if program.startswith("~"):
+        home = reader.context.variables.home
+        reader.warn(label, f"no shell expands the ~; write {shown(home + program[1:])}")
+    if dialect.command_list:
+        texts = "one text for each word" if others else "a list"
+        reader.warn(label, f'{client} takes a list; write ["{shown(program)}", …] with {texts}')
+    elif others and not entry.get("args") and not _is_path(program, others):
+        reader.warn(
+            label,
+            f'{client} takes it as the name of one program; write "{shown(program)}" here and the '
+            'other words as a list in "args"',
+        )
+
+
+def _is_path(program: str, others: Sequence[str]) -> bool:
+    """Return whether words are, rather than a command line, a path with spaces."""
+    slashes = [bool(set(word) & set("/\\")) for word in (program, *others)]
+    return slashes[0] and slashes[-1] and not any(word.startswith("-") for word in others)
 
 
 def _as_text(value: Mapping[str, object], context: EntryContext) -> str:
@@ -230,6 +327,7 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
         if transport is None:
             known = ", ".join(dialect.transports)
             raise UnusableError(f'{label} "{shown(named)}" is not supported; supported are {known}')
+        _check_type(entry, dialect, f'{label} "{shown(named)}"', transport)
         return transport
     if url in dialect.url_transports:
         return dialect.url_transports[str(url)]
@@ -243,10 +341,21 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
     raise UnusableError("it has neither command nor url")
 
 
+def _check_type(
+    entry: Mapping[str, object], dialect: Dialect, written: str, transport: Transport
+) -> None:
+    """Raise if an entry's type needs another field than it has."""
+    wanted, other, right = dialect.url_keys, dialect.command_keys, "stdio"
+    if transport == "stdio":
+        wanted, other, right = other, wanted, "http"
+    if first_used(entry, wanted) is None:
+        change = f'; for its {other[0]} write "{right}"' if first_used(entry, other) else ""
+        raise UnusableError(f"its {written} needs a {wanted[0]}{change}")
+
+
 def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
     label = first_used(entry, reader.dialect.url_keys)
-    if label is None:
-        raise UnusableError("its type needs a url")
+    assert label is not None  # `_transport` has seen it.
     url = reader.text(entry[label], label, "url")
     try:
         parts = urlsplit(url)

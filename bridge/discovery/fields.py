@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import TypeGuard
 from urllib.parse import urlsplit
 
-from bridge.discovery.dialect import Dialect
+from bridge.discovery.dialect import Dialect, Syntax
 from bridge.discovery.documents import kind
 from bridge.discovery.report import ConfigWarning, shown
 from bridge.discovery.variables import (
     MAX_INSERTED_CHARS,
-    MissingInputError,
+    SPELLED,
+    EditorVariableError,
     TooMuchTextError,
     UnreadableFileError,
     Variables,
     expand,
     input_variable,
+    missing_inputs,
 )
 from bridge.model import OAuthHints
 
@@ -92,7 +94,7 @@ class FieldReader:
             value = _scalar_text(value)
         if not isinstance(value, str):
             raise UnusableError(f"{label} must be a string, not {kind(value)}")
-        expanded = self._expanded(value, label, part) if part in self.dialect.expanded else value
+        expanded = self._expanded(value, label, part)
         if "\0" in expanded or any("\ud800" <= char <= "\udfff" for char in expanded):
             raise UnusableError(f"{label} holds a character that cannot be passed on")
         if expanded != value and part in ("command", "args", "cwd", "url"):
@@ -105,18 +107,16 @@ class FieldReader:
         if in_project and part not in ("env", "headers"):
             # Otherwise a change of that file would change the program without an approval.
             variables = replace(variables, read=_no_file)
-        if self.dialect.syntax == "posix" and ("$(" in value or "`" in value):
+        syntax = self.dialect.syntax if part in self.dialect.expanded else ""
+        if syntax == "posix" and ("$(" in value or "`" in value):
             raise UnusableError(
                 f"{label} runs a command to get its text, which the bridge does not"
             )
         try:
-            found = expand(value, variables, self.dialect.syntax)
-        except MissingInputError as error:
-            name = str(error.args[0])
-            raise UnusableError(
-                f'it needs the input "{shown(name)}", for which {self.context.client} asks; set '
-                f"{shown(input_variable(name))} in the bridge's environment to give it"
-            ) from error
+            found = expand(value, variables, syntax)
+        except EditorVariableError as error:
+            what = f"only {self.context.client} knows the value of {shown(error.args[0])}"
+            raise UnusableError(f"{what} in {label}; write the value itself") from error
         except UnreadableFileError as error:
             why = "which cannot be read"
             if in_project and part not in ("env", "headers"):
@@ -126,9 +126,35 @@ class FieldReader:
         except TooMuchTextError as error:
             raise too_much_text(label) from error
         for name in found.unset:
-            fate = "it becomes nothing" if found.emptied else _left_text(name, self.dialect.syntax)
+            left = f"{SPELLED[syntax].replace('%s', shown(name))} is left as written"
+            fate = "it becomes nothing" if found.emptied else left
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
+        if part:
+            self._warn_of_foreign(found.foreign, label, syntax)
         return found.text
+
+    def _warn_of_foreign(
+        self, foreign: tuple[tuple[str, str], ...], label: str, syntax: Syntax
+    ) -> None:
+        """Warn about variables that another client would expand."""
+        client = self.context.client
+        for text, name in foreign:
+            own = SPELLED.get(syntax, "").replace("%s", name)
+            advice = f"{client} writes {own}" if own else f"{client} expands no variables here"
+            advice = advice if name else f"{client} does not know it"
+            self.warn(label, f"{shown(text)} is left as written; {shown(advice)}")
+
+    def check_inputs(self, entry: Mapping[str, object]) -> None:
+        """Raise if inputs have no value; the message names all of them."""
+        missing = missing_inputs(entry, self.context.variables, self.dialect.syntax)
+        if missing:
+            names = " and ".join(f'"{shown(name)}"' for name in missing)
+            variables = " and ".join(shown(input_variable(name)) for name in missing)
+            inputs, them = ("input", "it") if len(missing) == 1 else ("inputs", "them")
+            raise UnusableError(
+                f"it needs the {inputs} {names}, for which {self.context.client} asks; set "
+                f"{variables} in the bridge's environment to give {them}"
+            )
 
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
         """Return a list of strings."""
@@ -227,15 +253,6 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, int) or math.isfinite(value)
-
-
-def _left_text(name: str, syntax: str) -> str:
-    written = (
-        f"${{env:{shown(name)}}}" if syntax in ("env", "roo", "windsurf") else f"${{{shown(name)}}}"
-    )
-    if syntax == "secrets":
-        written = f"${{{{ secrets.{shown(name)} }}}}"
-    return f"{written} is left as written"
 
 
 def _scalar_text(value: object) -> object:

@@ -52,7 +52,7 @@ from bridge.discovery.report import ConfigWarning as ConfigWarning
 from bridge.discovery.report import ProposedServer as ProposedServer
 from bridge.discovery.report import SkippedServer as SkippedServer
 from bridge.discovery.report import shown
-from bridge.discovery.user_lists import CLAUDE, GEMINI, QWEN
+from bridge.discovery.user_lists import AMP, CLAUDE, GEMINI, QWEN, Restrictions
 from bridge.discovery.variables import Variables
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
 from bridge.model import Directory, ServerSpec
@@ -116,6 +116,7 @@ class Discovery:
         references: Files that the configurations name, read or missing; not part of the stamp.
         own_limits: Seconds that clients wait for a call of the bridge, by source, as set in the
             bridge's entry in the user's file.
+        restrictions: What clients' lists forbid.
     """
 
     servers: tuple[ServerSpec, ...]
@@ -126,6 +127,7 @@ class Discovery:
     proposed: tuple[ProposedServer, ...] = ()
     first_seen: tuple[Consent, ...] = ()
     own_limits: Mapping[str, float] = field(default_factory=dict)
+    restrictions: Restrictions = field(default_factory=Restrictions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +167,9 @@ def discover(context: DiscoveryContext) -> Discovery:
     ]
     approvals = read_claude_approvals(reader, places, project)
     rows = locations_read(context.sources, context.platform)
-    claude = [each for each in candidates if each.location.id == CLAUDE]
-    managed = [each.path for each in claude if each.location.scope == "managed"]
-    limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN)}
+    exclusive = (CLAUDE, "managed")
+    managed = [c.path for c in candidates if (c.location.id, c.location.scope) == exclusive]
+    limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN, AMP)}
     rules = Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
@@ -184,11 +186,10 @@ def discover(context: DiscoveryContext) -> Discovery:
     shared = (context.exposed, context.directories)
     servers, unsafe = leave_out_writable(merged.servers, *shared, context.cwd, context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
-    about_sources = unknown_sources(context.sources, context.sources_place)
-    missing = _missing_directories(servers)
+    said += _missing_directories(servers)
     warnings = (
-        *about_sources,
-        *_mark_own((*moved.warnings, *reader.warnings, *said, *missing), context.extra_config),
+        *unknown_sources(context.sources, context.sources_place),
+        *_mark_own((*moved.warnings, *reader.warnings, *said), context.extra_config),
     )
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
@@ -200,6 +201,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         stamp=stamp,
         references=(*reader.references, *reader.noted),
         own_limits=_own_limits(files),
+        restrictions=rules.restrictions,
     )
 
 

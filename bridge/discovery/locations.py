@@ -143,7 +143,7 @@ def _system_places(
     if platform == "linux":
         etc = root / "etc"
         named = {"codex": etc / "codex", "gemini": etc / "gemini-cli", "opencode": etc / "opencode"}
-        named["qwen"] = etc / "qwen-code"
+        named |= {"qwen": etc / "qwen-code", "amp": etc / "ampcode"}
     elif platform == "darwin":
         support = root / "Library" / "Application Support"
         named = {
@@ -151,6 +151,7 @@ def _system_places(
             "gemini": support / "GeminiCli",
             "opencode": support / "opencode",
             "qwen": support / "QwenCode",
+            "amp": support / "ampcode",
         }
     else:
         data = Path(environ.get("ProgramData", "") or "C:/ProgramData")
@@ -159,6 +160,7 @@ def _system_places(
             "gemini": data / "gemini-cli",
             "opencode": data / "opencode",
             "qwen": data / "qwen-code",
+            "amp": data / "ampcode",
         }
     return {f"{name}_system": (path,) for name, path in named.items()}
 

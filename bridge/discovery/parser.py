@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from bridge.discovery.client_dialects import SPELLINGS
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
-from bridge.discovery.entries import read_entry
+from bridge.discovery.entries import looks_like_server, read_entry, unread_entry
 from bridge.discovery.fields import MAX_ITEMS, EntryContext
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, printable
 from bridge.discovery.variables import InsertBudget
@@ -52,7 +53,8 @@ def parse_document(document: object, file: EntryContext, projects: tuple[str, ..
         return Parsed(warnings=tuple(warnings))
     entries: list[ServerSpec | SkippedServer] = []
     tables = list(_server_tables(document, file, projects))
-    if not tables and file.dialect.servers_expected:
+    entries += _misplaced(document, file)
+    if not tables and not entries and file.dialect.servers_expected:
         known = ", ".join(file.dialect.server_keys)
         bare = "; nor a command or url" if file.dialect.bare_server else ""
         warn("", f"it has none of the keys that hold servers ({known}){bare}")
@@ -69,14 +71,31 @@ def parse_document(document: object, file: EntryContext, projects: tuple[str, ..
                 break
             off = _off_reason(name, document, file.dialect)
             entry, said = read_entry(name, value, key=key, context=context, off=off)
-            if entry is not None:
-                entries.append(entry)
+            entries.append(entry)
             warnings.extend(said)
     if len(warnings) > MAX_WARNINGS_PER_FILE:
         more = len(warnings) - MAX_WARNINGS_PER_FILE
         del warnings[MAX_WARNINGS_PER_FILE:]
         warn("", f"{more} more warnings about this file are left out")
     return Parsed(entries=tuple(entries), warnings=tuple(warnings))
+
+
+def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[SkippedServer]:
+    """Yield the servers under keys that another client reads."""
+    dialect, client = file.dialect, file.client
+    for place in () if dialect.per_project else SPELLINGS["server_keys"]:
+        table = document.get(place) or lookup(document, place)
+        if place in dialect.server_keys or not isinstance(table, Mapping):
+            continue
+        reason = (
+            f'{client} does not read "{place}"; put it under "{"".join(dialect.server_keys[:1])}"'
+        )
+        if dialect.elsewhere:
+            reason = f"{client} reads no servers from this file; put it into {dialect.elsewhere}"
+        for name, value in list(table.items())[:MAX_SERVERS_PER_FILE]:
+            if looks_like_server(value):
+                key = f"{place}.{dotted_key(name)}"
+                yield replace(unread_entry(name, value, key, file), reason=reason)
 
 
 class _ShapeError(ValueError):
@@ -172,7 +191,7 @@ def _server_tables(
     for place in dialect.server_keys:
         outer, _, inner = ("", "", place) if dialect.flat_keys else place.rpartition(".")
         holder = lookup(document, outer) if outer else document
-        if not isinstance(holder, Mapping) or inner not in holder:
+        if not isinstance(holder, Mapping) or holder.get(inner) is None:
             continue
         table = holder[inner]
         if outer and not (

@@ -19,7 +19,7 @@ from bridge.discovery.dialect import Location
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.self_reference import OWN_NAME, OWN_PROGRAMS, starts_bridge
-from bridge.discovery.user_lists import CLAUDE, Approvals, Restrictions
+from bridge.discovery.user_lists import Approvals, Restrictions
 from bridge.model import ServerSpec, Source
 
 ProjectServers = Literal["all", "approved", "none"]
@@ -36,8 +36,8 @@ CHANGED = "its definition has changed since it was approved"
 ITSELF = "it would start this bridge again"
 OWN_NAME_TAKEN = "its name is the bridge's own; give it another one"
 SHADOWED = "shadowed by "
-TURNED_OFF = ", which turns it off"
-"""Reasons why a server is left out, the place between the last two."""
+UNUSED = ", which is not used either: "
+"""Reasons why a server is left out; the place between the last two, and another reason after."""
 
 Verdict = ServerSpec | SkippedServer | ProposedServer
 
@@ -116,19 +116,20 @@ class _Holder:
     """The strongest definition of a name, and its differences from weaker ones.
 
     Attributes:
-        spec: The server; None when the entry turns it off.
+        spec: The server; None when it is not used.
+        reason: Why it is not.
     """
 
     source: Source
     spec: ServerSpec | None
+    reason: str = ""
     also: list[Source] = field(default_factory=list)
     differences: dict[str, None] = field(default_factory=dict)
 
     def result(self) -> ServerSpec | None:
         if self.spec is None or not (self.also or self.differences):
             return self.spec
-        differences = tuple(name for name in _FIELDS if name in self.differences)
-        return replace(self.spec, also=tuple(self.also), differences=differences)
+        return replace(self.spec, also=tuple(self.also), differences=tuple(self.differences))
 
 
 def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
@@ -148,9 +149,9 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
             verdict = _verdict(entry, location, rules)
             if isinstance(verdict, SkippedServer) and not verdict.holds_name:
                 skipped.append(verdict)
-                if not location.in_project:
+                if not location.in_project and not verdict.foreign:
                     # Not used, but the name stays the user's; no project's server gets it.
-                    unused = _Holder(source=verdict.source, spec=None)
+                    unused = _Holder(source=verdict.source, spec=None, reason=verdict.reason)
                     spelled.setdefault(_spelling(verdict.name), unused)
                 continue
             holder = holders.get(verdict.name)
@@ -159,14 +160,16 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
             if holder is not None:
                 found = verdict.spec if isinstance(verdict, ProposedServer) else verdict
                 if not _add_weaker(found, holder):
-                    skipped.append(_shadowed(found, holder.source, holder.spec is None))
+                    skipped.append(_shadowed(found, holder))
                 continue
             first_seen.extend(_first_seen(verdict, location, rules))
             if isinstance(verdict, ProposedServer):
                 proposed.append(verdict)
                 continue
             spec = verdict if isinstance(verdict, ServerSpec) else None
-            holder = holders[verdict.name] = _Holder(source=verdict.source, spec=spec)
+            reason = verdict.reason if isinstance(verdict, SkippedServer) else ""
+            holder = _Holder(source=verdict.source, spec=spec, reason=reason)
+            holders[verdict.name] = holder
             if not location.in_project:
                 spelled.setdefault(_spelling(verdict.name), holder)
             if isinstance(verdict, SkippedServer):
@@ -190,7 +193,9 @@ def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
     if holder.spec is None or not isinstance(entry, ServerSpec) or entry.name != holder.spec.name:
         return False
     differences = differing(holder.spec, entry)
-    holder.differences.update(dict.fromkeys(differences))
+    if differences:
+        place = where(entry.source.path, entry.source.key)
+        holder.differences[f"{entry.source.client}, {place}: {', '.join(differences)}"] = None
     # These identify a server.
     if {"transport", "command", "args", "env", "cwd", "url", "headers"} & set(differences):
         return False
@@ -203,11 +208,10 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
     if isinstance(entry, SkippedServer):
         # A project that is not trusted must not turn off the user's own servers either.
         return replace(entry, holds_name=False) if reason else entry
-    claude = location.id == CLAUDE
     if not reason and (by := rules.restrictions.off_by(entry.name, location.id)):
         off = f"switched off in {location.client} ({by})"
         return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
-    reason = reason or rules.restrictions.reason(entry, claude=claude)
+    reason = reason or rules.restrictions.reason(entry, location.id)
     if not reason and not rules.allow_self and is_bridge(entry):
         reason = ITSELF
     if not reason and _spelling(entry.name).replace("_", "-") in OWN_PROGRAMS:
@@ -254,9 +258,9 @@ def is_bridge(spec: ServerSpec) -> bool:
     return spec.name == OWN_NAME
 
 
-def _shadowed(entry: ServerSpec | SkippedServer, holder: Source, holder_off: bool) -> SkippedServer:
-    off = TURNED_OFF if holder_off else ""
-    reason = f"{SHADOWED}{where(holder.path, holder.key)}{off}"
+def _shadowed(entry: ServerSpec | SkippedServer, holder: _Holder) -> SkippedServer:
+    unused = "" if holder.spec else f"{UNUSED}{holder.reason}"
+    reason = f"{SHADOWED}{where(holder.source.path, holder.source.key)}{unused}"
     return SkippedServer(name=entry.name, source=entry.source, reason=reason)
 
 

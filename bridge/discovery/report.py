@@ -64,12 +64,15 @@ class SkippedServer:
     Attributes:
         holds_name: Whether weaker definitions of the name are skipped too, because the entry turns
             the server off.
+        foreign: Whether its client does not start it from here either, or no other program can. The
+            name stays free.
     """
 
     name: str
     source: Source
     reason: str
     holds_name: bool = False
+    foreign: bool = False
 
     def __str__(self) -> str:
         place = where(self.source.path, self.source.key)

@@ -146,7 +146,9 @@ DENIED_KEY = "deniedMcpServers"
 ALLOWED_KEY = "allowedMcpServers"
 OFF_KEY = "disabledMcpServers"
 
-CLAUDE, GEMINI, QWEN = "claude-code", "gemini", "qwen"  # Sources, by their names.
+AMP_KEY = "amp.mcpPermissions"
+
+CLAUDE, GEMINI, QWEN, AMP = "claude-code", "gemini", "qwen", "amp"  # Sources, by their names.
 
 _FOLDED = frozenset({GEMINI, QWEN})
 """Sources whose lists of servers that are off are compared without regard to case."""
@@ -201,6 +203,7 @@ class Restrictions:
         only: By source, lists of the only names that are not switched off, with the reason.
         exclusive: The company's file of servers, which Claude Code uses alone; empty if none.
         unreadable: A file of the company that cannot be read, and may forbid any server.
+        amp: Amp's rules, the strongest first, each with its file.
     """
 
     denied: tuple[ListedServer, ...] = ()
@@ -209,16 +212,18 @@ class Restrictions:
     only: Mapping[str, tuple[tuple[frozenset[str], str], ...]] = field(default_factory=dict)
     exclusive: str = ""
     unreadable: str = ""
+    amp: tuple[tuple[Mapping[str, object], str], ...] = ()
 
-    def reason(self, spec: ServerSpec, *, claude: bool) -> str:
-        """Return why a server may not be used; empty if it may.
-
-        Args:
-            claude: Whether it is a server of Claude Code.
-        """
+    def reason(self, spec: ServerSpec, source: str) -> str:
+        """Return why a server of a source may not be used; empty if it may."""
+        claude = source == CLAUDE
         for entry in self.denied:
             if (claude or entry.managed) and entry.denies(spec):
                 return f"denied by {DENIED_KEY} in {printable(entry.path)}"
+        if source == AMP:
+            matching = ((rule, path) for rule, path in self.amp if _amp_matches(rule, spec))
+            rule, path = next(matching, ({}, ""))
+            return f"rejected by {AMP_KEY} in {path}" if rule.get("action") == "reject" else ""
         if not claude:
             return ""
         if self.unreadable:
@@ -329,6 +334,34 @@ def gemini_lists(
     off = {name.strip().lower(): f"mcp.excluded in {printable(path)}" for name in excluded}
     # As in Gemini CLI, an empty list of allowed names counts as no list.
     return off, ((frozenset(allowed), f"mcp.allowed in {printable(path)}"),) if allowed else ()
+
+
+def amp_rules(
+    document: Mapping[str, object], path: str
+) -> tuple[tuple[Mapping[str, object], str], ...]:
+    """Return the rules of one of Amp's files of the user or the company; the first match counts."""
+    listed = document.get(AMP_KEY)
+    items = listed if isinstance(listed, list) else ()
+    return tuple((item, printable(path)) for item in items if isinstance(item, Mapping))
+
+
+def _amp_matches(rule: Mapping[str, object], spec: ServerSpec) -> bool:
+    """Return whether a rule is about a server; one with a pattern of another kind if it rejects."""
+    wanted = rule.get("matches")
+    if not isinstance(wanted, Mapping):
+        return False
+    words = (spec.command, *spec.args) if spec.transport == "stdio" else ()
+    texts = {"command": (spec.command, " ".join(words)), "args": (" ".join(spec.args),)}
+    texts = texts if words else {"url": (spec.url,)}
+    for key, value in wanted.items():
+        if key not in texts:
+            return False
+        if not isinstance(value, str) or re.fullmatch("/.*/", value) or value.count("*") > 4:
+            return rule.get("action") == "reject"
+        pattern = re.compile(".*".join(map(re.escape, value.split("*"))), re.DOTALL)
+        if not any(pattern.fullmatch(text) for text in texts[key]):
+            return False
+    return bool(wanted)
 
 
 def gemini_switched_off(document: Mapping[str, object], path: str) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Expands variables in configurations, in each client's own syntax: pure.
 
-Owns the syntaxes. Another client's syntax is plain text; inserted values are not expanded again.
+Owns the syntaxes. Another client's syntax is plain text, and reported; inserted values are not
+expanded again.
 
 - `claude`: `${X}` and `${X:-default}`. Measured with Claude Code 2.1: a variable that is set to
   nothing counts as set, and one that is not set and has no default stays as written.
@@ -34,6 +35,8 @@ MAX_INSERTED_CHARS = 1024 * 1024
 """Text that variables and files insert into one table of servers; one value may be named many times
 in every field, so that without a limit a small file could exhaust memory."""
 
+MAX_FIELD_DEPTH = 8  # No field of an entry nests deeper.
+
 _ENV = r"\$\{env:(?P<env>[^{}]+)\}"
 _PLACE = r"\$\{(?P<place>userHome|workspaceFolder(?:Basename)?|cwd|pathSeparator|/)\}"
 
@@ -58,11 +61,33 @@ _PATTERNS: Mapping[Syntax, re.Pattern[str]] = {
     "secrets": re.compile(r"\$\{\{\s*secrets\.(?P<env>[A-Za-z_][A-Za-z0-9_]*)\s*\}\}"),
 }
 
+_EDITOR_ONLY = re.compile(
+    r"\$\{(?:(?:command|config|extensionInstallFolder|workspaceFolder):[^{}]*"
+    r"|file\w*|relativeFile\w*|selectedText|lineNumber|execPath"
+    r"|userHome|workspaceFolder\w*|cwd|pathSeparator)\}"
+)
+"""Variables that only VS Code has a value for."""
+
+_ANY = re.compile(
+    r"\$\{\{\s*secrets\.(?P<secret>\w+)\s*\}\}|(?<!\$)\{env:(?P<brace>\w+)\}"
+    r"|\$\{(?:\w{1,20}:)?(?P<name>[A-Za-z_][\w.]{0,99})(?::-[^{}]{0,200})?\}"
+)
+"""A variable in the spelling of any client."""
+
+SPELLED: Mapping[Syntax, str] = {
+    **dict.fromkeys(("claude", "shell", "posix", "qwen", "braces"), "${%s}"),
+    **dict.fromkeys(("vscode", "cursor", "roo", "env", "windsurf"), "${env:%s}"),
+    "opencode": "{env:%s}",
+    "secrets": "${{ secrets.%s }}",
+}
+"""How each syntax writes a variable of the environment."""
+
 _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
+_NONE = re.compile(r"(?!)")
 
 
-class MissingInputError(ValueError):
-    """An input has no value; the argument is its id."""
+class EditorVariableError(ValueError):
+    """Only the client knows the value of a variable; the argument is its text."""
 
 
 class UnreadableFileError(ValueError):
@@ -124,11 +149,14 @@ class Expanded:
 
     Attributes:
         unset: Names of variables that are not set and have no default.
+        foreign: Variables in another client's spelling: their texts, and their names if they are
+            of the environment.
         emptied: Whether those became empty, rather than staying as written.
     """
 
     text: str = field(repr=False)
     unset: tuple[str, ...] = ()
+    foreign: tuple[tuple[str, str], ...] = ()
     emptied: bool = False
 
 
@@ -136,12 +164,13 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     """Return the text with its variables expanded.
 
     Raises:
-        MissingInputError, UnreadableFileError: An input or a file is missing.
+        UnreadableFileError: A file is missing.
+        EditorVariableError: Only the client has a value for it.
         TooMuchTextError: The inserted text exceeds the limit.
     """
-    pattern = _PATTERNS.get(syntax)
-    if pattern is None or ("$" not in text and "{" not in text):
+    if "$" not in text and "{" not in text:
         return Expanded(text=text)
+    pattern = _PATTERNS.get(syntax, _NONE)
     unset: dict[str, None] = {}
     emptied = syntax in {"vscode", "cursor", "opencode", "posix"}
 
@@ -150,7 +179,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         if place := groups.get("place"):
             return _place_value(place, variables)
         if name := groups.get("input"):
-            return _input_value(name, variables)
+            return _input_value(name, variables) or ""
         if name := groups.get("file"):
             return _file_text(name, variables)
         name = groups.get("env") or groups.get("braced") or ""
@@ -169,9 +198,34 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
 
     # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
     end = text.rfind("}") + 1
+    rest = pattern.sub("", text[:end])
+    if syntax == "vscode" and (only := _EDITOR_ONLY.search(rest)):
+        raise EditorVariableError(only[0])
+    foreign = {
+        # Without its default, which may be a secret.
+        re.sub("(?s):-.*", ":-…}", match[0]): (
+            "" if _EDITOR_ONLY.match(match[0]) else match[match.lastgroup or 0]
+        )
+        for match in _ANY.finditer(rest)
+    }
     found = pattern.sub(bounded, text[:end])
     found += _BARE.sub(bounded, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
-    return Expanded(text=found, unset=tuple(unset), emptied=emptied)
+    return Expanded(text=found, unset=tuple(unset), foreign=tuple(foreign.items()), emptied=emptied)
+
+
+def missing_inputs(
+    value: object, variables: Variables, syntax: Syntax, depth: int = MAX_FIELD_DEPTH
+) -> tuple[str, ...]:
+    """Return the ids of all inputs in a value's texts for which there is no value."""
+    if isinstance(value, Mapping | list):
+        items = list(value.values() if isinstance(value, Mapping) else value) if depth else []
+        found = [n for item in items for n in missing_inputs(item, variables, syntax, depth - 1)]
+        return tuple(dict.fromkeys(found))
+    pattern = _PATTERNS.get(syntax, _NONE)
+    if not isinstance(value, str) or "input" not in pattern.groupindex:
+        return ()
+    names = (match["input"] for match in pattern.finditer(value))
+    return tuple(name for name in names if name and _input_value(name, variables) is None)
 
 
 def input_variable(name: str) -> str:
@@ -191,11 +245,8 @@ def _place_value(name: str, variables: Variables) -> str:
             return variables.workspace
 
 
-def _input_value(name: str, variables: Variables) -> str:
-    given = variables.environ.get(input_variable(name)) or variables.inputs.get(name)
-    if given is None:
-        raise MissingInputError(name)
-    return given
+def _input_value(name: str, variables: Variables) -> str | None:
+    return variables.environ.get(input_variable(name)) or variables.inputs.get(name)
 
 
 def _file_text(name: str, variables: Variables) -> str:

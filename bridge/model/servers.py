@@ -21,6 +21,7 @@ class Source:
         path: The file, absolute.
         key: The place in the file, dotted ("mcpServers.github").
         moved_from: The client's file, if the entry was moved from there into one of the bridge's.
+        fields: Names of the entry's fields, and of their members.
     """
 
     client: str
@@ -28,6 +29,7 @@ class Source:
     path: str
     key: str
     moved_from: str = ""
+    fields: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         place = f"{self.path} ({self.key})" if self.key else self.path

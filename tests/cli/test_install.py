@@ -154,6 +154,84 @@ def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> 
     assert shell("uninstall", "cursor")[1] == "Cursor: the bridge is in none of its files.\n"
 
 
+def write(path: Path, value: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+def test_a_file_that_cannot_be_read_is_named_where_the_bridge_may_be_in_it(shell: Shell) -> None:
+    file = shell.home / ".cursor" / "mcp.json"
+    assert shell("install", "cursor", "--yes")[0] == 0
+    file.write_text(file.read_text().rstrip().removesuffix("}"))
+    for words in (("uninstall", "cursor", "--yes"), ("uninstall",), ("installed",)):
+        status, out, err = shell(*words)
+        assert (status, "in none of its files" in out) == (2, False)
+        assert f"{file} is left as it is: not valid JSON" in err
+    assert shell("uninstall", "zed", "--yes")[0] == 0
+
+
+STARTED = {"docs": {"command": "npx"}, "web": {"command": "x"}}
+REJECT = [{"matches": {"command": "*"}, "action": "reject"}]
+BY_NAME = {"allowedMcpServers": [{"serverName": "docs"}]}
+
+
+@pytest.mark.parametrize(
+    ("client", "file", "content", "lists", "reason"),
+    [
+        ("claude-code", ".claude.json", {"mcpServers": STARTED}, BY_NAME, "allowedMcpServers"),
+        (
+            "amp",
+            ".config/amp/settings.json",
+            {"amp.mcpServers": STARTED, "amp.mcpPermissions": REJECT},
+            {},
+            "amp.mcpPermissions",
+        ),
+        (
+            "gemini",
+            ".gemini/settings.json",
+            {"mcpServers": STARTED, "mcp": {"excluded": ["code-bridge"]}},
+            {},
+            "mcp.excluded",
+        ),
+    ],
+)
+def test_no_server_moves_out_of_a_client_that_would_not_start_the_bridge(
+    client: str, file: str, content: object, lists: object, reason: str, shell: Shell
+) -> None:
+    """The user would be left without any server."""
+    path = write(shell.home / file, content)
+    write(shell.home / ".claude" / "settings.json", lists)
+    before = path.read_text()
+    status, _, err = shell("install", client, "--move", "all", "--yes")
+    assert (status, path.read_text()) == (2, before)
+    assert ("Nothing is moved" in err, reason in err) == (True, True)
+    assert "will not start it" in shell("install", client, "--yes")[1]
+
+
+@pytest.mark.parametrize("allowed", ['["docs"]', '["docs", /* both */ "web"]'])
+def test_a_list_of_allowed_servers_gets_the_bridge_and_loses_it_again(
+    allowed: str, shell: Shell
+) -> None:
+    text = f'{{"mcp": {{"allowed": {allowed}}}, "mcpServers": {json.dumps(STARTED)}}}'
+    path = write(shell.home / ".gemini" / "settings.json", text)
+    assert shell("install", "gemini", "--move", "all", "--yes")[0] == 0
+    assert allowed.replace("]", ', "code-bridge"]') in path.read_text()
+    assert shell("uninstall", "gemini", "--restore", "--yes")[0] == 0
+    assert path.read_text() == text
+    assert shell("install", "gemini", "--yes")[0] == 0
+    path.write_text(path.read_text() + "\n")
+    assert shell("uninstall", "gemini", "--yes")[0] == 0
+    assert "code-bridge" not in path.read_text()
+
+
+def test_install_says_what_the_client_still_starts_and_how_to_move_it(shell: Shell) -> None:
+    err = shell("install", "cursor", "--yes")[2]
+    assert "Cursor still starts these itself, and its model gets their tools twice: o." in err
+    assert "mcp-code-bridge install cursor --move all" in err
+    assert "still starts" not in shell("install", "cursor", "--move", "all", "--yes")[2]
+
+
 def test_a_command_that_is_gone_is_reported(shell: Shell) -> None:
     entry = {"command": "/gone/mcp-code-bridge"}
     (shell.home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"b": entry}}))

@@ -18,8 +18,9 @@ from bridge.cli import checks
 from bridge.cli import servers as servers_module
 from bridge.cli import tools as tools_module
 from bridge.cli.output import table
+from bridge.discovery.entries import ONLY_CLIENT
 from bridge.discovery.finder import Discovery
-from bridge.discovery.precedence import ITSELF, SHADOWED
+from bridge.discovery.precedence import ITSELF, SHADOWED, UNUSED
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
 from bridge.errors import UnknownServerError
 from bridge.model import OAuthHints, ServerSettings, Source, ToolFilter
@@ -30,7 +31,13 @@ from bridge.tokens import count_tokens, definition_text
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 
-CURSOR = Source(client="Cursor", scope="user", path="/c.json", key="mcpServers.github")
+CURSOR = Source(
+    client="Cursor",
+    scope="user",
+    path="/c.json",
+    key="mcpServers.github",
+    fields=("command", "env.TOKEN"),
+)
 DESCRIBED = replace(
     workshop(),
     also=(CURSOR,),
@@ -111,11 +118,17 @@ async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
     assert "s3cret" not in printed
     row, skipped = json.loads(printed)
     assert row["also"] == [
-        {"client": "Cursor", "scope": "user", "source": "/c.json (mcpServers.github)"}
+        {
+            "client": "Cursor",
+            "scope": "user",
+            "source": "/c.json (mcpServers.github)",
+            "fields": ["command", "env.TOKEN"],
+        }
     ]
     assert row["differences"] == ["/c.json has other arguments"]
     assert (row["withoutTools"], row["oauth"], row["state"]) == (["crash"], True, "idle")
-    assert skipped["reason"] == "it is disabled"
+    assert (skipped["reason"], skipped["used"], row["used"]) == ("it is disabled", False, True)
+    assert skipped["fields"] == ["command", "env.TOKEN"]
 
 
 async def test_a_table_about_no_server_is_named(
@@ -323,6 +336,21 @@ async def test_servers_that_wait_for_approval_are_named_below_the_tools(
     )
 
 
+async def test_a_server_that_waits_for_approval_takes_one_line_however_often_it_is_defined(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in ("/p/.mcp.json", "/p/.cursor/mcp.json"):
+        definition = Definition(directory="/p", path=path, name="wiki", digest="sha256:1")
+        spec = replace(workshop("wiki"), source=replace(CURSOR, path=path))
+        waits = ProposedServer(spec=spec, definition=definition, reason="it is new")
+        commands.finder.proposed += (waits,)
+    assert await commands.servers() == 0
+    assert capsys.readouterr().out.endswith(
+        "\nNot approved, so not used:\n  wiki, Cursor, /p/.mcp.json (mcpServers.github): it is "
+        "new; defined in 1 more\n`mcp-code-bridge servers approve NAME` shows one, and asks.\n"
+    )
+
+
 async def test_what_is_left_out_for_one_reason_takes_one_line(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -339,12 +367,17 @@ async def test_what_is_left_out_for_one_reason_takes_one_line(
         left_out("github", "Codex", f"{SHADOWED}/a.json (mcpServers.github)"),
         left_out("github", "Zed", f"{SHADOWED}/a.json (mcpServers.github)"),
         left_out("linear", "Zed", f"{SHADOWED}/a.json (mcpServers.linear)"),
+        left_out("memory", "Goose", ONLY_CLIENT),
+        left_out("wiki", "Zed", f"{SHADOWED}/a.json (x){UNUSED}switched off in Codex"),
     )
     assert await commands.servers() == 0
     assert capsys.readouterr().out.endswith(
         "\nLeft out:\n  off, Cursor, /c.json (mcpServers.github): it is disabled\n"
+        "  wiki, Zed, /Zed.json (mcpServers.github): shadowed by /a.json (x), which is not used "
+        "either: switched off in Codex\n"
         "\nLeft out, as an earlier file has another of this name: github in Codex, Zed; linear in "
-        "Zed.\n\nThe bridge itself: code-bridge in Codex, Cursor.\n"
+        "Zed.\n\nLeft out, as only its own client can start it: memory in Goose.\n"
+        "\nThe bridge itself: code-bridge in Codex, Cursor.\n"
     )
     assert await commands.servers(as_json=True) == 0
     rows = json.loads(capsys.readouterr().out)

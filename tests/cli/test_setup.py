@@ -102,6 +102,17 @@ async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path
     assert (moved(home) / "moved.json").exists()
 
 
+async def test_no_move_is_offered_out_of_a_client_that_would_not_start_the_bridge(
+    home: Path,
+) -> None:
+    settings = {"mcpServers": {"o": {"command": "x"}}, "mcp": {"excluded": ["code-bridge"]}}
+    (home / ".gemini").mkdir()
+    (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
+    told = await at_terminal("setup", "--skip-cost", answers=("gemini\n", "no\n"))
+    assert "Gemini CLI will not start it: turned off by mcp.excluded." in told
+    assert "Move them?" not in told
+
+
 ANSWERS = ("no\n", "cursor\n", "yes\n")
 
 

@@ -254,9 +254,9 @@ def test_a_file_of_another_user_is_refused(machine: Machine) -> None:
 
 
 def test_a_list_that_leaves_the_bridge_out_is_said(machine: Machine) -> None:
-    raw = b'{"mcp": {"allowed": ["other"]}, "mcpServers": {}}'
+    raw = b'{"mcp": {"excluded": ["code-bridge"]}, "mcpServers": {}}'
     change = plan_install(_one("gemini", machine), COMMAND, raw)
-    assert "turned off by mcp.allowed, which does not name it" in change.notes
+    assert "Gemini CLI will not start it: turned off by mcp.excluded." in change.notes
 
 
 def test_what_others_keep_there_is_not_shown(machine: Machine) -> None:

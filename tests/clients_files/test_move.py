@@ -82,7 +82,7 @@ def of_writer(case: Case) -> tuple[str, Scope] | None:
     """The client and scope under which a file is written, if it is."""
     row = location_of(case)
     scope: Scope = "project" if row.in_project else "user"
-    written = row.scope in SCOPES and "linux" in row.platforms
+    written = row.scope in SCOPES and "linux" in row.platforms and bool(row.dialect.server_keys)
     for writer in WRITERS.values():
         named = row.template in writer.templates(scope) or writer.id == row.id
         if written and named and (writer.source or writer.id) == row.id:
@@ -234,7 +234,6 @@ def test_a_program_that_writes_the_file_meanwhile_loses_nothing(rig: Rig, cursor
 
 
 REFUSED = [
-    (".cursor/mcp.json", "cursor", "mcpServers", {"command": "${config:x}"}, "only Cursor knows"),
     (
         ".cursor/mcp.json",
         "cursor",

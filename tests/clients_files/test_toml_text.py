@@ -167,7 +167,7 @@ def test_a_list_of_sections_is_edited_by_name() -> None:
         ("mcp_servers = { a = {} }", "mcp_servers is one value; write .mcp_servers.NAME.", 1),
         ("x = 1\n[mcp_servers]\na = {}\na = {}", "Cannot overwrite a value", 4),
         ("a = [", "not valid TOML", 0),
-        ("[a]\n[a]\n", "Cannot declare", 2),
+        ("[a]\n[a]\n", "the table \\[a\\] is there twice", 2),
         ("mcp_servers = 1", "mcp_servers is a number, not an object", 0),
         ('[mcp_servers]\nbridge.command = "a"\n[mcp_servers.bridge.env]', "several ways", 2),
     ],

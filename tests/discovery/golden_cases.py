@@ -52,6 +52,7 @@ PLACES: Mapping[str, str | tuple[str, str, str]] = {
     "codex_system": ("system/etc/codex", "system/etc/codex", "data/OpenAI/Codex"),
     "gemini_system": ("system/etc/gemini-cli", f"{SYSTEM_SUPPORT}/GeminiCli", "data/gemini-cli"),
     "qwen_system": ("system/etc/qwen-code", f"{SYSTEM_SUPPORT}/QwenCode", "data/qwen-code"),
+    "amp_system": ("system/etc/ampcode", f"{SYSTEM_SUPPORT}/ampcode", "data/ampcode"),
     "opencode_system": ("system/etc/opencode", f"{SYSTEM_SUPPORT}/opencode", "data/opencode"),
     "zed": ("xdg/zed", "xdg/zed", "appdata/Zed"),
     "goose": ("xdg/goose", "xdg/goose", "appdata/Block/goose/config"),
@@ -222,6 +223,7 @@ TEMPLATES = {
         "{cwd}/.qwen/settings.json",
     ],
     "amp/settings.json": [
+        "{amp_system}/managed-settings.json",
         "{config}/amp/settings.json",
         "{config}/amp/settings.jsonc",
         "{within}/.amp/settings.json",
@@ -230,6 +232,24 @@ TEMPLATES = {
     "roo/mcp_settings.json": [
         "{vscode}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
         "{workspace}/.roo/mcp.json",
+    ],
+    "kilo/kilo.jsonc": [
+        "{config}/kilo/kilo.jsonc",
+        "{config}/kilo/kilo.json",
+        "{within}/.kilo/kilo.jsonc",
+        "{within}/.kilo/kilo.json",
+        "{within}/kilo.jsonc",
+        "{within}/kilo.json",
+    ],
+    "kilo/mcp.json": [
+        "{vscode}/globalStorage/kilocode.kilo-code/settings/mcp_settings.json",
+        "{home}/.kilocode/cli/global/settings/mcp_settings.json",
+        "{workspace}/.kilocode/mcp.json",
+    ],
+    "claude-code/settings.json": [
+        "{claude_settings}/settings.json",
+        "{workspace}/.claude/settings.local.json",
+        "{workspace}/.claude/settings.json",
     ],
     "trae/mcp.json": ["{trae}/mcp.json", "{workspace}/.trae/mcp.json"],
     "kimi/mcp.json": ["{kimi}/mcp.json", "{kimi_cli}/mcp.json", "{cwd}/.kimi-code/mcp.json"],

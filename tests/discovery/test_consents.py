@@ -27,7 +27,7 @@ from tests.discovery.writing import write
 
 pytestmark = pytest.mark.guarantee("names-of-the-user", "project-servers", "working-directory")
 
-PROJECT_ROWS = [row for row in LOCATIONS if row.in_project]
+PROJECT_ROWS = [row for row in LOCATIONS if row.in_project and row.dialect.server_keys]
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from bridge.discovery.client_dialects import CLAUDE_CODE
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MAX_YAML_BYTES, size_limit
+from bridge.discovery.entries import ONLY_CLIENT
 from bridge.discovery.fields import MAX_ITEMS, MAX_SCOPES
 from bridge.model import OAuthHints, ServerSpec, ToolFilter
 from bridge.upstream.token_store import key_of
@@ -179,10 +180,12 @@ def test_what_a_client_could_not_read_either_is_skipped(client: str, entry: obje
     assert reason_of(entry, client)
 
 
-def test_what_only_the_client_can_start_is_left_out_without_a_word() -> None:
-    assert only({"type": "builtin", "name": "x"}, "goose").entries == ()
-    assert only({"source": "extension", "settings": {}}, "zed").entries == ()
-    assert only({"settings": {}}, "zed").entries == ()
+def test_what_only_the_client_can_start_is_left_out_and_takes_no_name() -> None:
+    builtin = {"type": "builtin", "name": "x"}, "goose"
+    for entry, client in (builtin, ({"source": "extension"}, "zed"), ({"settings": {}}, "zed")):
+        found = only(entry, client)
+        assert (found.skipped[0].reason, found.skipped[0].foreign) == (ONLY_CLIENT, True)
+        assert found.warnings == ()
     assert only({"settings": {}, "command": "x"}, "zed").servers
 
 

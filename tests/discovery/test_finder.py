@@ -59,9 +59,11 @@ def test_a_server_turned_off_by_a_stronger_file_stays_off(context: DiscoveryCont
     write(context.home / ".claude.json", servers(same="weaker"))
     found = discover(replace(context, extra_config=Path("~/extra.json")))
     assert found.servers == ()
+    off = 'turned off by "disabled": true'
+    where = f"{context.home}/extra.json (servers.same)"
     assert [skipped.reason for skipped in found.skipped] == [
-        'turned off by "disabled": true',
-        f"shadowed by {context.home}/extra.json (servers.same), which turns it off",
+        off,
+        f"shadowed by {where}, which is not used either: {off}",
     ]
 
 

@@ -226,3 +226,37 @@ def test_a_change_of_these_files_is_noticed(context: DiscoveryContext, company: 
     between = survey(context).stamp()
     write(company / "managed-settings.d" / "a.json", {})
     assert len({before, between, survey(context).stamp()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("matches", "action", "rejected"),
+    [
+        ({"command": "npx", "args": "-y evil*"}, "reject", ["a", "web"]),
+        ({"command": "npx -y *"}, "reject", ["a", "b", "web"]),
+        ({"command": "/evil/"}, "reject", ["a", "b", "web"]),
+        ({"command": "/usr/bin/x"}, "reject", ["web"]),
+        ({"url": "https://h*"}, "allow", []),
+        ({"command": "*"}, "allow", ["web"]),
+        ({}, "reject", ["web"]),
+    ],
+)
+def test_amp_s_servers_are_used_as_its_first_matching_rule_says(
+    context: DiscoveryContext, matches: object, action: str, rejected: list[str]
+) -> None:
+    commands = {"a": "evil-server", "b": "good-server"}
+    servers: dict[str, dict[str, object]] = {
+        name: {"command": "npx", "args": ["-y", package]} for name, package in commands.items()
+    }
+    write(
+        context.home / ".config" / "amp" / "settings.json",
+        {
+            "amp.mcpServers": servers | {"web": {"url": "https://h/mcp"}},
+            "amp.mcpPermissions": [
+                {"matches": matches, "action": action},
+                {"matches": {"url": "*"}, "action": "reject"},
+            ],
+        },
+    )
+    found = discover(context)
+    assert [each.name for each in found.skipped] == rejected
+    assert all("rejected by amp.mcpPermissions in" in each.reason for each in found.skipped)

@@ -11,9 +11,10 @@ from tests.discovery.writing import write
 
 
 def shown(found: Discovery) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of the only server: the other clients that have it, and where they differ."""
+    """Of the only server: the other clients that have it, and the fields that differ there."""
     (spec,) = found.servers
-    return tuple(source.client for source in spec.also), spec.differences
+    fields = [field for text in spec.differences for field in text.rpartition(": ")[2].split(", ")]
+    return tuple(source.client for source in spec.also), tuple(fields)
 
 
 def test_the_same_server_of_several_clients_is_one_that_knows_where_else_it_stands(
@@ -52,6 +53,9 @@ def test_another_server_of_the_name_is_shadowed_and_named_by_its_fields(
     write(context.home / ".cursor" / "mcp.json", {"mcpServers": {"same": weaker}})
     found = discover(context)
     assert shown(found) == ((), differences)
+    cursor = context.home / ".cursor" / "mcp.json"
+    expected = f"Cursor, {cursor} (mcpServers.same): {', '.join(differences)}"
+    assert found.servers[0].differences == (expected,)
     (skipped,) = found.skipped
     assert skipped.reason.startswith("shadowed by ")
 

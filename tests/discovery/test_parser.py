@@ -61,7 +61,7 @@ def test_a_bad_entry_does_not_keep_the_others_from_loading() -> None:
         (None, CLAUDE_CODE_STATE, "", "must hold an object, not null"),
         ({"mcpServers": []}, GENERIC, "mcpServers", "an object of servers, not a list"),
         ({"mcpServers": "x"}, CLAUDE_CODE, "mcpServers", "an object of servers, not a string"),
-        ({"mcpServers": None}, CLAUDE_DESKTOP, "mcpServers", "an object of servers, not null"),
+        ({"mcpServers": 5}, CLAUDE_DESKTOP, "mcpServers", "an object of servers, not a number"),
         ({"mcpservers": {}}, CLAUDE_CODE, "", "none of the keys that hold servers (mcpServers)"),
         ({"a": 1}, GENERIC_OR_BARE, "", "nor a command or url"),
     ],

@@ -20,6 +20,7 @@ TABLE = [
     if (row.client, row.scope) != ("Claude Code", "managed")
     and not row.unless
     and row.holds == "servers"
+    and row.dialect.server_keys
 ]
 """Beside Claude Code's managed file it has no other servers: `test_forbidden.py`. Fallbacks,
 plugins and extensions have tests of their own."""

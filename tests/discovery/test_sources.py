@@ -85,7 +85,7 @@ def test_the_names_of_sources_are_stable() -> None:
         *("claude-code", "mcp-directory", "claude-desktop", "cursor", "vscode", "windsurf"),
         *("codex", "gemini", "zed", "continue", "cline", "opencode", "goose", "lm-studio"),
         *("amazon-q", "kiro", "jetbrains", "antigravity", "copilot", "qwen", "amp", "roo"),
-        *("trae", "kimi", "droid", "crush", "vibe"),
+        *("kilo", "trae", "kimi", "droid", "crush", "vibe"),
     ) == SOURCE_IDS
     assert all(locations_read((name,), "linux") for name in SOURCE_IDS)
 

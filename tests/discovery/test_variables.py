@@ -10,12 +10,12 @@ from bridge.discovery.dialect import Syntax
 from bridge.discovery.variables import (
     MAX_INSERTED_CHARS,
     Expanded,
-    MissingInputError,
     TooMuchTextError,
     UnreadableFileError,
     Variables,
     expand,
     input_variable,
+    missing_inputs,
 )
 
 ENVIRON = {"A": "va", "EMPTY": "", "NESTED": "${A}", "_x9": "ok"}
@@ -150,8 +150,9 @@ def test_an_input_has_the_environment_s_value_else_its_default_else_none() -> No
     """Defined by docs/discovery.md, since VS Code asks its user."""
     assert expand("${input:api-key/2}", variables(), "vscode").text == "given"
     assert expand("${input:region}${input:blank}", variables(), "vscode").text == "eu"
-    with pytest.raises(MissingInputError, match="other"):
-        expand("${input:other}", variables(), "vscode")
+    written = {"url": "${input:region}${input:other}", "args": ["${input:more}${input:other}"]}
+    assert missing_inputs(written, variables(), "vscode") == ("other", "more")
+    assert missing_inputs(written, variables(), "cursor") == ()
     assert input_variable("api-key/2") == "MCP_BRIDGE_INPUT_API_KEY_2"
 
 

@@ -72,6 +72,7 @@ def every_layout(project: Path) -> dict[str, tuple[str, str]]:
     script = project / "evil.sh"
     found = {}
     rows = [row for row in LOCATIONS if row.in_project and not row.unless]
+    rows = [row for row in rows if row.dialect.server_keys]
     for number, row in enumerate(rows):
         path = fill(row.template, places)[0]
         text = in_its_spelling(row, f"{script}.{number}").replace("same", f"evil{number}")
