@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import BridgeError, OciRuntimeError
+from bridge.errors import BridgeError, CgroupError, OciRuntimeError
 from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.container.backend import ContainerBackend
@@ -115,10 +115,10 @@ async def test_a_named_oci_runtime_is_used_or_refused(engines: EngineShelf, tmp_
 
 
 @pytest.mark.podman
-async def test_podmans_default_runtime_is_replaced_when_it_does_not_work(
+async def test_a_default_runtime_that_does_not_work_is_explained(
     engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """Whichever of crun and runc works here is found by running, and remembered.
+    """The remedy's setting then works, with the service that the bridge starts for it.
 
     The configuration names an executable that starts nothing as `crun`, which is what a crun that
     refuses the host's cgroups amounts to.
@@ -139,9 +139,10 @@ async def test_podmans_default_runtime_is_replaced_when_it_does_not_work(
     engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(conf))
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path / "run") as backend:
-            assert (await echoes(backend)).isolation.oci_runtime == "runc"
-        assert "runc" in (tmp_path / "run/oci-runtime.json").read_text()
-        async with on(engine, tmp_path / "run") as backend:
+            with pytest.raises(CgroupError) as caught:
+                await echoes(backend)
+        assert "MCP_BRIDGE_OCI_RUNTIME=runc" in caught.value.remedy
+        async with on(engine, tmp_path / "run", oci_runtime="runc") as backend:
             assert (await echoes(backend)).isolation.oci_runtime == "runc"
     assert engine.ours() == []
 

@@ -62,10 +62,6 @@ from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 7
-"""Starts tried for one launch: each OCI runtime once, once more after an engine's restart, and once
-more without each of the two layers that an engine may decline."""
-
 MAX_UNREMOVED = 1000
 """Names kept of containers an engine would not remove; beyond it the next bridge reaps them."""
 
@@ -79,7 +75,7 @@ class ContainerBackend(Backend):
     Args:
         engine: "podman", "docker" or the path of either's executable.
         image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
-        runtime_dir: This user's private directory, for sockets, logs and the OCI runtime in use.
+        runtime_dir: This user's private directory, for sockets and logs.
         environ: The bridge's environment, which locates engines and configures podman.
         user: "uid:gid" inside containers.
         oci_runtime: The required OCI runtime; None allows any.
@@ -202,28 +198,21 @@ class ContainerBackend(Backend):
         return reaped
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
-        """Start a container; retry with fewer extra layers, another OCI runtime or connection."""
-        for _ in range(MAX_ATTEMPTS - 1):
+        """Start a container; again without a declined layer, or after the engine's restart."""
+        while True:
             connection = await self._connector.connected()
             try:
                 return await stack.enter_async_context(self._launch_on(connection, spec))
             except (LaunchError, OciRuntimeError, CgroupError) as error:
-                if connection.extra_layers.declined(error, proven=connection.proven):
-                    logger.warning("trying again with less, after: %s", error.message)
-                    continue
-                if isinstance(error, LaunchError):
+                # Each layer is declined once at most.
+                if not connection.extra_layers.declined(error, proven=connection.proven):
                     raise
-                if connection.proven or not await self._connector.replace_runtime(connection):
-                    raise
-                logger.info("trying again after: %s", error.message)
+                logger.warning("trying again with less, after: %s", error.message)
             except EngineDownError:
                 # A connection that worked before has died: the engine may have been restarted.
                 if not connection.proven:
                     raise
                 await self._connector.retire(connection)
-        return await stack.enter_async_context(
-            self._launch_on(await self._connector.connected(), spec)
-        )
 
     @asynccontextmanager
     async def _launch_on(
@@ -332,16 +321,14 @@ class ContainerBackend(Backend):
 
     async def _verify_runtime(self, connection: Connection, sandbox: ContainerSandbox) -> None:
         """Check the OCI runtime that the engine used; once, or always if one is required."""
-        choice = self._connector.choice(connection.facts.kind)
-        if connection.proven and choice.named is None:
+        named = self._connector.oci_runtime
+        if connection.proven and named is None:
             return
         real = await connection.api.oci_runtime_of(sandbox.id)
-        if choice.named is not None and real != runtime_name(choice.named):
-            message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {choice.named}."
+        if named is not None and real != runtime_name(named):
+            message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {named}."
             raise OciRuntimeError(message, remedy=NAMED_RUNTIME_REMEDY)
-        if not connection.proven:
-            connection.proven = True
-            await anyio.to_thread.run_sync(choice.worked, real)
+        connection.proven = True
 
     async def _ownership(self) -> Owner:
         if self._owner is None:
