@@ -221,7 +221,6 @@ class Connector:
                 facts,
                 oci_runtime=wanted,
                 runtime_dir=self._runtime_dir,
-                environ=self._around.environ,
                 local=local,
                 owner=_owner(endpoint),
             )
