@@ -39,8 +39,7 @@ ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
 MAX_ENTRIES = 50_000  # Artifacts of all owners; reading so many takes a fraction of a second.
-TIDY_SECONDS = 6 * 3600.0  # Between cleanups in a bridge that stores nothing.
-SWEEP_SECONDS = 3600.0  # Time after which all entries are checked too, when an artifact is stored.
+TIDY_SECONDS = 3600.0  # Between cleanups.
 
 _DAY = 24 * 3600.0
 
@@ -83,8 +82,6 @@ class ArtifactStore:
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
         self._now = now
         self._last = 0
-        self._swept = now()
-        self._kept = 0
         # By owner: the size that was refused, the totals there were, and when.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
@@ -108,8 +105,6 @@ class ArtifactStore:
         if quota is None:
             quota = self._quotas.setdefault((owner, run_id), Quota(self._run_bytes))
         return RunArtifacts(self, quota, owner, run_id, origin)
-
-    # --- reading ----------------------------------------------------------------------------------
 
     def listed(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return an owner's artifacts, newest first; for None, those of all owners."""
@@ -240,8 +235,6 @@ class ArtifactStore:
             provenance=provenance,
         )
 
-    # --- removing ---------------------------------------------------------------------------------
-
     def remove(self, owner: str | None, uri: str) -> Artifact:
         """Remove an artifact, and its content if no other artifact has the same.
 
@@ -310,8 +303,6 @@ class ArtifactStore:
             return self._store.shared
         return not 0 <= time() - tidied < TIDY_SECONDS
 
-    # --- writing ----------------------------------------------------------------------------------
-
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
         """Store a finished file as an artifact; its descriptor stays open.
 
@@ -328,7 +319,6 @@ class ArtifactStore:
                 goes = self._make_room(kept, coming)
                 _delete(kept, [one.id for one in goes])
                 artifact = self._insert(kept, coming.owner, label)
-            self._kept += 1
             # Contents that cannot be removed now are removed by the next `tidy`.
             with suppress(OSError):
                 self._store.drop(one.digest for one in goes)
@@ -354,25 +344,18 @@ class ArtifactStore:
         """Return the artifacts to remove so that an incoming one fits."""
         size, count, alike = _totals(kept, coming.digest)
         totals, new = (size, count), not alike
-        idle = self._now() - self._swept
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
         # Also a slightly smaller one: otherwise each byte less would check the whole store again.
         # Checking a full store takes a second, and a program can try again at once.
         lately = then == totals and 0 <= self._now() - moment < 10.0
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
-        if (
-            self._kept >= 500  # All entries are checked again, not only their totals.
-            or not 0 <= idle < SWEEP_SECONDS
-            or (new and size + coming.size > self._total_bytes)
-            or count >= MAX_ENTRIES
-        ):
+        if (new and size + coming.size > self._total_bytes) or count >= MAX_ENTRIES:
             return self._sweep(kept, coming)
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
         """Check all artifacts; return those to remove."""
-        self._swept, self._kept = self._now(), 0
         bounds = RetentionLimits(
             total_bytes=self._total_bytes,
             oldest=self._oldest(),

@@ -402,8 +402,6 @@ class WarmPool(Generic[K, T]):
         self._tasks.start_soon(self._own, slot)
         return slot
 
-    # --- how many wait ----------------------------------------------------------------------------
-
     def _stir(self) -> None:
         """Note that a run began, got its resource or ended; what that means is decided later."""
         self._stirred = anyio.current_time()
@@ -458,8 +456,6 @@ class WarmPool(Generic[K, T]):
         if decision.again is not None:
             return decision.again
         return REVIEW_SECONDS if self._idle else None
-
-    # --- one resource's life ----------------------------------------------------------------------
 
     async def _own(self, slot: _Slot[K, T]) -> None:
         """Enter, keep and leave one resource's context."""

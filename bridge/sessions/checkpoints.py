@@ -97,8 +97,6 @@ class Checkpoints:
         self._tidied = -_TIDY_SECONDS
         self._written = 0
 
-    # --- for the event loop -----------------------------------------------------------------------
-
     async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
         """Return what is saved by that id or name, but for its data; or what may have been it.
 
@@ -149,8 +147,6 @@ class Checkpoints:
         except OSError as error:
             logger.warning("saved sessions cannot be read: %s", error)
             return ()
-
-    # --- for threads ------------------------------------------------------------------------------
 
     def write(self, owner: str, saved: Saved) -> None:
         """Save a session in place of what was saved of it before.

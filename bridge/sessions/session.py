@@ -197,8 +197,6 @@ class Session:
     def in_use(self) -> bool:
         return self._busy is not None or bool(self._queue)
 
-    # --- for callers -----------------------------------------------------------------------------
-
     def put(self, queued: QueuedRun) -> bool:
         """Queue something; return whether its task has to be started.
 
@@ -247,8 +245,6 @@ class Session:
         if self._busy is not None:
             await self.give_up(self._busy)
         await self.put_away()
-
-    # --- its task -------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         """Serve what waits, in one sandbox after another if need be."""
@@ -422,8 +418,6 @@ class Session:
                 tasks.cancel_scope.cancel()
         return died
 
-    # --- one run --------------------------------------------------------------------------------
-
     async def _run(self, queued: QueuedRun, guest: Guest, saved: Saved | None) -> None:
         self._busy = queued
         request, caller, work, record = queued.request, queued.caller, queued.work, self.record
@@ -477,8 +471,6 @@ class Session:
             # Of several bridges another may get the next run, and needs what is saved of this one.
             # What is large may not be saved whole, which the result says.
             queued.finish(outcome)
-
-    # --- what is kept, and the end --------------------------------------------------------------
 
     async def _save(self, guest: Guest, queued: QueuedRun) -> None:
         """Keep the state, so that losing the sandbox is not losing that."""

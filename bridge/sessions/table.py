@@ -132,8 +132,6 @@ class Sessions:
         """How many there is something to say of that is not on the disk."""
         return len(self._sessions)
 
-    # --- for requests ---------------------------------------------------------------------------
-
     def check(self, request: RunRequest) -> None:
         """Check that a request can run in a session.
 
@@ -276,8 +274,6 @@ class Sessions:
                 await self.claims.release(session.owner, session.record.session_id)
                 session.claimed = False
 
-    # --- which session it is --------------------------------------------------------------------
-
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
         """Return the session that a request is about."""
         key, owner = request.session, request.owner
@@ -320,8 +316,6 @@ class Sessions:
     def _add(self, record: Record) -> Session:
         session = self._sessions[record.session_id] = Session(record, self)
         return session
-
-    # --- what sessions need ---------------------------------------------------------------------
 
     @property
     def idle_timeout(self) -> float:

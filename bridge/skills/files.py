@@ -182,8 +182,6 @@ class SkillFiles:
             message = f"Skill {name!r} cannot be {doing}: {error.strerror or error}."
             raise LibraryError(message) from None
 
-    # --- approvals --------------------------------------------------------------------------------
-
     def approve(self, name: str, digest: str) -> bool:
         """Approve a skill as it was shown; return whether it still is so.
 
@@ -219,8 +217,6 @@ class SkillFiles:
         except (OSError, ValueError, RecursionError) as error:
             logger.warning("approvals of skills cannot be read, and do not count: %s", error)
             return set()
-
-    # --- files ------------------------------------------------------------------------------------
 
     def _check_unchanged(self, name: str, digest: str | None) -> None:
         """Raise unless a skill's text has a digest; empty for no text, None for any."""

@@ -161,8 +161,6 @@ class SkillIndex:
         read = await anyio.to_thread.run_sync(read_by_writers, self._store, SKILLS)
         await tracker.add_store("the saved skills", read)
 
-    # --- what they call -------------------------------------------------------------------------
-
     def references(self, code: SkillCode) -> References:
         return references(Survey(code.tree), self._servers.aliases)
 
@@ -204,8 +202,6 @@ class SkillIndex:
     def at_hand(self, name: str) -> Skill | None:
         """Return a skill as `docs` speaks of it."""
         return self._read[name][1] if name in self._read else None
-
-    # --- what is said of them -------------------------------------------------------------------
 
     async def indexed(self) -> tuple[Tool, ...]:
         try:

@@ -280,9 +280,6 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return call if len(call) <= MAX_SIGNATURE_CHARS else f"{call[:MAX_SIGNATURE_CHARS]}…"
 
 
-# --- files ---------------------------------------------------------------------------------------
-
-
 def encode_skill(header: Header, source: str) -> str:
     """Return a skill's file: what is known of it, as a comment, and its source."""
     lines = list(_header_lines(header))

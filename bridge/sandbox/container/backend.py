@@ -207,7 +207,7 @@ class ContainerBackend(Backend):
                 # Each layer is declined once at most.
                 if not connection.extra_layers.declined(error, proven=connection.proven):
                     raise
-                logger.warning("trying again with less, after: %s", error.message)
+                logger.info("trying again with less, after: %s", error.message)
             except EngineDownError:
                 # A connection that worked before has died: the engine may have been restarted.
                 if not connection.proven:

@@ -17,7 +17,6 @@ import errno
 import select
 import ssl
 import struct
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from socket import SHUT_RDWR, SHUT_WR, socket
@@ -51,30 +50,17 @@ class Tail:
 
     def __init__(self, limit: int = DIAGNOSTIC_BYTES) -> None:
         self._limit = limit
-        self._parts: deque[bytes] = deque()
-        self._size = 0
-
-    def __len__(self) -> int:
-        return min(self._size, self._limit)
+        self._data = bytearray()
 
     def append(self, data: bytes) -> None:
-        """Add `data`, letting go of what is too old."""
-        if not data:
-            return
-        data = data[-self._limit :]
-        self._parts.append(data)
-        self._size += len(data)
-        # One part more than needed may stay, so that no part is ever cut: at most twice the limit.
-        while self._size - len(self._parts[0]) >= self._limit:
-            self._size -= len(self._parts.popleft())
-        if len(self._parts) > self._limit // HEADER_BYTES:
-            joined = b"".join(self._parts)[-self._limit :]
-            self._parts = deque([joined])
-            self._size = len(joined)
+        self._data += data
+        # Rarely, since cutting copies what stays.
+        if len(self._data) > 2 * self._limit:
+            del self._data[: -self._limit]
 
     def text(self) -> str:
-        """What is kept, as text; bytes that are not UTF-8 are shown escaped."""
-        return b"".join(self._parts)[-self._limit :].decode("utf-8", "backslashreplace")
+        """Return the end as text; bytes that are not UTF-8 are shown escaped."""
+        return self._data[-self._limit :].decode("utf-8", "backslashreplace")
 
 
 class FrameDecoder:
