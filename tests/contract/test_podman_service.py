@@ -33,7 +33,6 @@ def services(runtime_dir: Path) -> list[Path]:
 
 @pytest.mark.podman
 async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_path: Path) -> None:
-    """Where no socket listens the bridge brings its own, and takes it away."""
     engine = own_service(engines.get("podman"))
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path) as backend:
@@ -49,7 +48,6 @@ async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_pa
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.podman
 async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_path: Path) -> None:
-    """The next launch finds out, and works."""
     engine = own_service(engines.get("podman"))
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path) as backend:
@@ -83,7 +81,6 @@ def copy_of_configuration(directory: Path) -> Path:
 async def test_a_kill_does_not_wait_for_podmans_cleaning_up(
     engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """Its monitor runs podman again when a container ends, which here finds no configuration."""
     given = copy_of_configuration(tmp_path)
     engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(given))
     with anyio.fail_after(PATIENCE):
@@ -169,7 +166,6 @@ class CountingRunner(SystemRunner):
 async def test_a_run_on_podman_starts_no_podman_command(
     engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """The first may try things out; then all goes over one socket, and no machine is looked for."""
     engine = engines.get("podman")
     # Without the tests' own service, so that the bridge starts one as it does for a user.
     environ = {name: text for name, text in engine.environ.items() if name != "CONTAINER_HOST"}

@@ -155,7 +155,6 @@ def test_of_too_much_the_oldest_go(kept: Checkpoints, tmp_path: Path, clock: Tim
 def test_of_too_much_what_goes_is_of_the_owner_who_has_most(
     kept: Checkpoints, tmp_path: Path, clock: Time
 ) -> None:
-    """Though it is newer; and however many come over HTTP, half is the person's."""
     whose = ["me", "stdio", *["you"] * 4, *(f"invented {number}" for number in range(4))]
     for number, owner in enumerate(whose):
         clock.now += 1

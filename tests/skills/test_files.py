@@ -111,7 +111,6 @@ def test_of_removed_skills_the_versions_of_the_last_stay(files: SkillFiles) -> N
 
 
 def test_versions_are_not_written_where_a_link_leads(files: SkillFiles, tmp_path: Path) -> None:
-    """A `git pull` may bring one."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "1.py").write_text("not ours")

@@ -86,7 +86,6 @@ def test_a_podman_without_filters_is_not_asked_for_one(tmp_path: Path) -> None:
 
 
 def test_another_users_podman_is_not_given_what_it_cannot_read(tmp_path: Path) -> None:
-    """Root's can read anything, and our own our own."""
     assert asked(PODMAN, tmp_path, owner=os.getuid()).seccomp
     found = asked(PODMAN, tmp_path, owner=os.getuid() + 12345)
     assert not found.seccomp
@@ -94,7 +93,6 @@ def test_another_users_podman_is_not_given_what_it_cannot_read(tmp_path: Path) -
 
 
 def test_a_directory_that_others_may_write_to_holds_no_filter(tmp_path: Path) -> None:
-    """They could put another one in its place."""
     tmp_path.chmod(0o777)
     found = asked(PODMAN, tmp_path)
     assert not found.seccomp
@@ -129,7 +127,6 @@ OTHER = "podman could not create a container: no space left on device"
 
 
 def test_what_an_engine_declines_is_taken_back_once_and_reported() -> None:
-    """Each layer by itself; the others stay asked for."""
     made = ExtraLayers(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
     assert not made.declined(LaunchError(OTHER), proven=False)
     assert made.declined(LaunchError(NO_IDS), proven=False)
@@ -141,7 +138,6 @@ def test_what_an_engine_declines_is_taken_back_once_and_reported() -> None:
 
 
 def test_a_filter_that_worked_is_never_given_up() -> None:
-    """Ids may run out while others use them; a filter does not wear off."""
     made = ExtraLayers(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
     assert not made.declined(LaunchError(SECCOMP), proven=True)
     assert made.seccomp == {"program": "/run/x"}

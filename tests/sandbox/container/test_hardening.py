@@ -108,7 +108,6 @@ PODMAN_MOUNTS = {
 
 
 def test_on_docker() -> None:
-    """The create call's body, whole."""
     placement = replace(PLACEMENT, oci_runtime="runsc")
     assert container_config(SPEC, DOCKER, placement) == {
         **COMMON,
@@ -164,14 +163,12 @@ def test_on_rootless_podman_without_controllers() -> None:
     [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("nobody", ""), ("", "")],
 )
 def test_writable_directories_belong_to_the_user(user: str, owner: str) -> None:
-    """An image's own directory of that name, whatever its mode, does not get in the way."""
     config = container_config(SPEC, DOCKER, replace(PLACEMENT, user=user))
     mount = config["HostConfig"]["Tmpfs"]["/tmp"]
     assert mount.endswith(f"nr_inodes=16384{owner},size=67108864")
 
 
 def test_ulimits_stay_below_what_the_host_allows() -> None:
-    """Asking for more than the engine may give fails the start."""
     placement = replace(PLACEMENT, max_open_files=256, max_processes=100)
     config = container_config(SPEC, DOCKER, placement)
     assert config["HostConfig"]["Ulimits"][:2] == [
@@ -181,7 +178,6 @@ def test_ulimits_stay_below_what_the_host_allows() -> None:
 
 
 def test_more_cpus_than_there_are_means_all() -> None:
-    """Docker refuses more than it has."""
     spec = replace(SPEC, limits=Limits(cpus=64))
     config = container_config(spec, DOCKER, PLACEMENT)
     assert config["HostConfig"]["NanoCpus"] == 2_000_000_000
@@ -201,7 +197,6 @@ LIMIT_LAYERS = ("memory-limit", "pids-limit", "cpu-limit", "ulimits")
 
 
 def test_isolation_lists_layers_and_what_is_missing() -> None:
-    """The account of a fully working engine, and of the weakest one."""
     own = replace(PLACEMENT, seccomp="{}")
     assert isolation(SPEC, DOCKER, own, oci_runtime="runc") == Isolation(
         backend="docker",
@@ -224,7 +219,6 @@ def test_isolation_lists_layers_and_what_is_missing() -> None:
 
 
 def test_ids_are_remapped_by_dockers_daemon_or_on_podmans_being_told() -> None:
-    """Either way it is the same layer."""
     remapping = replace(DOCKER, remaps_ids=True)
     told = replace(PLACEMENT, user_namespace="auto:size=65536")
     for facts, placement in ((remapping, PLACEMENT), (PODMAN, told)):
@@ -235,7 +229,6 @@ def test_ids_are_remapped_by_dockers_daemon_or_on_podmans_being_told() -> None:
 
 @pytest.mark.parametrize("runtime", ["runsc", "kata-qemu"])
 def test_a_kernel_of_its_own_is_claimed_and_no_filter_of_the_hosts(runtime: str) -> None:
-    """With it goes what the guest may not see; filters of the host's do not reach the program."""
     host = HostKernel(release="6.1")
     found = isolation(SPEC, PODMAN, PLACEMENT, oci_runtime=runtime, host_kernel=host)
     assert "own-kernel" in found.layers
@@ -256,14 +249,12 @@ def test_an_oci_runtime_told_to_apply_no_limits_is_not_said_to() -> None:
 
 @pytest.mark.parametrize("user", ["0:0", "root", ""])
 def test_a_root_user_inside_is_called_weaker(user: str) -> None:
-    """What the user configured away is not claimed."""
     account = isolation(SPEC, DOCKER, replace(PLACEMENT, user=user), oci_runtime="runc")
     assert "unprivileged-user" not in account.layers
     assert account.weaker == ("unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root",)
 
 
 def test_an_engine_without_seccomp_is_called_weaker() -> None:
-    """An engine configured `unconfined` shows."""
     account = isolation(SPEC, replace(DOCKER, seccomp=False), PLACEMENT, oci_runtime="runc")
     assert "seccomp" not in account.layers
     assert account.weaker[0].startswith("seccomp")
@@ -278,12 +269,10 @@ def test_an_engine_without_seccomp_is_called_weaker() -> None:
     ],
 )
 def test_names_hold_only_what_engines_take(run_id: str, expected: str) -> None:
-    """A run's id is not trusted to be a name."""
     assert container_name(run_id, "ab12") == expected
 
 
 def test_gvisors_own_threads_do_not_use_up_the_programs_processes() -> None:
-    """The host counts them all, and gVisor ends with all that is in it when it gets no more."""
     placement = replace(PLACEMENT, tasks_per_process=GVISOR_TASKS)
     host = container_config(SPEC, DOCKER, placement)["HostConfig"]
     assert host["PidsLimit"] == SPEC.limits.pids * GVISOR_TASKS

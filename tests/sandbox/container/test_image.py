@@ -83,7 +83,6 @@ async def test_a_present_image_is_not_fetched() -> None:
 
 
 async def test_a_models_call_does_not_wait_for_an_image() -> None:
-    """It gets an error at once, with the command that fetches or builds the image."""
     engine = FakeImages(images={"there:1": ImageFacts(id="1")})
     await require_present("there:1", engine)
     with pytest.raises(ImageMissingError, match=r"no runtime image yet.*image build"):

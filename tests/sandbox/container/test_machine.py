@@ -312,7 +312,6 @@ async def test_a_bridge_does_not_stop_the_machine_under_another() -> None:
 async def test_a_machine_that_another_bridge_stopped_is_started_when_it_is_connected_to(
     tmp_path: Path,
 ) -> None:
-    """A run in the midst of its start then gets its sandbox nevertheless."""
     podman = FakePodman(state="running")
     connector = Connector(
         "podman",

@@ -230,7 +230,6 @@ async def test_a_build_that_fails_leaves_the_image_that_worked(tmp_path: Path, s
 async def test_an_image_without_its_settings_never_gets_the_name(
     tmp_path: Path, labels: dict[str, str]
 ) -> None:
-    """An engine that ignores labels ignores the user and the command too."""
     engine = FakeEngine(labels=labels)
     engine.add(SLIM, "old", {})
     with pytest.raises(ImageBuildError, match="without the settings"):

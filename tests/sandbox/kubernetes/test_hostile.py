@@ -40,7 +40,6 @@ ODD_POD = b'{"metadata": {"name": "a", "uid": "b", "resourceVersion": "1"}, "sta
 async def test_an_answer_that_is_none_is_an_error_of_the_bridges(
     backend: KubernetesBackend, server: ApiServer, answer: bytes
 ) -> None:
-    """Whatever is in front of the API server may have written it."""
     with anyio.fail_after(PATIENCE):
         await launch(backend)
         server.answer = answer
@@ -67,7 +66,6 @@ async def test_an_answer_without_end_is_cut_off(
 async def test_a_pod_that_floods_in_place_of_its_first_step_is_given_up(
     backend: KubernetesBackend, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be another one's, with the labels of the bridge's own."""
     heard = 0
     receive = PodStream.receive
 
@@ -149,7 +147,6 @@ async def test_a_context_without_a_user_is_a_mistake_of_settings(tmp_path: Path)
 async def test_a_pod_that_was_replaced_before_the_bridge_spoke_to_it_is_not_used(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one of the same name, or by another process in it."""
     confine = KubernetesBackend._confine
 
     async def replaced(self: KubernetesBackend, *args: Any) -> None:

@@ -121,14 +121,12 @@ def test_the_stage_runs_first_and_knows_what_to_do() -> None:
 
 
 def test_another_command_is_executed() -> None:
-    """Only `python3 -I -S -c TEXT` can run in the stage's own interpreter."""
     spec = LaunchSpec(run_id="r", argv=("python3", "-c", "1"), env={"PWD": "/"}, limits=Limits())
     plan = stage_plan(spec, INTERPRETER, FULL, ())
     assert (plan["text"], plan["argv"], plan["unset"]) == (None, ["python3", "-c", "1"], [])
 
 
 def test_no_limit_counts_reserved_addresses_as_memory() -> None:
-    """Where no cgroup bounds memory, a process's own data has a limit far above it."""
     limits = {
         around: {
             name: soft for name, soft, _ in stage_plan(SPEC, INTERPRETER, around, ())["rlimits"]
@@ -156,7 +154,6 @@ def test_without_landlock_no_rules_are_made() -> None:
 
 
 def test_every_layer_is_named_where_all_can_be_had() -> None:
-    """By the same names as for containers."""
     found = isolation(SPEC, FULL)
     assert found.backend == "bubblewrap"
     assert found.weaker == ()
@@ -180,7 +177,6 @@ def test_every_layer_is_named_where_all_can_be_had() -> None:
 
 
 def test_what_engines_hide_of_proc_is_covered_here_too() -> None:
-    """A file by one that is empty, a directory by an empty one."""
     covers = ["--ro-bind", "/dev/null", "/proc/kcore", "--tmpfs", "/proc/scsi"]
     words = options(SPEC, INTERPRETER, FULL, DESCRIPTORS)
     at = words.index("/proc/kcore") - 2
@@ -188,7 +184,6 @@ def test_what_engines_hide_of_proc_is_covered_here_too() -> None:
 
 
 def test_what_is_lacking_is_called_weaker() -> None:
-    """With its cause, in every result."""
     found = isolation(SPEC, BARE)
     assert not {"landlock", "memory-limit", "pids-limit", "cpu-limit"} & set(found.layers)
     told = "\n".join(found.weaker)
