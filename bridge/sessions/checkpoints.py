@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio.to_thread
 
 from bridge.model import Json, Loss
-from bridge.sessions.state import MAX_LOST, MAX_STATE_BYTES, losses
+from bridge.sessions.state import MAX_STATE_BYTES, losses
 from bridge.store import Store, Transaction, owner_digest
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
@@ -156,11 +156,9 @@ class Checkpoints:
         """
         if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
             raise OSError(errno.EFBIG, "the state is larger than the limit")
-        lost = [[loss.name, loss.why] for loss in saved.lost[:MAX_LOST]]
+        lost = [[loss.name, loss.why] for loss in saved.lost]
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         facts = json.dumps(told)
-        if len(facts) > 1024 * 1024:
-            raise OSError(errno.EFBIG, "the session's record is larger than the limit")
         moment = self._now()
         row = {
             # Not every database has text with these.

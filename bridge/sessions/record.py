@@ -17,7 +17,7 @@ from bridge.gate.flow import FlowState
 from bridge.model import Json, Loss, RunResult, SessionReport, SessionState, Variable
 from bridge.sandbox.failure import Ending
 from bridge.sessions.checkpoints import Saved
-from bridge.sessions.state import MAX_NAME_CHARS, losses, shown_line
+from bridge.sessions.state import MAX_LOST, MAX_NAME_CHARS, losses, shown_line
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,6 @@ ID_BYTES = 16
 """Of a session's id, from the system's source of randomness: over HTTP it is what it is had by."""
 
 MAX_HELD = 40  # Names listed; the others are counted.
-MAX_LOST = 40  # Missing parts of a checkpoint listed; the last line counts the others.
 
 KEPT_AFTER_TIMEOUT = (
     "The session's state is kept: what the program had done until then is there for the next run."
@@ -240,7 +239,7 @@ class Record:
             return "kept", "", ()
         note, self._gone = self._beginning(0 if saved is None else saved.run), ""
         told = None if ending.done is None else ending.done.lost
-        lost = losses(None if saved is None else saved.lost, told, most=MAX_LOST)
+        lost = losses(None if saved is None else saved.lost, told)
         return "new" if saved is None else "restored", note, lost
 
     def _beginning(self, saved: int) -> str:

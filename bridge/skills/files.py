@@ -39,14 +39,11 @@ from bridge.store import Store, Transaction
 logger = logging.getLogger(__name__)
 
 MAX_SKILLS = 500  # In one folder; more is no collection that anybody keeps in mind.
-MAX_ENTRIES = 10_000  # Entries of the folder that are read: the user may keep other files there.
 MAX_VERSIONS = 50  # Of one skill that stay; the oldest go.
 
 MAX_REMOVED = 100
 """Skills that were removed and whose versions stay; those removed first go. A program may save one
 and remove it under one name after the other."""
-
-MAX_APPROVALS = 2000  # Remembered; the oldest are forgotten, and asked for again.
 
 _APPROVED = "approved"
 _FORM = 1
@@ -83,9 +80,9 @@ class SkillFiles:
         found: dict[str, State] = {}
         try:
             with os.scandir(self.folder) as entries:
-                for number, entry in enumerate(entries):
+                for entry in entries:
                     name, dot, end = entry.name.rpartition(".")
-                    if number >= MAX_ENTRIES or len(found) >= MAX_SKILLS:
+                    if len(found) >= MAX_SKILLS:
                         break
                     if not dot or end != "py" or not NAME.fullmatch(name):
                         continue
@@ -203,8 +200,7 @@ class SkillFiles:
             except (ValueError, RecursionError) as error:
                 message = f"The approval of skill {name!r} cannot be written down: {error}."
                 raise LibraryError(message) from None
-            found = [*found, [name, digest]][-MAX_APPROVALS:]
-            document = {"form": _FORM, "approved": found}
+            document = {"form": _FORM, "approved": [*found, [name, digest]]}
             kept.put(_APPROVED, SKILLS, "", json.dumps(document).encode())
             forget_read(kept, SKILLS, name)
             return True

@@ -62,9 +62,6 @@ from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)
 
-MAX_UNREMOVED = 1000
-"""Names kept of containers an engine would not remove; beyond it the next bridge reaps them."""
-
 
 class ContainerBackend(Backend):
     """Runs sandboxes as containers of one engine. Enter it before use; it connects at first use.
@@ -194,7 +191,7 @@ class ContainerBackend(Backend):
             if await remove_with_retries(connection.api, container):
                 reaped += 1
             else:
-                self._keep_unremoved(container)
+                self._unremoved.add(container)
         return reaped
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
@@ -242,7 +239,7 @@ class ContainerBackend(Backend):
             )
             if command is not None:
                 isolation = await examined_isolation(
-                    connection.api, config, isolation, connection.examinations, self._keep_unremoved
+                    connection.api, config, isolation, connection.examinations, self._unremoved.add
                 )
             sandbox = await stack.enter_async_context(
                 run_container(
@@ -252,7 +249,7 @@ class ContainerBackend(Backend):
                     isolation=isolation,
                     # podman's monitor misses the event when the first process itself is killed.
                     reports_oom=facts.limits_memory and facts.kind == "docker",
-                    not_removed=self._keep_unremoved,
+                    not_removed=self._unremoved.add,
                     # Commands may end without having read their input; programs read all of it.
                     separate_streams=command is not None and facts.kind == "podman",
                     drained=connection.endpoint.remote,
@@ -294,7 +291,7 @@ class ContainerBackend(Backend):
                 connection.api,
                 hardening.container_config(probe_spec(self._limits), connection.facts, placement),
                 Isolation(backend=self.name),
-                self._keep_unremoved,
+                self._unremoved.add,
             )
             here = this_kernel().boot_id
             connection.shares_files = (seen or {}).get("boot_id", here) == here
@@ -335,16 +332,12 @@ class ContainerBackend(Backend):
             self._owner = await anyio.to_thread.run_sync(current_owner)
         return self._owner
 
-    def _keep_unremoved(self, name: str) -> None:
-        if len(self._unremoved) < MAX_UNREMOVED:
-            self._unremoved.add(name)
-
     async def _remove_leftovers(self, api: EngineApi) -> None:
         """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
             self._unremoved.discard(name)
             if not await remove_with_retries(api, name):
-                self._keep_unremoved(name)
+                self._unremoved.add(name)
                 break  # it still does not work; the next launch tries again
 
     def _success(self, sandbox: Sandbox) -> Probe:

@@ -507,9 +507,6 @@ def _write(file: Path, text: str) -> None:
         os.close(descriptor)
 
 
-MAX_UNREMOVED = 100  # Most unremoved cgroups remembered; the next bridge reaps those beyond it.
-
-
 class CgroupManager:
     """Makes and removes cgroups; remembers those that could not be removed."""
 
@@ -549,5 +546,5 @@ class CgroupManager:
     async def _remove(self, group: SandboxCgroups) -> None:
         self._unremoved.pop(group.name, None)
         gone = await anyio.to_thread.run_sync(group.remove)
-        if not gone and len(self._unremoved) < MAX_UNREMOVED:
+        if not gone:
             self._unremoved[group.name] = group

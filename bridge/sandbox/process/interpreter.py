@@ -132,8 +132,6 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 ASK_SECONDS = 60.0
 """For an interpreter to import its extension modules: a second, more from a cold disk."""
 
-MAX_ANSWER_BYTES = 1024 * 1024
-
 ELSEWHERE = (
     "/usr/local/bin/python3",
     *(f"/usr/bin/python3.{minor}" for minor in (14, 13, 12, 11, 10, 9)),
@@ -400,7 +398,7 @@ def _ask(executable: str) -> dict[str, object]:
             env={},
             cwd="/",
         )
-        facts: dict[str, object] = json.loads(done.stdout[:MAX_ANSWER_BYTES])
+        facts: dict[str, object] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         message = f"{executable} could not list the files that it needs: {error}."
         raise LaunchError(message, remedy=INSTALL_REMEDY) from error

@@ -129,9 +129,6 @@ def weaker_processes(*, adopts: bool) -> str:
     )
 
 
-MAX_UNREMOVED = 100  # Most unremoved directories remembered; the next bridge reaps those beyond it.
-
-
 @dataclass(frozen=True, kw_only=True)
 class BaseFindings:
     """Facts about this machine that every such backend finds once.
@@ -242,7 +239,7 @@ class UnnamespacedBackend(Backend, Generic[F]):
     async def _remove(self, path: Path) -> None:
         self._unremoved.discard(path)
         gone = await anyio.to_thread.run_sync(rundir.remove, path)
-        if not gone and len(self._unremoved) < MAX_UNREMOVED:
+        if not gone:
             self._unremoved.add(path)
 
 
