@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -69,37 +69,10 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
     return min(most, max(1, largest))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Situation:
-    """The pool's state at one time.
+class Decision(NamedTuple):
+    """How many sandboxes to start and to destroy now, and seconds until the next decision.
 
-    Attributes:
-        wanted: Target number of waiting sandboxes.
-        waiting: How many wait.
-        starting: How many are being started unclaimed.
-        awaited: How many runs wait for a sandbox that is being started.
-        running: How many programs run.
-        quiet: Seconds since a run began, got its sandbox or ended.
-        cores: The machine's CPU cores.
-    """
-
-    wanted: int
-    waiting: int
-    starting: int
-    awaited: int
-    running: int
-    quiet: float
-    cores: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What to start and destroy now.
-
-    Attributes:
-        start: How many to start.
-        drop: How many waiting ones to destroy.
-        again: Seconds until the next decision, unless something changes before; None for never.
+    Without a change before, `again` of None means never.
     """
 
     start: int = 0
@@ -107,18 +80,33 @@ class Decision:
     again: float | None = None
 
 
-def decide(at: Situation) -> Decision:
+def decide(
+    *,
+    wanted: int,
+    waiting: int,
+    starting: int,
+    awaited: int,
+    running: int,
+    quiet: float,
+    cores: int,
+) -> Decision:
     """Return what to start or destroy, without starving running programs.
 
     Nothing is started ahead of time while a run waits for a start.
+
+    Args:
+        wanted: Target number of waiting sandboxes.
+        starting: How many are being started unclaimed.
+        awaited: How many runs wait for a sandbox that is being started.
+        quiet: Seconds since a run began, got its sandbox or ended.
     """
-    drop = max(0, at.waiting - at.wanted)
-    missing = at.wanted - at.waiting - at.starting
-    room = max(1, at.cores // 2) - at.starting
-    if missing <= 0 or room <= 0 or at.awaited:
+    drop = max(0, waiting - wanted)
+    missing = wanted - waiting - starting
+    room = max(1, cores // 2) - starting
+    if missing <= 0 or room <= 0 or awaited:
         return Decision(drop=drop)
-    busy = at.running > 0 and at.cores < 4  # A start takes a large share of a small machine.
-    left = (BUSY_SECONDS if busy else SETTLE_SECONDS) - at.quiet
+    busy = running > 0 and cores < 4  # A start takes a large share of a small machine.
+    left = (BUSY_SECONDS if busy else SETTLE_SECONDS) - quiet
     if left > 0:
         return Decision(drop=drop, again=left)
     return Decision(start=min(missing, room), drop=drop)
@@ -171,7 +159,6 @@ ClaimState = Literal["warm", "half", "cold"]
 
 
 def acquire_nothing() -> Callable[[], None]:
-    """Acquire nothing; see `Acquire`."""
     return lambda: None
 
 
@@ -438,15 +425,13 @@ class WarmPool(Generic[K, T]):
         self._discard([slot for slot in unclaimed if slot.key != key])
         mine = sum(slot.key == key for slot in unclaimed)
         decision = decide(
-            Situation(
-                wanted=self._wanted(),
-                waiting=len(self._idle),
-                starting=mine - len(self._idle),
-                awaited=sum(slot.awaited for slot in self._all),
-                running=sum(slot.running for slot in self._all),
-                quiet=anyio.current_time() - self._stirred,
-                cores=self._cores,
-            )
+            wanted=self._wanted(),
+            waiting=len(self._idle),
+            starting=mine - len(self._idle),
+            awaited=sum(slot.awaited for slot in self._all),
+            running=sum(slot.running for slot in self._all),
+            quiet=anyio.current_time() - self._stirred,
+            cores=self._cores,
         )
         self._discard(self._idle[: decision.drop])
         if self._resting:

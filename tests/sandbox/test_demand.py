@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,14 +15,18 @@ from bridge.sandbox.pool import (
     SETTLE_SECONDS,
     SHORTEST_LEAD_SECONDS,
     Decision,
-    Situation,
     decide,
     wanted,
 )
 
 BURST = (10.0, 10.01, 10.02, 10.03)
 
-QUIET = Situation(wanted=3, waiting=0, starting=0, awaited=0, running=0, quiet=9.0, cores=2)
+QUIET: dict[str, Any] = {
+    **dict.fromkeys(("waiting", "starting", "awaited", "running"), 0),
+    "wanted": 3,
+    "quiet": 9.0,
+    "cores": 2,
+}
 
 
 def _wanted(claims: tuple[float, ...], now: float, most: int = 8, start: float = 0.2) -> int:
@@ -85,7 +89,7 @@ def test_never_more_than_the_most_and_never_more_for_waiting_longer(
     ids=str,
 )
 def test_starts_give_way_to_what_runs(change: dict[str, int], decision: Decision) -> None:
-    assert decide(replace(QUIET, **change)) == decision
+    assert decide(**{**QUIET, **change}) == decision
 
 
 def test_the_shortest_burst_does_not_depend_on_how_fast_sandboxes_start() -> None:

@@ -299,19 +299,6 @@ def test_an_address_that_does_not_do_is_an_error_that_shows_no_password(
         assert secret not in told
 
 
-def test_a_password_may_be_in_a_file_of_libpq_s(
-    tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "pgpass"
-    file.write_text(f"127.0.0.1:{postgresql.port}:*:*:{PASSWORD}\n")
-    file.chmod(0o600)
-    monkeypatch.setenv("PGPASSFILE", str(file))
-    url = f"postgresql://{servers.ROLE}@127.0.0.1:{postgresql.port}/postgres"
-    store = ServerStore(tmp_path, ServerUrl(f"{url}?options=-csearch_path%3Dpg_temp"))
-    store.check()
-    store.close()
-
-
 def test_a_database_without_an_encoding_has_every_text(tmp_path: Path, postgresql: Server) -> None:
     with postgresql.connected() as connection:
         connection.execute("DROP DATABASE IF EXISTS plain")

@@ -244,18 +244,6 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert get(store, "a") == b"old"
 
 
-def test_sqlalchemy_is_not_imported_before_something_is_kept(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom pathlib import Path\nimport bridge.cli.main, bridge.runs\n"
-        "from bridge.store import Store\n"
-        f"with Store(Path({str(tmp_path)!r})).reading() as kept:\n"
-        "    kept.get('kind', '', 'a')\n"
-        "print('sqlalchemy' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert run.stdout.strip() == "False"
-
-
 def test_nothing_is_said_to_the_database_that_another_would_not_understand() -> None:
     for table in schema_module.metadata.sorted_tables:
         dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
