@@ -59,9 +59,7 @@ class ArtifactStore:
     with the most are removed.
 
     Args:
-        total_bytes: Limit of all artifacts.
         run_bytes: Limit of one run's artifacts.
-        days: Days until an artifact expires.
         now: Returns seconds since the epoch.
     """
 

@@ -44,7 +44,6 @@ class Owner:
         pid: Its process id, in `namespace`.
         start: Its start time, as the kernel prints it.
         namespace: Its pid namespace; empty where there are none.
-        boot: Which boot of the host.
         host: Which host; a digest, so that labels carry no host name.
     """
 

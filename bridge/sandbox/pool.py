@@ -54,7 +54,6 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
     Args:
         claims: When runs asked for a sandbox, in seconds, ascending.
         most: Upper bound of the result.
-        start_seconds: How long a start takes.
     """
     if not claims or now - claims[-1] >= FORGOTTEN_SECONDS:
         return 0
@@ -96,7 +95,6 @@ def decide(
 
     Args:
         wanted: Target number of waiting sandboxes.
-        starting: How many are being started unclaimed.
         awaited: How many runs wait for a sandbox that is being started.
         quiet: Seconds since a run began, got its sandbox or ended.
     """
@@ -117,11 +115,8 @@ class PoolReport:
     """A pool's counts.
 
     Attributes:
-        most: How many may wait.
         wanted: How many should wait, by recent demand.
-        waiting, starting: How many wait, and how many are being started.
         warm, half, cold: Claims so far; see `ClaimState`.
-        died: How many died while they waited.
         failed: How many starts ahead of time failed.
     """
 
@@ -254,7 +249,6 @@ class WarmPool(Generic[K, T]):
 
         Args:
             opener: Opens one resource for a key; leaving the context destroys it.
-            most: How many may wait.
             wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
             cores: The machine's CPU cores; None reads them.
         """
@@ -328,7 +322,6 @@ class WarmPool(Generic[K, T]):
         Entering does not wait, so that the caller can do other work while it starts.
 
         Args:
-            key: The resource's key.
             fresh: Whether to start a new one; those that wait are then destroyed as well.
             keep: Called now; what it returns is called once the resource is destroyed.
         """

@@ -27,7 +27,6 @@ class Admission:
     """The places.
 
     Args:
-        places: How many there are.
         wait_seconds: How long a place is waited for: as long as a run may take.
     """
 

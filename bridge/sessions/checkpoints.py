@@ -54,9 +54,7 @@ class Saved:
     """One session's state, as it was saved.
 
     Attributes:
-        run: After which run.
         data: For a guest to read; empty where only the rest was asked for.
-        lost: What is not in it.
         facts: The session's record; see `Record.facts`.
         moment: When it was saved, in seconds since the epoch.
     """
@@ -74,8 +72,6 @@ class Checkpoints:
     """Saves, finds and forgets. What is not async blocks, and is for threads.
 
     Args:
-        days: For how long.
-        total_bytes: Of all of them.
         now: Seconds since the epoch.
         claims: Which of several bridges may save what; None if there is one.
     """

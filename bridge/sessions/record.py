@@ -74,16 +74,11 @@ class Record:
     """What is known of one session.
 
     Attributes:
-        owner: Whose it is.
-        name: What it goes by.
         session_id: Random, so that it cannot be guessed.
-        runs: How many there were.
         saved: After which of them its state was saved last; 0 for never.
         holdings: What it held after its last run.
         flow: What its programs have read, for the policy.
         named: Whether its last caller may use its name.
-        packages: What its runs asked for.
-        pins: What fixes the versions that it has of them.
         unkept: What it held that was not in what was saved last.
         begun: Whether there was a run in the sandbox that it has now.
         intact: Whether the state is still in that sandbox.
@@ -198,8 +193,6 @@ class Record:
         Args:
             saved: What the run's sandbox began with.
             sound: Whether another program could be sent there.
-            cancelled: Its client has cancelled the run.
-            ends: The session ends with it.
         """
         kept = ending.exited is not None and ending.exited.kept and sound
         kept = kept and not (ending.protocol_error or ending.lost)

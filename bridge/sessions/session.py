@@ -72,10 +72,8 @@ class SessionRun:
     """One run's place in its session.
 
     Attributes:
-        session_id: For the records.
         number: Of the run, from 1.
         state: What the session begins with, in a fresh sandbox; empty for nothing.
-        packages: Of the session, as the sandbox has them.
         waited: Whether the sandbox may have died since its last run.
         conclude: Called with the result and the ending; returns the result with the session's
             report.
@@ -117,13 +115,9 @@ class QueuedRun:
 
     Attributes:
         request: None if the session is only to end.
-        limits: Of the run.
-        caller: Who asked for it.
-        ends: Whether the session ends with it.
         outcome: None if its client has gone, or the session had ended before.
         over: Set once there is nothing more to come.
         stop: Interrupts the program that is under way.
-        stopped: Its client has gone.
         again: Its first sandbox was gone when it was to begin.
     """
 
@@ -161,10 +155,8 @@ class Session:
     """One session.
 
     Attributes:
-        record: What is known of it.
         since: When it was last used, in seconds as `anyio.current_time` has them.
         memory_bytes: What its sandbox may use; 0 while it never had one.
-        over: Whether it has ended.
         claimed: Whether this bridge has it, of several; `claiming` is held to change that.
     """
 

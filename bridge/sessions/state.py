@@ -23,7 +23,6 @@ class StateParts:
     """Takes the parts of one state.
 
     Attributes:
-        lost: What is not in it, as the guest says.
         problem: Why there is no state, if what came was none.
     """
 

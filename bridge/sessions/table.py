@@ -58,8 +58,6 @@ class Listed:
     """A session, for its owner.
 
     Attributes:
-        state: Whether it has a sandbox at this moment.
-        runs: How many there were.
         idle_seconds: Since anybody used it.
         memory_bytes: What its sandbox may use; 0 while it has none.
     """
@@ -83,13 +81,7 @@ class Sessions:
         store: Store,
         resolve_packages: ResolvePackages | None = None,
     ) -> None:
-        """Make a table.
-
-        Args:
-            reserve: Where sandboxes come from.
-            store: Where what is saved of sessions is.
-            resolve_packages: Resolves packages; without it there are none.
-        """
+        """Make a table."""
         self._settings = settings
         self._reserve = reserve
         self._resolve_packages = resolve_packages

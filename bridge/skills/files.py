@@ -160,7 +160,6 @@ class SkillFiles:
         """Lock the skills against changes and approvals by other bridges.
 
         Args:
-            doing: What is done to it.
             provenance: What the run had read that does it. It stands in the store before anything
                 is changed.
 

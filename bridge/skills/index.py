@@ -98,7 +98,6 @@ class SkillIndex:
 
         Args:
             provenance: What the run had read that saves it.
-            before: What it has to be until then.
 
         Raises:
             InvalidRequestError: There is no room for it, or it is another already.

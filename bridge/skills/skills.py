@@ -37,10 +37,8 @@ class SkillUse:
 
     Attributes:
         skills: Those it names, and those that these name.
-        servers: That they use.
         dynamic: Whether one of them picks servers in a way that does not show.
         warnings: Name to the warning that its import gives.
-        review: What of them this run may use.
     """
 
     skills: tuple[Skill, ...] = ()

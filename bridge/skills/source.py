@@ -60,7 +60,6 @@ class SkillCode:
     """A source that may be a skill.
 
     Attributes:
-        tree: What it was parsed to.
         signature: How it is called, with `await` where it takes that.
     """
 
@@ -78,7 +77,6 @@ class Header:
     Attributes:
         version: From 1.
         created, updated: As ISO 8601 has them, in UTC.
-        digest: Of the source that it was written for.
         provenance: What the run had read that saved it; None if nothing was written of that.
     """
 

@@ -78,7 +78,6 @@ class ContainerBackend(Backend):
         oci_runtime: The required OCI runtime; None allows any.
         machine: Makes podman's virtual machine answer, on systems where it needs one.
         run: Runs command lines; None runs them as processes of this machine.
-        limits: The probe's limits.
     """
 
     def __init__(

@@ -45,13 +45,11 @@ class Connection:
     """A connected engine.
 
     Attributes:
-        oci_runtime: The OCI runtime of its containers.
         service: The podman service, or the forward by SSH, that the bridge started for it.
         proven: Whether a container has run on it, so that a failure is not the OCI runtime's.
         local: Whether it sees this machine's files and is under its limits.
         shares_files: Whether a path means the same file for it as for the bridge; None until a
             container's boot id was compared.
-        host_kernel: What is under it.
         reinforcement: What is asked of it beyond its defaults.
         examinations: Results of examining containers for commands; see `examination`.
     """

@@ -125,7 +125,6 @@ class Surroundings:
     """The values that finding an engine depends on.
 
     Attributes:
-        environ: The bridge's environment.
         platform: As `sys.platform` spells it.
         uid: The bridge's user.
     """

@@ -107,7 +107,6 @@ def choose_extra_layers(
     """Return the layers to request of an engine; write the file that podman reads.
 
     Args:
-        oci_runtime: The OCI runtime in use.
         runtime_dir: This user's private directory, for podman's file.
         local: Whether the engine sees this machine's files.
         owner: The user id that runs the engine.

@@ -22,11 +22,9 @@ class EngineFacts:
     Attributes:
         kind: The engine that answers, whatever its socket's name.
         rootless: Whether it runs as an ordinary user, in a user namespace.
-        oci_runtime: Its default OCI runtime.
         oci_runtimes: The runtimes that can be chosen per container, by name.
         cgroup_version: "1", "2" or empty.
         cpus: How many the engine has; 0 if unknown.
-        limits_memory, limits_pids, limits_cpu: Whether a requested limit is applied.
         obeys_ulimits: Whether requested ulimits reach the process.
         seccomp: Whether its default seccomp filter is in force.
         mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.

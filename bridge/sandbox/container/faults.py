@@ -185,7 +185,6 @@ def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
     """Return the error for the output of an engine, its service or its command.
 
     Args:
-        text: The output.
         doing: The attempted action, for the message ("create a container").
         engine: "docker" or "podman".
     """

@@ -166,7 +166,6 @@ class MachineContext:
 
     Attributes:
         env: The environment podman runs with.
-        podman: The command.
         idle_timeout: Seconds without a run after which a machine that we started is stopped.
         progress: Called with podman's output while it starts a machine.
         clock: Seconds, monotonic.
@@ -236,7 +235,6 @@ class PodmanMachine:
     Closing stops a machine that this bridge started, unless something runs there.
 
     Attributes:
-        name: What podman calls it.
         before_stop: Called before the machine is stopped, to let go of warm sandboxes.
     """
 

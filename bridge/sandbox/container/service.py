@@ -97,7 +97,6 @@ class SocketService:
     Args:
         prefix: Of the directory's name.
         runtime_dir: The parent of its directory; private to this user.
-        environ: The process's environment.
     """
 
     origin = ""  # What its endpoint is called in messages.
@@ -201,7 +200,6 @@ class PodmanService(SocketService):
     """One `podman system service`. Started by `start`, ended by `aclose`.
 
     Args:
-        podman: The executable.
         environ: The bridge's environment, which configures podman.
         oci_runtime: The OCI runtime of its containers; None for podman's default.
     """

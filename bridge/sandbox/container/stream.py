@@ -145,7 +145,6 @@ class AttachedStream:
     """A raw connection to one container. Closed by `aclose`; not safe for two readers or writers.
 
     Args:
-        connection: The socket.
         leftover: Bytes already read from it, after the engine's HTTP header.
         feeding: Another connection to the same container, used for stdin. Output that arrives on
             it is discarded.
@@ -363,7 +362,6 @@ def attach(
 
     Args:
         target: The path of the request, and its query.
-        feeding: See `AttachedStream`.
 
     Raises:
         OSError: It does not answer, or not as an engine does.

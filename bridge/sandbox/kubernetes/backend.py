@@ -59,11 +59,8 @@ class KubernetesBackend(Backend):
     """Runs sandboxes as pods. Enter it before use; it connects at first use.
 
     Args:
-        settings: The `kubernetes` table.
-        image: The pods' image.
         user: "uid:gid" inside; empty for one of each pod's own.
         environ: The bridge's environment, for KUBECONFIG.
-        limits: The probe's limits.
     """
 
     name = pod.NAME

@@ -117,11 +117,7 @@ class Cluster:
     """One namespace of one cluster. Close it after use; making one loads files, and blocks.
 
     Args:
-        config: Which cluster, as whom.
         namespace: Where pods are; the context's if empty.
-
-    Attributes:
-        pods, leases: The paths of its collections.
 
     Raises:
         SettingsError: Its certificates or keys cannot be loaded.

@@ -29,7 +29,6 @@ class PodSandbox:
 
     Attributes:
         id: The pod's name.
-        isolation: The layers in force.
     """
 
     def __init__(

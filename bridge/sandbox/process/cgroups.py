@@ -65,7 +65,6 @@ class CgroupParent:
     Attributes:
         directory: The bridge's own cgroup, or an ancestor.
         controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
-        unified: Whether it is version 2.
         visited: Whether a thread of the bridge can go into its groups and come back.
     """
 
@@ -396,11 +395,7 @@ def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> S
 def reap(
     cgroup_parents: CgroupParents, judge: Owner, *, dead: Callable[[Owner], bool] | None = None
 ) -> int:
-    """Remove the cgroups of dead bridges; return the number of sandboxes.
-
-    Args:
-        dead: Replaces `is_dead` in tests.
-    """
+    """Remove the cgroups of dead bridges; return the number of sandboxes."""
     gone: set[str] = set()
     for place in cgroup_parents.parents:
         for directory in _directories(Path(place.directory)):

@@ -106,7 +106,6 @@ async def receive_examination(
     """Read the stage's report, judge it and permit the stage to continue.
 
     Args:
-        status: Descriptor of the report.
         permission: Descriptor on which the stage waits for permission.
 
     Returns:

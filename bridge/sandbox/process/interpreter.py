@@ -55,7 +55,6 @@ def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> P
 
     Args:
         as_nobody: Whether users that own nothing must be able to read them.
-        setting: Name of the setting, for errors.
 
     Raises:
         SettingsError: They cannot be used; the remedy says what to do.
@@ -261,7 +260,6 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
 
     Args:
         packages: A virtual environment, or a directory of packages, for programs.
-        only: The one executable to use.
         as_nobody: Whether users that own nothing must be able to read its files.
 
     Raises:

@@ -234,7 +234,6 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         environ: The bridge's environment, for TMPDIR.
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        limits: The probe's limits.
         version: Returns the kernel's Landlock ABI version.
         seccomp: File name of libseccomp, for the loader.
     """

@@ -169,7 +169,6 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         sandbox_exec: The system's command that applies a profile.
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        limits: The probe's limits.
         system: The value of `sys.platform`.
     """
 

@@ -134,7 +134,6 @@ class BaseFindings:
     """Facts about this machine that every such backend finds once.
 
     Attributes:
-        stage: The stage, compiled; see `stage`.
         base: Parent of the runs' directories.
         uid: The programs' user; None for the bridge's own.
         cgroup_parents: Where cgroups are made; may be empty.
