@@ -263,11 +263,7 @@ class Content:
         return b"".join(pieces)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the content in pieces.
-
-        Raises:
-            ArtifactStoreError: It cannot be read, or, at the end, its digest is wrong.
-        """
+        """Yield the content in pieces."""
         digest, start = hashlib.sha256(), 0
         while piece := self.read(start, _PIECE):
             digest.update(piece)
@@ -277,11 +273,7 @@ class Content:
             raise self._damaged()
 
     def whole(self) -> bytes:
-        """Return the whole content.
-
-        Raises:
-            ArtifactStoreError: It cannot be read, or its digest is wrong.
-        """
+        """Return the whole content."""
         return b"".join(self.pieces())
 
     def lines(self, first: int, last: int | None) -> Span:

@@ -119,9 +119,6 @@ class ArtifactStore:
 
         Args:
             after: The cursor returned with the previous page.
-
-        Raises:
-            ArtifactStoreError: It cannot be read.
         """
         with translated("listed", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, after=after, most=size + 1)
@@ -131,21 +128,11 @@ class ArtifactStore:
         return tuple(self._artifact(row) for row in found[:size]), more
 
     def find(self, owner: str | None, uri: str) -> Artifact:
-        """Return the artifact with a URI, or whose id or digest begins with the text.
-
-        Raises:
-            UnknownArtifactError: There is no such, or not for this owner, or not any more.
-            ArtifactStoreError: It cannot be read.
-        """
+        """Return the artifact with a URI, or whose id or digest begins with the text."""
         return self._artifact(self._find(owner, uri))
 
     def read(self, owner: str | None, uri: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return an artifact's content, checked against its digest, or a part, unchecked.
-
-        Raises:
-            UnknownArtifactError: There is no such, or not for this owner, or not any more.
-            ArtifactStoreError: It cannot be read, or is not what was kept.
-        """
+        """Return an artifact's content, checked against its digest, or a part, unchecked."""
         with self.opened(owner, uri) as content:
             if start == 0 and (size is None or size >= content.artifact.size):
                 return content.whole()

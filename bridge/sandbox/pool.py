@@ -202,11 +202,7 @@ class Reservation(Generic[T]):
         self.came: ClaimState = came
 
     async def get(self) -> T:
-        """Return the resource once it is ready.
-
-        Raises:
-            Exception: Whatever opening it raised.
-        """
+        """Return the resource once it is ready."""
         await self._slot.ready.wait()
         if self._slot.error is not None and self.came != "cold":
             # It was started before the claim; the cause may be gone, so start one for the claim.

@@ -118,11 +118,7 @@ class Record:
         self.unkept = saved.lost
 
     def check_move(self) -> None:
-        """Check that another sandbox would have all that the session holds.
-
-        Raises:
-            PackageRefusedError: It would not; the text names what is missing.
-        """
+        """Check that another sandbox would have all that the session holds."""
         missing = [f"{loss.name} ({loss.why})" for loss in self.unkept]
         if not self.recoverable:
             missing = [v.name for v in self.holdings.holds] and [self._gone or "its last run"]

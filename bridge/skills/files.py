@@ -72,11 +72,7 @@ class SkillFiles:
         self._store = store
 
     def states(self) -> dict[str, State]:
-        """Return the skills there are, by name, each with what tells whether it has changed.
-
-        Raises:
-            LibraryError: The folder cannot be read.
-        """
+        """Return the skills there are, by name, each with what tells whether it has changed."""
         found: dict[str, State] = {}
         try:
             with os.scandir(self.folder) as entries:
@@ -162,9 +158,6 @@ class SkillFiles:
         Args:
             provenance: What the run had read that does it. It stands in the store before anything
                 is changed.
-
-        Raises:
-            LibraryError: It cannot be done.
         """
         try:
             if is_known_to_flow_rules(provenance):
@@ -182,9 +175,6 @@ class SkillFiles:
         """Approve a skill as it was shown; return whether it still is so.
 
         If it is not, nothing is approved of.
-
-        Raises:
-            LibraryError: It cannot be read, or the approval not be written.
         """
         with self._changing(name, "approved of") as kept:
             text = self.text(name)

@@ -98,10 +98,6 @@ class SkillIndex:
 
         Args:
             provenance: What the run had read that saves it.
-
-        Raises:
-            InvalidRequestError: There is no room for it, or it is another already.
-            LibraryError: It cannot be written.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         save = partial(
@@ -121,9 +117,6 @@ class SkillIndex:
         """Approve a skill as it was shown; return whether it still is so.
 
         If it is not, nothing is approved of.
-
-        Raises:
-            LibraryError: It cannot be read, or the approval not be written.
         """
         return await anyio.to_thread.run_sync(self.files.approve, skill.name, skill.digest)
 
@@ -139,10 +132,6 @@ class SkillIndex:
 
         Args:
             provenance: What the run had read that does it.
-
-        Raises:
-            InvalidRequestError: It is another by now.
-            LibraryError: It cannot be removed, or no version be kept.
         """
         remove = partial(
             self.files.remove, skill.name, provenance, versions=False, only_if=skill.digest
@@ -153,9 +142,6 @@ class SkillIndex:
         """Add to a run's labels those of the runs that saved or removed skills.
 
         To be called before a program learns which skills there are, or what became of one.
-
-        Raises:
-            AuditError: It cannot be recorded.
         """
         read = await anyio.to_thread.run_sync(read_by_writers, self._store, SKILLS)
         await tracker.add_store("the saved skills", read)

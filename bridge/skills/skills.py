@@ -38,7 +38,6 @@ class SkillUse:
     Attributes:
         skills: Those it names, and those that these name.
         dynamic: Whether one of them picks servers in a way that does not show.
-        warnings: Name to the warning that its import gives.
     """
 
     skills: tuple[Skill, ...] = ()
@@ -178,9 +177,6 @@ class Skills:
         """Add to a run's labels those of skills that a search shows it.
 
         Also by one that finds none: that there is none is an answer.
-
-        Raises:
-            AuditError: It cannot be recorded.
         """
         await self.shelf.add_provenance(tracker)
         review = use.review or self.review(request, run)

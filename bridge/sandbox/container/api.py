@@ -234,11 +234,7 @@ class EngineApi:
 
 
 async def connect(endpoint: Endpoint, *, asked: EngineKind) -> EngineApi:
-    """Connect to an engine and find out which one it is.
-
-    Raises:
-        SandboxError: It does not answer, or refuses.
-    """
+    """Connect to an engine and find out which one it is."""
 
     def open_client() -> tuple[docker.APIClient, EngineKind]:
         headers = _ping(endpoint)

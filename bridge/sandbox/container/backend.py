@@ -128,11 +128,7 @@ class ContainerBackend(Backend):
             await self._connector.aclose()
 
     async def images(self) -> ImageEngine:
-        """Return the engine's images, over this backend's connection.
-
-        Raises:
-            SandboxError: There is no engine, or none that answers.
-        """
+        """Return the engine's images, over this backend's connection."""
         connection = await self._connector.connected()
         return ImageEngine(connection.api.client, connection.facts.kind)
 

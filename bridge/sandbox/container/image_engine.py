@@ -96,9 +96,6 @@ class ImageEngine:
 
         Args:
             changes: Dockerfile instructions for its settings.
-
-        Raises:
-            ImageBuildError: The engine refused.
         """
         doing = f"import {tarball.name}"
         said: list[str] = []

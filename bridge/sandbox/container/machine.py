@@ -49,9 +49,6 @@ def concerns_machine(platform: str, env: Mapping[str, str], info: CommandResult)
 
     On Linux podman runs containers itself unless it is a remote client, which shows when it cannot
     connect. A user who names a host or a connection in the environment has another engine.
-
-    Raises:
-        EngineNotFoundError: There is no podman.
     """
     if info.missing:
         remedy = "Install podman; see podman.io/docs/installation"

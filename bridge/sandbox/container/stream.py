@@ -256,11 +256,7 @@ class AttachedStream:
         return b""
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`; wait while the other side does not read.
-
-        Raises:
-            ChannelClosedError: The connection broke, or was closed here.
-        """
+        """Write all of `data`; wait while the other side does not read."""
         if self._feeding is not None:
             await self._feeding.send(data)
             return

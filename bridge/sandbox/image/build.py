@@ -129,9 +129,6 @@ def assemble(recipe: Path, guest: Path, output: Path, request: BuildRequest) -> 
     """Write an engine's build context: the recipe's files, and the guest's below `guest/`.
 
     The request's packages join those of its flavour.
-
-    Raises:
-        ImageBuildError: The Containerfile has no place for the guest.
     """
     shutil.copytree(recipe, output, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copytree(guest, output / "guest", dirs_exist_ok=True)
@@ -146,9 +143,6 @@ def with_guest(containerfile: str) -> str:
 
     On the command line that stage is replaced by `--build-context guest=DIR`, which needs BuildKit
     or buildah; the API that both engines share has no such parameter.
-
-    Raises:
-        ImageBuildError: There is no such stage.
     """
     filled, count = _GUEST_STAGE.subn(r"\g<0>\nCOPY guest/ /", containerfile)
     if count != 1:

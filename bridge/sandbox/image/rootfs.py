@@ -88,9 +88,6 @@ async def rootfs(
 
     Args:
         fresh: Make it again whatever is kept.
-
-    Raises:
-        ImageBuildError: It could not be made.
     """
     tarball = context.cache / f"{flavour}-{_key(context, flavour)}.tar"
     try:

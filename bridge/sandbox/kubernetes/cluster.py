@@ -208,11 +208,7 @@ class Cluster:
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
-        """Open a stream to a pod's first process.
-
-        Raises:
-            SandboxError: The pod, its node or the API server does not answer.
-        """
+        """Open a stream to a pod's first process."""
         stream = await self._attached(
             f"{self.server}{self.pods}/{pod}/attach?stdin=true&stdout=true&stderr=true"
         )

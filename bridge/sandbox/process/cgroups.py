@@ -65,7 +65,7 @@ class CgroupParent:
     Attributes:
         directory: The bridge's own cgroup, or an ancestor.
         controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
-        visited: Whether a thread of the bridge can go into its groups and come back.
+        threads_may_enter: Whether a thread of the bridge can go into its groups and come back.
     """
 
     directory: str
@@ -260,8 +260,8 @@ class SandboxCgroups:
     """The control groups of one sandbox.
 
     Attributes:
-        doors: Those of the groups that a thread can visit.
-        visitor: The one thread that does, if any. It outlives what it starts, whose end the kernel
+        entries: Those of the groups that a thread can enter.
+        launcher: The one thread that does, if any. It outlives what it starts, whose end the kernel
             ties to its own.
     """
 

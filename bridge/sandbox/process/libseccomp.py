@@ -98,11 +98,7 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
 
 @cache
 def refusal_filter(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
-    """Return a program that refuses calls by argument, to be installed with `filters`.
-
-    Raises:
-        SandboxError: There is no libseccomp, or it fails.
-    """
+    """Return a program that refuses calls by argument, to be installed with `filters`."""
     return _arguments(_load(name), rules)
 
 

@@ -391,11 +391,7 @@ def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
 
 @asynccontextmanager
 async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
-    """Start a sandbox; on leaving, everything in it has ended.
-
-    Raises:
-        SandboxError: On entering, when it cannot be started.
-    """
+    """Start a sandbox; on leaving, everything in it has ended."""
     with ExitStack() as opened:
         ends, pipes = _open_pipes(start, opened)
         options = start.options(ends.descriptors)
@@ -496,11 +492,7 @@ def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:
 
 
 def joined(options: Sequence[str]) -> bytes:
-    """Return bubblewrap's options in the format of `--args`.
-
-    Raises:
-        LaunchError: One contains the separator and would be read as two.
-    """
+    """Return bubblewrap's options in the format of `--args`."""
     if any("\0" in word for word in options):
         message = "An option of the sandbox, such as a variable of its environment, holds a NUL."
         raise LaunchError(message)
@@ -526,9 +518,6 @@ async def _in_force(
 
     Args:
         received: Bytes of it that were read already.
-
-    Raises:
-        SandboxError: It is not, and does not run.
     """
     os.set_blocking(status, False)
     while len(received) < 8 * 1024:
