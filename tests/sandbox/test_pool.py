@@ -50,8 +50,7 @@ class _Factory:
         try:
             await anyio.sleep(self.seconds)
             if self.fail:
-                message = "no"
-                raise LaunchError(message)
+                raise LaunchError("no")
         finally:
             self.opening -= 1
         thing = _Thing(number=len(self.opened), kind=kind)

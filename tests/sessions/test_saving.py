@@ -187,8 +187,7 @@ def test_a_channel_knows_that_a_frame_was_cut_short() -> None:
 class _Gone(_Stuck):
     async def send(self, data: bytes) -> None:
         """Fail."""
-        message = "gone"
-        raise ChannelClosedError(message)
+        raise ChannelClosedError("gone")
 
 
 class _Slow(Scripted):

@@ -86,8 +86,7 @@ def decide(
     if rows:
         names = ", ".join(map(_name, rows[:10]))
         message = f"podman has several machines and none is the default: {names}."
-        remedy = "Start the one to use: `podman machine start NAME`."
-        raise EngineDownError(message, remedy=remedy)
+        raise EngineDownError(message, remedy="Start the one to use: `podman machine start NAME`.")
     if platform not in _MACHINE_PLATFORMS:
         # Linux in remote mode: a local podman is one package away, a VM is not called for.
         raise _remote_engine_down(info)

@@ -52,8 +52,7 @@ class FakeImages(ImageEngine):
 
     async def pull(self, name: str, *, progress: Progress) -> None:
         if not self.reachable:
-            message = f"podman could not pull {name}."
-            raise ImagePullError(message)
+            raise ImagePullError(f"podman could not pull {name}.")
         self.pulled.append(name)
         self.images[name] = ImageFacts(id="pulled")
 

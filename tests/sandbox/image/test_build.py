@@ -97,16 +97,14 @@ class FakeEngine(ImageEngine):
         self.during()
         await anyio.lowlevel.checkpoint()
         if self.fail == step:
-            message = f"{step} failed"
-            raise ImageBuildError(message)
+            raise ImageBuildError(f"{step} failed")
         image = f"image-{len(self.by_id)}"
         self.add(name, image, labels if self.labels is None else self.labels)
         return image
 
     async def tag(self, name: str, new: str) -> None:
         if self.fail == "tag" and new == SLIM:
-            message = "tag failed"
-            raise ImageBuildError(message)
+            raise ImageBuildError("tag failed")
         self.by_name[new] = self.by_name.get(name, name)
 
     async def remove(self, name: str) -> None:

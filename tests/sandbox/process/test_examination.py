@@ -110,8 +110,7 @@ async def test_an_answer_that_is_none_gets_no_leave(
     os.write(told, said)
 
     def refuse(facts: Mapping[str, Any]) -> Isolation:
-        message = "no"
-        raise BrokenIsolationError(message)
+        raise BrokenIsolationError("no")
 
     with anyio.fail_after(PATIENCE_SECONDS):
         with pytest.raises(LaunchError):
