@@ -27,7 +27,6 @@ PODMAN = replace(
     ROOT,
     kind="podman",
     version="4.3.1",
-    oci_runtimes=(),
     cgroup_version="2",
     kernel="6.1.0-9-amd64",
     storage="overlay",

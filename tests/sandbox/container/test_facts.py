@@ -27,7 +27,6 @@ ROOT = EngineFacts(
     version="20.10.24+dfsg1",
     rootless=False,
     oci_runtime="runc",
-    oci_runtimes=("runc",),
     cgroup_version="1",
     cpus=2,
     limits_memory=True,
@@ -46,7 +45,7 @@ def test_docker() -> None:
 
 def test_podman_as_root() -> None:
     facts = podman_facts(recorded("podman-4.3-root-info.json"))
-    assert facts == replace(ROOT, kind="podman", version="4.3.1", oci_runtimes=())
+    assert facts == replace(ROOT, kind="podman", version="4.3.1")
 
 
 def test_rootless_podman_on_cgroup_v1() -> None:

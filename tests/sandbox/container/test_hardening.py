@@ -8,6 +8,7 @@ import pytest
 
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.hardening import (
     GVISOR_TASKS,
     Placement,
@@ -17,6 +18,7 @@ from bridge.sandbox.container.hardening import (
 )
 from bridge.sandbox.proc_entries import masked_by_engines
 from tests.sandbox.container.test_facts import ROOT
+from tests.sandbox.golden import is_golden
 
 DOCKER = replace(ROOT, version="20.10.24", mandatory_access="apparmor")
 PODMAN = replace(DOCKER, kind="podman", version="4.3.1", cgroup_version="2", mandatory_access="")
@@ -42,96 +44,12 @@ PLACEMENT = Placement(
     labels={"org.mcp-code-bridge.owner": "42"},
 )
 
-COMMON = {
-    "Image": "localhost/mcp-code-bridge-runtime:slim",
-    "Entrypoint": ["python3", "-I", "-S", "-c", "pass"],
-    "Cmd": [],
-    "Env": ["A=1=1", "B=2"],
-    "User": "65534:65534",
-    "WorkingDir": "/workspace",
-    "Hostname": "sandbox",
-    "Domainname": "",
-    "AttachStdin": True,
-    "AttachStdout": True,
-    "AttachStderr": True,
-    "OpenStdin": True,
-    "StdinOnce": True,
-    "Tty": False,
-    "NetworkDisabled": True,
-    "Healthcheck": {"Test": ["NONE"]},
-    "StopSignal": "SIGKILL",
-    "Volumes": {},
-    "Labels": {"org.mcp-code-bridge.owner": "42", "org.mcp-code-bridge.run": "run-1"},
-}
-COMMON_HOST = {
-    "NetworkMode": "none",
-    "ReadonlyRootfs": True,
-    "Privileged": False,
-    "CapAdd": [],
-    "CapDrop": ["ALL"],
-    "SecurityOpt": ["no-new-privileges"],
-    "IpcMode": "private",
-    "PidMode": "",
-    "UTSMode": "",
-    "UsernsMode": "",
-    "ShmSize": 16777216,
-    "Devices": [],
-    "GroupAdd": [],
-    "Ulimits": [
-        {"Name": "nofile", "Soft": 512, "Hard": 512},
-        {"Name": "nproc", "Soft": 4096, "Hard": 4096},
-        {"Name": "core", "Soft": 0, "Hard": 0},
-        {"Name": "sigpending", "Soft": 1024, "Hard": 1024},
-    ],
-    "LogConfig": {"Type": "none", "Config": {}},
-    "Init": False,
-    "AutoRemove": False,
-    "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
-}
-LIMITS = {
-    "Memory": 536870912,
-    "MemorySwap": 536870912,
-    "PidsLimit": 128,
-    "NanoCpus": 500000000,
-}
-PODMAN_SECURITY = ["no-new-privileges", f"mask={':'.join(masked_by_engines(local=False))}"]
-DOCKER_TMPFS = "rw,noexec,nosuid,nodev,mode=1777,nr_inodes=16384,uid=65534,gid=65534"
-PODMAN_MOUNTS = {
-    "Tmpfs": {
-        "/tmp": "rw,noexec,nosuid,nodev,mode=1777,U,size=67108864",
-        "/workspace": "rw,noexec,nosuid,nodev,mode=1777,U,size=134217728",
-        "/run": "ro,noexec,nosuid,nodev,size=4096,mode=0755",
-        "/var/tmp": "ro,noexec,nosuid,nodev,size=4096,mode=0755",
-    },
-    "Binds": ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"],
-}
 
-
-def test_on_docker() -> None:
-    placement = replace(PLACEMENT, oci_runtime="runsc")
-    assert container_config(SPEC, DOCKER, placement) == {
-        **COMMON,
-        "HostConfig": {
-            **COMMON_HOST,
-            **LIMITS,
-            "MemorySwappiness": 0,
-            "Tmpfs": {
-                "/tmp": f"{DOCKER_TMPFS},size=67108864",
-                "/workspace": f"{DOCKER_TMPFS},size=134217728",
-            },
-            "Binds": [],
-            "Runtime": "runsc",
-        },
-    }
-
-
-def test_on_podman() -> None:
-    """podman's extra mounts are taken away; it would ignore a runtime, so none is asked for."""
-    placement = replace(PLACEMENT, oci_runtime="runsc")
-    assert container_config(SPEC, PODMAN, placement) == {
-        **COMMON,
-        "HostConfig": {**COMMON_HOST, **LIMITS, **PODMAN_MOUNTS},
-    }
+@pytest.mark.parametrize("facts", [DOCKER, PODMAN, ROOTLESS], ids=["docker", "podman", "rootless"])
+def test_the_create_call_is_this(facts: EngineFacts, request: pytest.FixtureRequest) -> None:
+    """Limits that would be refused or ignored are not asked for; only docker takes a runtime."""
+    config = container_config(SPEC, facts, replace(PLACEMENT, oci_runtime="runsc"))
+    assert is_golden(request.node.callspec.id, config)
 
 
 def test_what_an_engine_is_told_beyond_its_defaults() -> None:
@@ -148,14 +66,6 @@ def test_what_an_engine_is_told_beyond_its_defaults() -> None:
     assert not {"MaskedPaths", "ReadonlyPaths"} & set(host)
     assert container_config(SPEC, DOCKER, PLACEMENT)["HostConfig"]["MaskedPaths"] == masks
     assert {"/proc/interrupts", "/proc/sys/fs", "/sys/firmware"} <= set(masks)
-
-
-def test_on_rootless_podman_without_controllers() -> None:
-    """Limits that would be refused or ignored are not asked for."""
-    assert container_config(SPEC, ROOTLESS, PLACEMENT) == {
-        **COMMON,
-        "HostConfig": {**COMMON_HOST, **PODMAN_MOUNTS, "SecurityOpt": PODMAN_SECURITY},
-    }
 
 
 @pytest.mark.parametrize(
