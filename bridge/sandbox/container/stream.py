@@ -14,7 +14,6 @@ stops at the kernel's bounds and not at the host's memory.
 from __future__ import annotations
 
 import errno
-import select
 import ssl
 import struct
 from collections.abc import Awaitable, Callable
@@ -161,7 +160,6 @@ class AttachedStream:
         self._closed = False
         self._rested = True
         self._reader = Reader(connection, self._take)
-        self._both: select.epoll | None = None
 
     @property
     def stderr(self) -> str:
@@ -179,7 +177,7 @@ class AttachedStream:
         Raises:
             ChannelClosedError: The connection broke, or was closed here.
         """
-        if self._feeding is None or self._ended or self._watches_both(self._feeding):
+        if self._feeding is None or self._ended:
             return await self._receive()
         received: bytes | ChannelClosedError = b""
         async with anyio.create_task_group() as tasks:
@@ -194,42 +192,15 @@ class AttachedStream:
             raise received
         return received
 
-    def _watches_both(self, feeding: AttachedStream) -> bool:
-        """Watch both connections behind one descriptor, where the system has such descriptors."""
-        if self._both is None and hasattr(select, "epoll") and not self._encrypted:
-            self._both = select.epoll()
-            for stream in (self, feeding):
-                if not stream._closed:
-                    self._both.register(stream._socket, select.EPOLLIN)
-            self._reader = Reader(self._both, self._take)
-        return self._both is not None
-
     @property
     def _encrypted(self) -> bool:
         return isinstance(self._socket, ssl.SSLSocket)
 
     def _take(self) -> bytes | None:
-        if self._both is not None and self._feeding is not None:
-            self._feeding.discard_now()
         try:
             return self._socket.recv(READ_BYTES)
         except BlockingIOError:
             return None
-
-    def discard_now(self) -> None:
-        """Discard the available data."""
-        for _ in range(16):  # by turns, when the engine is faster than we are
-            if self._closed:
-                return
-            try:
-                data = self._socket.recv(READ_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._ended = True
-                self.close()
 
     async def discard(self) -> None:
         """Discard all data until the connection ends."""
@@ -293,8 +264,6 @@ class AttachedStream:
             return
         self._closed = True
         self._reader.close()
-        if self._both is not None:
-            self._both.close()
         with suppress(OSError, ValueError):
             anyio.notify_closing(self._socket)
         with suppress(OSError, ValueError):
