@@ -263,7 +263,6 @@ class Content:
         return b"".join(pieces)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the content in pieces."""
         digest, start = hashlib.sha256(), 0
         while piece := self.read(start, _PIECE):
             digest.update(piece)
@@ -273,7 +272,6 @@ class Content:
             raise self._damaged()
 
     def whole(self) -> bytes:
-        """Return the whole content."""
         return b"".join(self.pieces())
 
     def lines(self, first: int, last: int | None) -> Span:

@@ -175,7 +175,6 @@ class _Slot(Generic[K, T]):
 
     @property
     def free(self) -> bool:
-        """Whether it may still be claimed."""
         return not self.claimed and not self.released.is_set()
 
     @property
@@ -241,7 +240,7 @@ class WarmPool(Generic[K, T]):
         wait_dead: Callable[[T], Awaitable[None]],
         cores: int | None = None,
     ) -> None:
-        """Make a pool.
+        """
 
         Args:
             opener: Opens one resource for a key; leaving the context destroys it.

@@ -44,7 +44,6 @@ class Admission:
         return len(self._admitted)
 
     async def admit(self, session: Session) -> None:
-        """Give a session a place."""
         if await self._placed(session):
             return
         if len(self._waiting) >= MAX_WAITING:

@@ -120,7 +120,6 @@ class Checkpoints:
         return ""
 
     async def forget(self, owner: str, session_id: str) -> None:
-        """Keep nothing of it."""
         try:
             await anyio.to_thread.run_sync(self.remove, owner, session_id)
         except OSError as error:

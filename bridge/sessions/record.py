@@ -134,7 +134,6 @@ class Record:
 
     @property
     def recoverable(self) -> bool:
-        """Whether what was saved of it is all there is to know."""
         return self.saved == self.runs and not self._gone
 
     def to_save(self, data: bytes, lost: tuple[Loss, ...]) -> Saved:

@@ -81,7 +81,6 @@ class Sessions:
         store: Store,
         resolve_packages: ResolvePackages | None = None,
     ) -> None:
-        """Make a table."""
         self._settings = settings
         self._reserve = reserve
         self._resolve_packages = resolve_packages
@@ -267,7 +266,6 @@ class Sessions:
                 session.claimed = False
 
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
-        """Return the session that a request is about."""
         key, owner = request.session, request.owner
         is_id = _ID.fullmatch(key) is not None
         if not is_id and not request.named_sessions:

@@ -185,7 +185,6 @@ class SkillIndex:
         return f"since it was saved (version {skill.version}): {'; '.join(found)}"
 
     def at_hand(self, name: str) -> Skill | None:
-        """Return a skill as `docs` speaks of it."""
         return self._read[name][1] if name in self._read else None
 
     async def indexed(self) -> tuple[Tool, ...]:
@@ -225,7 +224,6 @@ class SkillIndex:
 
 
 def unknown(name: str, names: Mapping[str, object]) -> str:
-    """Return what to say of a skill that there is not."""
     near = difflib.get_close_matches(name[:100], list(names), n=1)
     told = f"No skill is called {name!r:.80}."
     if near:

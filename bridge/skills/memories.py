@@ -72,7 +72,6 @@ class Memories:
         return read_by_writers(self._store, self._writers)
 
     def get(self, key: str) -> Memory | None:
-        """Return what is remembered under a key."""
         name = _name(key)
         with _told(), self._store.reading() as kept:
             return _read(kept, self._owner, name)

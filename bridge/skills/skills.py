@@ -89,7 +89,6 @@ class Skills:
     async def of_program(
         self, request: RunRequest, survey: Survey | Unread, run: RunCaller
     ) -> SkillUse:
-        """Return the skills that a program names."""
         if PACKAGE not in request.code or isinstance(survey, Unread):
             return NO_SKILLS
         tree = survey.tree

@@ -139,7 +139,6 @@ def text_digest(text: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Check that a name can be a skill's."""
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
         raise InvalidRequestError(
             f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "

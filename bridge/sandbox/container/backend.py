@@ -116,7 +116,6 @@ class ContainerBackend(Backend):
 
     @property
     def name(self) -> str:
-        """ "podman" or "docker"."""
         return self._connector.name
 
     async def aclose(self) -> None:

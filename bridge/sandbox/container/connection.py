@@ -67,7 +67,6 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether it is not known to be dead."""
         return self.service is None or self.service.running
 
     async def aclose(self) -> None:

@@ -115,7 +115,6 @@ class SocketService:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> Endpoint:
-        """Start it and wait until it listens."""
         # The kernel's limit is 108 on Linux and 104 on macOS.
         if len(os.fsencode(self.socket)) > 100:
             message = f"{self.socket} is too long a path for a socket."

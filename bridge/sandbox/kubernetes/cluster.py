@@ -152,7 +152,6 @@ class Cluster:
         return datetime.now(UTC) + self._ahead
 
     async def create(self, path: str, document: Document) -> Document:
-        """Create an object in the collection at `path`."""
         return _object(await self._ask("POST", path, json=document))
 
     async def get(self, path: str) -> Document | None:

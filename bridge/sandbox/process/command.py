@@ -256,7 +256,6 @@ def _covered(path: str, places: Iterable[str]) -> bool:
 
 
 def _executes(command: CommandSpec) -> dict[str, None]:
-    """Return all files that a command may execute."""
     return dict.fromkeys(path for tool in command.executables for path in tool.executes)
 
 

@@ -316,7 +316,6 @@ def _all_candidates() -> tuple[str, ...]:
 
 
 def describe(facts: Mapping[str, object], packages: str | None = None) -> Interpreter:
-    """Return an `Interpreter` from one's own description."""
     executable, stdlib = str(facts["executable"]), str(facts["stdlib"])
     directories = [stdlib, *(p for p in _strings(facts["path"]) if not p.startswith(stdlib + "/"))]
     binds = [_bind(executable)]

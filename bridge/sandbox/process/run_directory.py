@@ -44,7 +44,6 @@ class RunDirectory:
 
     @property
     def tmp(self) -> Path:
-        """For temporary files."""
         return self.path / "tmp"
 
 
