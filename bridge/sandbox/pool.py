@@ -230,6 +230,11 @@ class WarmPool(Generic[K, T]):
 
     Nothing is opened before the first claim: a bridge that is never used starts no sandbox. Waiting
     resources have the key of the last claim and serve only claims with that key.
+
+    Args:
+        opener: Opens one resource for a key; leaving the context destroys it.
+        wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
+        cores: The machine's CPU cores; None reads them.
     """
 
     def __init__(
@@ -240,13 +245,6 @@ class WarmPool(Generic[K, T]):
         wait_dead: Callable[[T], Awaitable[None]],
         cores: int | None = None,
     ) -> None:
-        """
-
-        Args:
-            opener: Opens one resource for a key; leaving the context destroys it.
-            wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
-            cores: The machine's CPU cores; None reads them.
-        """
         self._opener = opener
         self._most = most
         self._wait_dead = wait_dead
