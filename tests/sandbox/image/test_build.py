@@ -200,13 +200,6 @@ async def test_the_online_build_gets_the_recipe_and_the_guest_as_its_context(
     assert {"Containerfile", f"guest/{guest_digest()}/bridge/guest/__init__.py"} <= files
 
 
-async def test_the_script_gets_the_guests_tree_to_compile(tmp_path: Path) -> None:
-    script = FakeScript()
-    await build(FakeEngine(), BuildRequest(offline=True), context(tmp_path, script), progress=quiet)
-    assert script.calls[0][0] == "sh"
-    assert f"{guest_digest()}/bridge/guest/protocol/wire.py" in script.guests[0]
-
-
 @pytest.mark.parametrize("step", ["import", "tag", "build"])
 async def test_a_build_that_fails_leaves_the_image_that_worked(tmp_path: Path, step: str) -> None:
     engine, request = FakeEngine(fail=step), BuildRequest(offline=step != "build")
@@ -253,13 +246,6 @@ async def test_a_cancelled_build_leaves_the_image_that_worked(
         )
     assert scope.cancelled_caught
     assert engine.by_name == {SLIM: "old"}
-
-
-async def test_the_image_that_lost_its_name_is_removed(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    engine.add(SLIM, "old", {})
-    await build(engine, BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet)
-    assert "old" not in engine.by_id
 
 
 async def test_the_replaced_image_stays_if_the_user_gave_it_another_name(tmp_path: Path) -> None:
@@ -439,9 +425,3 @@ def test_the_shipped_containerfile_has_a_place_for_the_guest() -> None:
 def test_a_containerfile_without_a_place_for_the_guest_is_refused() -> None:
     with pytest.raises(ImageBuildError, match="no stage for the guest"):
         with_guest("FROM x AS slim\n")
-
-
-def test_the_recipe_is_found_next_to_the_package() -> None:
-    recipe = recipe_dir()
-    assert (recipe / "build-rootfs.sh").is_file()
-    assert image_rootfs.recipe_version(recipe)

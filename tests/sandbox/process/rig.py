@@ -14,9 +14,6 @@ import anyio
 
 from bridge.model import Limits
 from bridge.sandbox.backend import Backend, ExitReport, LaunchSpec, Sandbox
-from tests.contract.programs import FOREVER as FOREVER
-from tests.contract.programs import READY_THEN
-from tests.contract.programs import read_all as read_all
 
 LOOKS = 6000
 LOOK_SECONDS = 0.01
@@ -25,7 +22,8 @@ LOOK_SECONDS = 0.01
 PATIENCE = 120.0
 """For one test, on a machine that does other things too."""
 
-READY = READY_THEN
+READY = "import os, sys, time\nos.write(1, b'ready\\n')\n"
+FOREVER = READY + "while True: time.sleep(3600)\n"
 
 DAEMON = (
     "import os, subprocess, sys\n"
@@ -72,6 +70,14 @@ async def run(
             return Ran(out=out.decode(), err=sandbox.diagnostics(), report=report)
 
 
+async def read_all(sandbox: Sandbox) -> bytes:
+    """Return all that a sandbox still says."""
+    parts = []
+    while data := await sandbox.receive():
+        parts.append(data)
+    return b"".join(parts)
+
+
 async def wait_ready(sandbox: Sandbox) -> None:
     """Wait for the word of `READY`."""
     heard = b""
@@ -84,8 +90,18 @@ async def wait_ready(sandbox: Sandbox) -> None:
 def outside(program: str) -> Ran:
     """Run the same program outside, with all capabilities over namespaces of its own."""
     done = subprocess.run(
-        [*["unshare", "--user", "--map-root-user", "--mount", "--uts"], sys.executable]
-        + ["-I", "-S", "-c", program],
+        [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "--uts",
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            program,
+        ],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
