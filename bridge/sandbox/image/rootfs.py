@@ -6,13 +6,10 @@ image; `image_build` turns the tarball into one.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import platform
 import re
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,10 +30,6 @@ SCRIPT = "build-rootfs.sh"
 
 CACHE_SECONDS = 14 * 24 * 3600.0
 """Age at which a cached tarball is made anew: its packages miss two weeks of security fixes."""
-
-SPACE_BYTES: dict[Flavour, int] = {"slim": 400 * 1024**2, "data": 2 * 1024**3}
-"""Free space asked for beforehand, where the tarball goes and where it is assembled: the tarball
-(65 MB, some 450 MB), the tree it is made from and the packages themselves, with room to spare."""
 
 DETAIL_CHARS = 1500  # Most of the script's own words that an error repeats.
 
@@ -90,24 +83,32 @@ async def rootfs(
         fresh: Make it again whatever is kept.
     """
     tarball = context.cache / f"{flavour}-{_key(context, flavour)}.tar"
-    try:
-        age = context.clock() - tarball.stat().st_mtime
-    except OSError:
-        age = CACHE_SECONDS
-    if not fresh and age < CACHE_SECONDS:
+    if not fresh and _age(context, tarball) < CACHE_SECONDS:
         progress(f"Using the root filesystem made before: {tarball}")
         return tarball
     progress(f"Building the {flavour} root filesystem from Debian packages")
-    _check_space(flavour, context.cache)
-    for path in context.cache.glob(f"{flavour}-*"):
-        if path != tarball:
-            path.unlink(missing_ok=True)
+    try:
+        context.cache.mkdir(parents=True, exist_ok=True)
+        for path in context.cache.glob(f"{flavour}-*"):
+            # An unfinished one may be another bridge's.
+            if path != tarball and (path.suffix == ".tar" or _age(context, path) > 6 * 3600.0):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        message = f"There is nowhere to build: {error}."
+        raise ImageBuildError(message, remedy="Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
     added = [word for name in context.packages for word in ("--package", debian_names(name))]
     unfinished = tarball.with_name(f"{tarball.stem}.{secrets.token_hex(4)}.partial")
     with guest_tree() as guest:
         options = [*added, "--guest-bundle", str(guest), flavour, str(unfinished)]
         await _make(context, options, unfinished, tarball, progress)
     return tarball
+
+
+def _age(context: RootfsContext, path: Path) -> float:
+    try:
+        return context.clock() - path.stat().st_mtime
+    except OSError:
+        return float("inf")
 
 
 def _key(context: RootfsContext, flavour: Flavour) -> str:
@@ -221,27 +222,6 @@ def _remedy(told: str, result: CommandResult) -> str:
             "range in /etc/subuid and /etc/subgid, or build as root."
         )
     return "Run it with MCP_BRIDGE_LOG_LEVEL=DEBUG, or build online: `mcp-code-bridge image build`."
-
-
-def _check_space(flavour: Flavour, cache: Path) -> None:
-    """Reject a build for which the disk space is insufficient."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        if not os.access(cache, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "not writable", str(cache))
-        places = {
-            path: shutil.disk_usage(path).free for path in (cache, Path(tempfile.gettempdir()))
-        }
-    except OSError as error:
-        message = f"There is nowhere to build: {error}."
-        raise ImageBuildError(message, remedy="Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
-    for path, free in places.items():
-        if free < SPACE_BYTES[flavour]:
-            need, have = SPACE_BYTES[flavour] // 1024**2, free // 1024**2
-            raise ImageBuildError(
-                f"The {flavour} image needs {need} MB free in {path}; there are {have} MB.",
-                remedy="Free some, or point TMPDIR and MCP_BRIDGE_STATE_DIR to another disk.",
-            )
 
 
 def _system() -> str:

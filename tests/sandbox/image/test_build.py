@@ -342,19 +342,6 @@ def test_a_long_log_is_cut_to_its_end() -> None:
     assert len(error.message) < 2000
 
 
-async def test_a_disk_with_too_little_room_is_told_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(image_rootfs.SPACE_BYTES, "slim", 2**60)
-    script = FakeScript()
-    with pytest.raises(ImageBuildError, match="MB free") as caught:
-        await build(
-            FakeEngine(), BuildRequest(offline=True), context(tmp_path, script), progress=quiet
-        )
-    assert "MCP_BRIDGE_STATE_DIR" in caught.value.remedy
-    assert script.calls == []
-
-
 async def test_an_unusable_state_directory_is_told_with_its_remedy(tmp_path: Path) -> None:
     _write(tmp_path / "state", b"in the way")
     with pytest.raises(ImageBuildError, match="nowhere to build") as caught:
