@@ -242,25 +242,12 @@ class CgroupParents:
         return frozenset().union(*(place.controllers for place in self.parents))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CgroupEntry:
-    """A cgroup that a thread can enter by itself, and the one it returns to.
-
-    Attributes:
-        inside: The sandbox's cgroup.
-        home: The bridge's own cgroup in the same hierarchy.
-    """
-
-    inside: Path
-    home: Path
-
-
 @dataclass(kw_only=True)
 class SandboxCgroups:
     """The control groups of one sandbox.
 
     Attributes:
-        entries: Those of the groups that a thread can enter.
+        entries: The groups that a thread can enter by itself, each with the one it returns to.
         launcher: The one thread that does, if any. It outlives what it starts, whose end the kernel
             ties to its own.
     """
@@ -268,16 +255,14 @@ class SandboxCgroups:
     name: str
     directories: tuple[Path, ...]
     counter: Path | None = field(default=None)
-    entries: tuple[CgroupEntry, ...] = ()
+    entries: tuple[tuple[Path, Path], ...] = ()
     launcher: Executor | None = field(default=None, repr=False)
 
     @property
     def unentered(self) -> tuple[Path, ...]:
         """The cgroups that a process started by `spawn` has yet to be moved to."""
-        threads_may_enter = (
-            {door.inside for door in self.entries} if self.launcher is not None else set()
-        )
-        return tuple(path for path in self.directories if path not in threads_may_enter)
+        entered = [inside for inside, _ in self.entries] if self.launcher is not None else []
+        return tuple(path for path in self.directories if path not in entered)
 
     def spawn(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         """Start a process, inside those of the cgroups that a thread can enter.
@@ -292,36 +277,28 @@ class SandboxCgroups:
     def _spawn_inside(
         self, start: Callable[[], subprocess.Popen[bytes]]
     ) -> subprocess.Popen[bytes]:
-        entered: list[CgroupEntry] = []
+        process: subprocess.Popen[bytes] | None = None
         try:
-            self._move_thread_in(entered)
+            self._move_thread([inside for inside, _ in self.entries], "enter")
             process = start()
-        except BaseException:
-            self._move_thread_out(entered, None)
-            raise
-        self._move_thread_out(entered, process)
-        return process
-
-    def _move_thread_in(self, entered: list[CgroupEntry]) -> None:
-        for door in self.entries:
-            entered.append(door)
+            return process
+        finally:
             try:
-                _write(door.inside / "tasks", _MYSELF)
-            except OSError as error:
-                message = f"Cannot enter the control group {door.inside}: {error}."
-                raise CgroupError(message) from error
+                self._move_thread([home for _, home in self.entries], "leave")
+            except CgroupError:
+                if process is not None:
+                    process.kill()
+                    process.wait()
+                raise
 
-    def _move_thread_out(
-        self, entered: list[CgroupEntry], process: subprocess.Popen[bytes] | None
-    ) -> None:
-        try:
-            for door in entered:
-                _write(door.home / "tasks", _MYSELF)
-        except OSError as error:
-            if process is not None:
-                process.kill()
-                process.wait()
-            raise CgroupError(f"Cannot leave a control group: {error}.") from error
+    @staticmethod
+    def _move_thread(directories: Sequence[Path], doing: str) -> None:
+        for directory in directories:
+            try:
+                _write(directory / "tasks", _MYSELF)
+            except OSError as error:
+                message = f"Cannot {doing} a control group, by {directory}: {error}."
+                raise CgroupError(message) from error
 
     def enter(self, pid: int) -> None:
         """Move a process to the `unentered`; what it starts from now on is in as well."""
@@ -368,7 +345,7 @@ def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> S
     """
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
-    entries: list[CgroupEntry] = []
+    entries: list[tuple[Path, Path]] = []
     counter: Path | None = None
     try:
         for place in cgroup_parents.parents:
@@ -378,7 +355,7 @@ def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> S
             directory.mkdir()
             made.append(directory)
             if place.threads_may_enter:
-                entries.append(CgroupEntry(inside=directory, home=Path(place.directory)))
+                entries.append((directory, Path(place.directory)))
             for controller in sorted(place.controllers):
                 _limit(directory, limits, controller, unified=place.unified)
                 if controller == "memory":
