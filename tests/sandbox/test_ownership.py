@@ -7,18 +7,15 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from bridge.sandbox.ownership import Owner, current_owner, is_dead, process_start
+from bridge.sandbox.ownership import IDENTITY_LABEL, Owner, current_owner, is_dead, process_start
 
 ME = current_owner()
 
 
-def test_labels_bring_an_owner_back() -> None:
-    assert Owner.from_labels({**ME.labels(), "other": "x"}) == ME
-
-
-def test_labels_of_others_are_no_owner() -> None:
-    assert Owner.from_labels({}) is None
-    assert Owner.from_labels({**ME.labels(), "org.mcp-code-bridge.owner": "x"}) is None
+def test_a_word_brings_an_owner_back() -> None:
+    assert Owner.parse(ME.labels()[IDENTITY_LABEL]) == ME
+    for text in ("", "x", "1_2", f"{ME}_", "x_1_2_3_4"):
+        assert Owner.parse(text) is None
 
 
 def test_labels_name_no_host() -> None:
@@ -45,7 +42,7 @@ def test_another_boot_of_this_host_is_over() -> None:
 
 def test_what_cannot_be_judged_from_here_lives() -> None:
     assert not is_dead(replace(ME, host="other", boot="other", start="1"), judge=ME)
-    assert not is_dead(replace(ME, namespace="pid:[1]", start="1"), judge=ME)
+    assert not is_dead(replace(ME, namespace="1", start="1"), judge=ME)
 
 
 def test_another_users_process_is_not_dead() -> None:

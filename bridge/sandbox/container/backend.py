@@ -56,7 +56,7 @@ from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retri
 from bridge.sandbox.container.service import SshForward, reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.ownership import OWNER_LABEL, Owner, current_owner, is_dead
+from bridge.sandbox.ownership import IDENTITY_LABEL, OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.sandbox.probe import failed_probe, probe_spec, run_probe
 from bridge.settings import Settings, runtime_dir
 
@@ -173,7 +173,7 @@ class ContainerBackend(Backend):
         judge = await self._ownership()
         reaped = 0
         for container, labels in await connection.api.labelled(self.ended or OWNER_LABEL):
-            owner = Owner.from_labels(labels)
+            owner = Owner.parse(labels.get(IDENTITY_LABEL, ""))
             if owner is None or (owner == judge and not self.ended):
                 continue
             dead = partial(is_dead, owner, judge=judge)

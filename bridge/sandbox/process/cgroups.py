@@ -24,7 +24,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -52,10 +51,6 @@ MONITORS = 1
 """Processes in a cgroup that are not the program's: bubblewrap itself, which waits for the end."""
 
 SCOPE_SECONDS = 10.0  # For systemd to run a trial scope.
-
-_NAMESPACE = re.compile(r"^pid:\[(\d+)\]$")
-_SEPARATOR = "_"
-_PARTS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,29 +123,13 @@ def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> 
 
 
 def group_name(owner: Owner, nonce: str) -> str:
-    """Return a cgroup's name, which holds its owner."""
-    namespace = _NAMESPACE.match(owner.namespace)
-    parts = (
-        PREFIX,
-        str(owner.pid),
-        owner.start,
-        namespace[1] if namespace else "",
-        owner.boot,
-        owner.host,
-        nonce,
-    )
-    return _SEPARATOR.join(parts)
+    return f"{PREFIX}_{owner}_{nonce}"
 
 
 def group_owner(name: str) -> Owner | None:
-    """Parse the owner from a cgroup's name; None if a bridge did not make it."""
-    parts = name.split(_SEPARATOR)
-    if len(parts) != _PARTS or parts[0] != PREFIX or not parts[1].isdecimal():
-        return None
-    namespace = f"pid:[{parts[3]}]" if parts[3] else ""
-    return Owner(
-        pid=int(parts[1]), start=parts[2], namespace=namespace, boot=parts[4], host=parts[5]
-    )
+    """Return the owner in a cgroup's name; None if a bridge did not make it."""
+    prefix, _, rest = name.partition("_")
+    return Owner.parse(rest.rpartition("_")[0]) if prefix == PREFIX else None
 
 
 def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[str, str, bool]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -197,9 +196,9 @@ async def test_only_dead_bridges_services_are_reaped(tmp_path: Path, word: str) 
     owners = {"podman-live": current_owner(), "podman-dead": replace(current_owner(), start="1")}
     for name, owner in owners.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "owner.json").write_text(json.dumps(asdict(owner)))
+        (tmp_path / name / "owner").write_text(str(owner))
     (tmp_path / "podman-odd").mkdir()
-    (tmp_path / "podman-odd" / "owner.json").write_text("[]")
+    (tmp_path / "podman-odd" / "owner").write_text("[]")
     served = word.format(tmp_path / "podman-dead" / "engine.sock")
     left = start([sys.executable, "-c", "import signal; signal.pause()", served])
     assert left.stdout is not None

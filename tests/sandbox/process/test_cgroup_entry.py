@@ -16,7 +16,7 @@ from bridge.model import Limits
 from bridge.sandbox.ownership import Owner
 from bridge.sandbox.process.cgroups import CgroupParent, CgroupParents, SandboxCgroups, make_group
 
-OWNER = Owner(pid=42, start="1", namespace="pid:[1]", boot="0f-1e", host="0123456789abcdef")
+OWNER = Owner(pid=42, start="1", namespace="1", boot="0f-1e", host="0123456789abcdef")
 
 
 @pytest.fixture

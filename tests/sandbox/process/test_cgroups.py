@@ -25,9 +25,7 @@ from bridge.sandbox.process.cgroups import (
     settings,
 )
 
-OWNER = Owner(
-    pid=42, start="12345", namespace="pid:[4026531836]", boot="0f-1e", host="0123456789abcdef"
-)
+OWNER = Owner(pid=42, start="12345", namespace="4026531836", boot="0f-1e", host="0123456789abcdef")
 
 HYBRID_OWN = "9:name=systemd:/\n8:pids:/\n4:memory:/some/where\n1:cpu,cpuacct:/\n0::/\n"
 HYBRID_MOUNTS = """\
