@@ -71,7 +71,7 @@ def test_the_default_machine_is_used_though_its_marked_connection_is_for_root() 
     assert decide("darwin", info, connections, machines) == Plan("start", MACHINE)
 
 
-@pytest.mark.parametrize("info", ["linux_info_local", "start_no_gvproxy", "linux_list_as_root"])
+@pytest.mark.parametrize("info", ["linux_info_local", "start_vfkit_exit"])
 def test_linux_with_its_own_engine_never_touches_a_machine(info: str) -> None:
     """Whether the local podman works or is broken, a machine would not be the cure."""
     plan = planned(info, "linux_list_stopped", "linux_connections_machine", platform="linux")
@@ -153,15 +153,8 @@ def test_only_machines_of_a_list_count(text: str, error: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said", "remedy"),
     [
-        ("start_no_gvproxy", "host networking", "yourself"),
-        ("start_wsl_no_virtualisation", "bootstrap script failed", "yourself"),
         ("start_vfkit_exit", "vfkit exited unexpectedly", "yourself"),
-        ("start_other_running_4", "only one VM", "podman machine stop NAME"),
-        ("start_other_running_5_1", "already running", "podman machine stop NAME"),
         ("start_other_running_5_6", "only one VM", "podman machine stop NAME"),
-        ("start_leftover_process", "process ID 84143", "yourself"),
-        ("start_unknown_machine", "VM does not exist", "yourself"),
-        ("linux_list_as_root", "as root", "yourself"),
         ("stop_failed", "failed waiting for vm to stop", "yourself"),
     ],
 )
