@@ -3,8 +3,8 @@
     python -m tests.noise CMD [ARG...]
 
 Runs CMD, and meanwhile has containers with the labels of a bridge that lives and of one that has
-ended, images under the temporary names of `image build`, processes that look like a bridge's, its
-control groups and its temporary files. Whatever test fails then looks at what is not its own.
+ended, images under names of the runtime image's repository, processes that look like a bridge's,
+its control groups and its temporary files. Whatever test fails then looks at what is not its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import docker
 
-from bridge.sandbox.container.image import local_name, partial_name
+from bridge.sandbox.container.image import REPOSITORY, local_name
 from bridge.sandbox.ownership import RUN_LABEL, Owner, current_owner
 
 IMAGE = local_name("slim")
@@ -52,7 +52,7 @@ def _labels(owner: Owner) -> dict[str, str]:
 @contextmanager
 def _docker(owners: Sequence[Owner]) -> Iterator[None]:
     client = docker.from_env()
-    name = partial_name("slim", now=time.time())
+    name = f"{REPOSITORY}:noise-{secrets.token_hex(4)}"
     made = [client.api.create_container(IMAGE, "python3", labels=_labels(each)) for each in owners]
     client.images.get(IMAGE).tag(name)
     try:
@@ -77,7 +77,7 @@ def _podman(podman: Sequence[str]) -> Callable[[Sequence[Owner]], AbstractContex
 
     @contextmanager
     def noise(owners: Sequence[Owner]) -> Iterator[None]:
-        name = partial_name("slim", now=time.time())
+        name = f"{REPOSITORY}:noise-{secrets.token_hex(4)}"
         made = []
         for owner in owners:
             labels = [f"--label={key}={value}" for key, value in _labels(owner).items()]

@@ -92,7 +92,6 @@ def mime_type(name: str, head: bytes, claimed: str = "") -> str:
 
     Args:
         head: The content's beginning; `HEAD` bytes are enough.
-        claimed: The type that its maker claims.
     """
     head = head[:HEAD]
     named = type_by_name(name)

@@ -173,7 +173,6 @@ def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, i
 
     Args:
         data: What is there from `start` on; `wanted` bytes and `SPARE` more, if there are.
-        size: Of the whole.
     """
     begin, end = 0, min(wanted, len(data))
     while start > 0 and begin < min(len(data), _CHARACTER - 1) and _inside(data, begin):
@@ -236,7 +235,6 @@ class Content:
 
     Args:
         blob: Closed on leaving.
-        root: Of the store, for messages.
     """
 
     def __init__(self, artifact: Artifact, blob: OpenBlob, root: Path | str) -> None:
@@ -265,11 +263,6 @@ class Content:
         return b"".join(pieces)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the content in pieces.
-
-        Raises:
-            ArtifactStoreError: It cannot be read, or, at the end, its digest is wrong.
-        """
         digest, start = hashlib.sha256(), 0
         while piece := self.read(start, _PIECE):
             digest.update(piece)
@@ -279,11 +272,6 @@ class Content:
             raise self._damaged()
 
     def whole(self) -> bytes:
-        """Return the whole content.
-
-        Raises:
-            ArtifactStoreError: It cannot be read, or its digest is wrong.
-        """
         return b"".join(self.pieces())
 
     def lines(self, first: int, last: int | None) -> Span:
@@ -328,11 +316,7 @@ class Reading:
         return self.start == 0 and self.end == self.size
 
     def told(self, uri: str) -> str:
-        """Return a sentence on which part this is, and how to read on.
-
-        Args:
-            uri: Of the artifact.
-        """
+        """Return a sentence on which part this is, and how to read on."""
         if self.lines:
             what = f"lines {self.first:,}-{self.last:,} of {self.lines:,}"
             if self.last < self.first:

@@ -39,8 +39,7 @@ ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
 MAX_ENTRIES = 50_000  # Artifacts of all owners; reading so many takes a fraction of a second.
-TIDY_SECONDS = 6 * 3600.0  # Between cleanups in a bridge that stores nothing.
-SWEEP_SECONDS = 3600.0  # Time after which all entries are checked too, when an artifact is stored.
+TIDY_SECONDS = 3600.0  # Between cleanups.
 
 _DAY = 24 * 3600.0
 
@@ -60,9 +59,7 @@ class ArtifactStore:
     with the most are removed.
 
     Args:
-        total_bytes: Limit of all artifacts.
         run_bytes: Limit of one run's artifacts.
-        days: Days until an artifact expires.
         now: Returns seconds since the epoch.
     """
 
@@ -83,8 +80,6 @@ class ArtifactStore:
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
         self._now = now
         self._last = 0
-        self._swept = now()
-        self._kept = 0
         # By owner: the size that was refused, the totals there were, and when.
         self._refused: dict[str, tuple[int, tuple[int, int], float]] = {}
         self._changing = threading.Lock()
@@ -109,8 +104,6 @@ class ArtifactStore:
             quota = self._quotas.setdefault((owner, run_id), Quota(self._run_bytes))
         return RunArtifacts(self, quota, owner, run_id, origin)
 
-    # --- reading ----------------------------------------------------------------------------------
-
     def listed(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
         """Return an owner's artifacts, newest first; for None, those of all owners."""
         with translated("listed", self.root), self._store.reading() as kept:
@@ -126,9 +119,6 @@ class ArtifactStore:
 
         Args:
             after: The cursor returned with the previous page.
-
-        Raises:
-            ArtifactStoreError: It cannot be read.
         """
         with translated("listed", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, after=after, most=size + 1)
@@ -138,21 +128,11 @@ class ArtifactStore:
         return tuple(self._artifact(row) for row in found[:size]), more
 
     def find(self, owner: str | None, uri: str) -> Artifact:
-        """Return the artifact with a URI, or whose id or digest begins with the text.
-
-        Raises:
-            UnknownArtifactError: There is no such, or not for this owner, or not any more.
-            ArtifactStoreError: It cannot be read.
-        """
+        """Return the artifact with a URI, or whose id or digest begins with the text."""
         return self._artifact(self._find(owner, uri))
 
     def read(self, owner: str | None, uri: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return an artifact's content, checked against its digest, or a part, unchecked.
-
-        Raises:
-            UnknownArtifactError: There is no such, or not for this owner, or not any more.
-            ArtifactStoreError: It cannot be read, or is not what was kept.
-        """
+        """Return an artifact's content, checked against its digest, or a part, unchecked."""
         with self.opened(owner, uri) as content:
             if start == 0 and (size is None or size >= content.artifact.size):
                 return content.whole()
@@ -240,8 +220,6 @@ class ArtifactStore:
             provenance=provenance,
         )
 
-    # --- removing ---------------------------------------------------------------------------------
-
     def remove(self, owner: str | None, uri: str) -> Artifact:
         """Remove an artifact, and its content if no other artifact has the same.
 
@@ -310,8 +288,6 @@ class ArtifactStore:
             return self._store.shared
         return not 0 <= time() - tidied < TIDY_SECONDS
 
-    # --- writing ----------------------------------------------------------------------------------
-
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
         """Store a finished file as an artifact; its descriptor stays open.
 
@@ -328,7 +304,6 @@ class ArtifactStore:
                 goes = self._make_room(kept, coming)
                 _delete(kept, [one.id for one in goes])
                 artifact = self._insert(kept, coming.owner, label)
-            self._kept += 1
             # Contents that cannot be removed now are removed by the next `tidy`.
             with suppress(OSError):
                 self._store.drop(one.digest for one in goes)
@@ -354,25 +329,18 @@ class ArtifactStore:
         """Return the artifacts to remove so that an incoming one fits."""
         size, count, alike = _totals(kept, coming.digest)
         totals, new = (size, count), not alike
-        idle = self._now() - self._swept
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
         # Also a slightly smaller one: otherwise each byte less would check the whole store again.
         # Checking a full store takes a second, and a program can try again at once.
         lately = then == totals and 0 <= self._now() - moment < 10.0
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
-        if (
-            self._kept >= 500  # All entries are checked again, not only their totals.
-            or not 0 <= idle < SWEEP_SECONDS
-            or (new and size + coming.size > self._total_bytes)
-            or count >= MAX_ENTRIES
-        ):
+        if (new and size + coming.size > self._total_bytes) or count >= MAX_ENTRIES:
             return self._sweep(kept, coming)
         return []
 
     def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
         """Check all artifacts; return those to remove."""
-        self._swept, self._kept = self._now(), 0
         bounds = RetentionLimits(
             total_bytes=self._total_bytes,
             oldest=self._oldest(),

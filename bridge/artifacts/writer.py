@@ -40,11 +40,7 @@ class Quota:
         self._changing = threading.Lock()
 
     def begin(self) -> None:
-        """Count one more artifact.
-
-        Raises:
-            ArtifactQuotaError: The run has `MAX_RUN_ENTRIES` already.
-        """
+        """Count one more artifact."""
         with self._changing:
             if self._count >= MAX_RUN_ENTRIES:
                 message = (
@@ -54,11 +50,7 @@ class Quota:
             self._count += 1
 
     def take(self, size: int) -> None:
-        """Count more bytes.
-
-        Raises:
-            ArtifactQuotaError: They would exceed the quota.
-        """
+        """Count more bytes."""
         with self._changing:
             if self._used + size > self._total:
                 message = f"A run may leave {self._total:,} bytes, and this one would leave more."

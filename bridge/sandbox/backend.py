@@ -47,11 +47,7 @@ HOME = "/home/sandbox"
 
 @dataclass(frozen=True, kw_only=True)
 class HostFile:
-    """A file that a command gets as a copy, or read-only where copies cannot be made.
-
-    Attributes:
-        data: Its content, for the copy.
-    """
+    """A file that a command gets as a copy, or read-only where copies cannot be made."""
 
     source: str
     inside: str
@@ -63,7 +59,6 @@ class Executable:
     """A host program that may be executed, and the least it needs to start.
 
     Attributes:
-        name: Its name, without directories.
         file: Its path, links resolved.
         executes: The files that the kernel executes for it: itself, its interpreter, their loader.
         needs: Directories and files that those read.
@@ -90,7 +85,6 @@ class CommandSpec:
         on_error: Called with what is written to stderr, during `receive`.
         file: The executable on the host, links resolved; empty in a container, where the first
             word of the command is looked up in the image.
-        files: Further files inside.
         writable: Directories inside that are in memory, empty at the start.
         executables: All that may be executed; empty in a container.
         network: Whether it has the host's network, or the engine's default one.
@@ -117,7 +111,6 @@ class LaunchSpec:
         run_id: Unique; becomes part of the sandbox's name.
         argv: The command, its first word looked up inside the sandbox ("python3").
         env: The whole environment of the process; nothing is inherited.
-        limits: What the process may use.
         binds: Host directories to mount; chosen by the configuration only, never by a program or
             a client.
         command: Set for one of the user's commands; None for a program.
@@ -137,7 +130,6 @@ class ExitReport:
 
     Attributes:
         exit_code: None when killed by a signal or unknown.
-        signal: The signal that ended it, if one did.
         oom_killed: Whether the kernel killed anything in the sandbox for memory; None if unknown.
         detail: The engine's own message, for errors.
     """
@@ -167,8 +159,6 @@ class Probe:
         ok: It started a process, exchanged data with it and removed it.
         summary: One line for a person ("podman 4.3.1, rootless, runc").
         error_code: Code of the `BridgeError` that stopped it; empty when ok.
-        remedy: What to do when not ok.
-        isolation: What is in force, when ok.
         details: Further facts for `doctor`, name to text.
         contents: The Python and the packages of programs, when ok.
     """

@@ -35,9 +35,6 @@ _LENGTH_BYTES = 8
 _MARSHAL_VERSION = 2
 """The bundle's marshal version, which every Python 3 reads: it holds only str, bytes and dict."""
 
-MAX_BUNDLE_BYTES = 8 * 1024 * 1024
-"""Longest bundle accepted; the guest's sources are a fiftieth of it."""
-
 INTERPRETER = ("python3", "-I", "-S", "-c")
 """Isolated and without `site`: no code of the image's environment or packages runs first."""
 
@@ -46,8 +43,7 @@ LOADER = f'''\
 import gc, io, marshal, sys
 gc.disable()
 stdin = io.BufferedReader(io.FileIO(0, closefd=False), 1)
-size = int.from_bytes(stdin.read(8), "big")
-bundle = marshal.loads(stdin.read(size if size <= {MAX_BUNDLE_BYTES} else 0))
+bundle = marshal.loads(stdin.read(int.from_bytes(stdin.read(8), "big")))
 magic = int.from_bytes(sys.modules["_frozen_importlib_external"].MAGIC_NUMBER, "little")
 code = bundle["code"].get("%s-%x" % (sys.implementation.cache_tag, magic), {{}})
 exec(marshal.loads(code["{_PACKAGE}.bootstrap"]) if code else bundle["bootstrap"])

@@ -46,7 +46,6 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
     """Return whether a guest sees another kernel than the host's; None if that is unknown.
 
     Args:
-        facts: What the guest reported.
         host: The engine's host kernel.
     """
     for key, theirs in (
@@ -216,7 +215,6 @@ def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
     """Return `isolation` as it was seen: without the layers that `facts` contradict.
 
     Args:
-        isolation: What the backend requested.
         facts: What the guest read of its isolation, and how its attempts were refused.
     """
     held, seen, missing = [], [], list(isolation.weaker)

@@ -16,7 +16,6 @@ import logging
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,25 +25,21 @@ from bridge.sandbox.backend import Backend
 logger = logging.getLogger(__name__)
 
 LABEL_PREFIX = "org.mcp-code-bridge"
-OWNER_LABEL = f"{LABEL_PREFIX}.owner"
-START_LABEL = f"{LABEL_PREFIX}.owner-start"
-NAMESPACE_LABEL = f"{LABEL_PREFIX}.owner-namespace"
-BOOT_LABEL = f"{LABEL_PREFIX}.boot"
-HOST_LABEL = f"{LABEL_PREFIX}.host"
+OWNER_LABEL = f"{LABEL_PREFIX}.owner"  # Its process id, for people and filters.
+IDENTITY_LABEL = f"{LABEL_PREFIX}.owner-identity"
 RUN_LABEL = f"{LABEL_PREFIX}.run"
 
 _START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Owner:
     """One bridge process, distinct from every other one, past or future.
 
     Attributes:
         pid: Its process id, in `namespace`.
         start: Its start time, as the kernel prints it.
-        namespace: Its pid namespace; empty where there are none.
-        boot: Which boot of the host.
+        namespace: The number of its pid namespace; empty where there are none.
         host: Which host; a digest, so that labels carry no host name.
     """
 
@@ -54,28 +49,18 @@ class Owner:
     boot: str
     host: str
 
-    def labels(self) -> dict[str, str]:
-        return {
-            OWNER_LABEL: str(self.pid),
-            START_LABEL: self.start,
-            NAMESPACE_LABEL: self.namespace,
-            BOOT_LABEL: self.boot,
-            HOST_LABEL: self.host,
-        }
+    def __str__(self) -> str:
+        """Return the owner as one word, for labels and names of files."""
+        return "_".join((str(self.pid), self.start, self.namespace, self.boot, self.host))
 
     @classmethod
-    def from_labels(cls, labels: Mapping[str, str]) -> Owner | None:
-        """Parse an owner; None if the labels are not a bridge's, or broken."""
-        try:
-            return cls(
-                pid=int(labels[OWNER_LABEL]),
-                start=labels[START_LABEL],
-                namespace=labels[NAMESPACE_LABEL],
-                boot=labels[BOOT_LABEL],
-                host=labels[HOST_LABEL],
-            )
-        except (KeyError, ValueError):
-            return None
+    def parse(cls, text: str) -> Owner | None:
+        """Return the owner of such a word; None if it is none."""
+        pid, *others = text.split("_")
+        return cls(int(pid), *others) if pid.isdecimal() and len(others) == 4 else None
+
+    def labels(self) -> dict[str, str]:
+        return {OWNER_LABEL: str(self.pid), IDENTITY_LABEL: str(self)}
 
 
 def current_owner() -> Owner:
@@ -112,7 +97,8 @@ def process_start(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return _run(("ps", "-o", "lstart=", "-p", str(pid))) if _has_no_proc() else None
+        said = _run(("ps", "-o", "lstart=", "-p", str(pid))) if _has_no_proc() else None
+        return said and "-".join(said.split())
     # The second field, the command's name in brackets, may itself hold spaces and brackets.
     after_name = stat.rpartition(")")[2].split()
     return after_name[_START_FIELD - 3] if len(after_name) > _START_FIELD - 3 else None
@@ -134,7 +120,7 @@ def _has_no_proc() -> bool:
 
 def _pid_namespace() -> str:
     try:
-        return str(Path("/proc/self/ns/pid").readlink())
+        return str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
     except OSError:
         return ""
 

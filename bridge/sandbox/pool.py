@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -54,7 +54,6 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
     Args:
         claims: When runs asked for a sandbox, in seconds, ascending.
         most: Upper bound of the result.
-        start_seconds: How long a start takes.
     """
     if not claims or now - claims[-1] >= FORGOTTEN_SECONDS:
         return 0
@@ -69,37 +68,10 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
     return min(most, max(1, largest))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Situation:
-    """The pool's state at one time.
+class Decision(NamedTuple):
+    """How many sandboxes to start and to destroy now, and seconds until the next decision.
 
-    Attributes:
-        wanted: Target number of waiting sandboxes.
-        waiting: How many wait.
-        starting: How many are being started unclaimed.
-        awaited: How many runs wait for a sandbox that is being started.
-        running: How many programs run.
-        quiet: Seconds since a run began, got its sandbox or ended.
-        cores: The machine's CPU cores.
-    """
-
-    wanted: int
-    waiting: int
-    starting: int
-    awaited: int
-    running: int
-    quiet: float
-    cores: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What to start and destroy now.
-
-    Attributes:
-        start: How many to start.
-        drop: How many waiting ones to destroy.
-        again: Seconds until the next decision, unless something changes before; None for never.
+    Without a change before, `again` of None means never.
     """
 
     start: int = 0
@@ -107,18 +79,32 @@ class Decision:
     again: float | None = None
 
 
-def decide(at: Situation) -> Decision:
+def decide(
+    *,
+    wanted: int,
+    waiting: int,
+    starting: int,
+    awaited: int,
+    running: int,
+    quiet: float,
+    cores: int,
+) -> Decision:
     """Return what to start or destroy, without starving running programs.
 
     Nothing is started ahead of time while a run waits for a start.
+
+    Args:
+        wanted: Target number of waiting sandboxes.
+        awaited: How many runs wait for a sandbox that is being started.
+        quiet: Seconds since a run began, got its sandbox or ended.
     """
-    drop = max(0, at.waiting - at.wanted)
-    missing = at.wanted - at.waiting - at.starting
-    room = max(1, at.cores // 2) - at.starting
-    if missing <= 0 or room <= 0 or at.awaited:
+    drop = max(0, waiting - wanted)
+    missing = wanted - waiting - starting
+    room = max(1, cores // 2) - starting
+    if missing <= 0 or room <= 0 or awaited:
         return Decision(drop=drop)
-    busy = at.running > 0 and at.cores < 4  # A start takes a large share of a small machine.
-    left = (BUSY_SECONDS if busy else SETTLE_SECONDS) - at.quiet
+    busy = running > 0 and cores < 4  # A start takes a large share of a small machine.
+    left = (BUSY_SECONDS if busy else SETTLE_SECONDS) - quiet
     if left > 0:
         return Decision(drop=drop, again=left)
     return Decision(start=min(missing, room), drop=drop)
@@ -129,11 +115,8 @@ class PoolReport:
     """A pool's counts.
 
     Attributes:
-        most: How many may wait.
         wanted: How many should wait, by recent demand.
-        waiting, starting: How many wait, and how many are being started.
         warm, half, cold: Claims so far; see `ClaimState`.
-        died: How many died while they waited.
         failed: How many starts ahead of time failed.
     """
 
@@ -171,7 +154,6 @@ ClaimState = Literal["warm", "half", "cold"]
 
 
 def acquire_nothing() -> Callable[[], None]:
-    """Acquire nothing; see `Acquire`."""
     return lambda: None
 
 
@@ -193,7 +175,6 @@ class _Slot(Generic[K, T]):
 
     @property
     def free(self) -> bool:
-        """Whether it may still be claimed."""
         return not self.claimed and not self.released.is_set()
 
     @property
@@ -220,11 +201,7 @@ class Reservation(Generic[T]):
         self.came: ClaimState = came
 
     async def get(self) -> T:
-        """Return the resource once it is ready.
-
-        Raises:
-            Exception: Whatever opening it raised.
-        """
+        """Return the resource once it is ready."""
         await self._slot.ready.wait()
         if self._slot.error is not None and self.came != "cold":
             # It was started before the claim; the cause may be gone, so start one for the claim.
@@ -253,6 +230,11 @@ class WarmPool(Generic[K, T]):
 
     Nothing is opened before the first claim: a bridge that is never used starts no sandbox. Waiting
     resources have the key of the last claim and serve only claims with that key.
+
+    Args:
+        opener: Opens one resource for a key; leaving the context destroys it.
+        wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
+        cores: The machine's CPU cores; None reads them.
     """
 
     def __init__(
@@ -263,14 +245,6 @@ class WarmPool(Generic[K, T]):
         wait_dead: Callable[[T], Awaitable[None]],
         cores: int | None = None,
     ) -> None:
-        """Make a pool.
-
-        Args:
-            opener: Opens one resource for a key; leaving the context destroys it.
-            most: How many may wait.
-            wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
-            cores: The machine's CPU cores; None reads them.
-        """
         self._opener = opener
         self._most = most
         self._wait_dead = wait_dead
@@ -341,7 +315,6 @@ class WarmPool(Generic[K, T]):
         Entering does not wait, so that the caller can do other work while it starts.
 
         Args:
-            key: The resource's key.
             fresh: Whether to start a new one; those that wait are then destroyed as well.
             keep: Called now; what it returns is called once the resource is destroyed.
         """
@@ -402,8 +375,6 @@ class WarmPool(Generic[K, T]):
         self._tasks.start_soon(self._own, slot)
         return slot
 
-    # --- how many wait ----------------------------------------------------------------------------
-
     def _stir(self) -> None:
         """Note that a run began, got its resource or ended; what that means is decided later."""
         self._stirred = anyio.current_time()
@@ -440,15 +411,13 @@ class WarmPool(Generic[K, T]):
         self._discard([slot for slot in unclaimed if slot.key != key])
         mine = sum(slot.key == key for slot in unclaimed)
         decision = decide(
-            Situation(
-                wanted=self._wanted(),
-                waiting=len(self._idle),
-                starting=mine - len(self._idle),
-                awaited=sum(slot.awaited for slot in self._all),
-                running=sum(slot.running for slot in self._all),
-                quiet=anyio.current_time() - self._stirred,
-                cores=self._cores,
-            )
+            wanted=self._wanted(),
+            waiting=len(self._idle),
+            starting=mine - len(self._idle),
+            awaited=sum(slot.awaited for slot in self._all),
+            running=sum(slot.running for slot in self._all),
+            quiet=anyio.current_time() - self._stirred,
+            cores=self._cores,
         )
         self._discard(self._idle[: decision.drop])
         if self._resting:
@@ -458,8 +427,6 @@ class WarmPool(Generic[K, T]):
         if decision.again is not None:
             return decision.again
         return REVIEW_SECONDS if self._idle else None
-
-    # --- one resource's life ----------------------------------------------------------------------
 
     async def _own(self, slot: _Slot[K, T]) -> None:
         """Enter, keep and leave one resource's context."""

@@ -58,7 +58,6 @@ class RunQueue:
 
     Args:
         places: How many runs may be under way at once.
-        wait_seconds: Longest wait for a slot.
     """
 
     def __init__(self, places: int, wait_seconds: float = 120.0) -> None:

@@ -195,12 +195,7 @@ def _announce(name: str, probe: Probe) -> None:
 
 
 async def probe_all(settings: Settings) -> list[Probe]:
-    """Probe every backend that the settings admit and return the results; fetch no image.
-
-    Raises:
-        SettingsError: The settings contradict each other, or name packages that no program could
-            import.
-    """
+    """Probe every backend that the settings admit and return the results; fetch no image."""
     probes = []
     for name in _admitted(settings):
         backend, attempt = await _open(name, settings, pull=False)

@@ -27,7 +27,6 @@ class Admission:
     """The places.
 
     Args:
-        places: How many there are.
         wait_seconds: How long a place is waited for: as long as a run may take.
     """
 
@@ -45,7 +44,6 @@ class Admission:
         return len(self._admitted)
 
     async def admit(self, session: Session) -> None:
-        """Give a session a place."""
         if await self._placed(session):
             return
         if len(self._waiting) >= MAX_WAITING:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio.to_thread
 
 from bridge.model import Json, Loss
-from bridge.sessions.state import MAX_LOST, MAX_STATE_BYTES, losses
+from bridge.sessions.state import MAX_STATE_BYTES, losses
 from bridge.store import Store, Transaction, owner_digest
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
@@ -54,9 +54,7 @@ class Saved:
     """One session's state, as it was saved.
 
     Attributes:
-        run: After which run.
         data: For a guest to read; empty where only the rest was asked for.
-        lost: What is not in it.
         facts: The session's record; see `Record.facts`.
         moment: When it was saved, in seconds since the epoch.
     """
@@ -74,8 +72,6 @@ class Checkpoints:
     """Saves, finds and forgets. What is not async blocks, and is for threads.
 
     Args:
-        days: For how long.
-        total_bytes: Of all of them.
         now: Seconds since the epoch.
         claims: Which of several bridges may save what; None if there is one.
     """
@@ -96,8 +92,6 @@ class Checkpoints:
         self._now = now
         self._tidied = -_TIDY_SECONDS
         self._written = 0
-
-    # --- for the event loop -----------------------------------------------------------------------
 
     async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
         """Return what is saved by that id or name, but for its data; or what may have been it.
@@ -126,7 +120,6 @@ class Checkpoints:
         return ""
 
     async def forget(self, owner: str, session_id: str) -> None:
-        """Keep nothing of it."""
         try:
             await anyio.to_thread.run_sync(self.remove, owner, session_id)
         except OSError as error:
@@ -150,8 +143,6 @@ class Checkpoints:
             logger.warning("saved sessions cannot be read: %s", error)
             return ()
 
-    # --- for threads ------------------------------------------------------------------------------
-
     def write(self, owner: str, saved: Saved) -> None:
         """Save a session in place of what was saved of it before.
 
@@ -160,11 +151,9 @@ class Checkpoints:
         """
         if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
             raise OSError(errno.EFBIG, "the state is larger than the limit")
-        lost = [[loss.name, loss.why] for loss in saved.lost[:MAX_LOST]]
+        lost = [[loss.name, loss.why] for loss in saved.lost]
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         facts = json.dumps(told)
-        if len(facts) > 1024 * 1024:
-            raise OSError(errno.EFBIG, "the session's record is larger than the limit")
         moment = self._now()
         row = {
             # Not every database has text with these.

@@ -107,8 +107,6 @@ class Claims:
         if not self._has(kept, (owner, id_digest(session_id))):
             raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
 
-    # --- for threads ------------------------------------------------------------------------------
-
     def _try(self, key: _Key, lapsed: bytes | None) -> bytes | None:
         """Claim a session, and return None; or return another's claim."""
         with self._store.writing() as kept:

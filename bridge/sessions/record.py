@@ -17,7 +17,7 @@ from bridge.gate.flow import FlowState
 from bridge.model import Json, Loss, RunResult, SessionReport, SessionState, Variable
 from bridge.sandbox.failure import Ending
 from bridge.sessions.checkpoints import Saved
-from bridge.sessions.state import MAX_NAME_CHARS, losses, shown_line
+from bridge.sessions.state import MAX_LOST, MAX_NAME_CHARS, losses, shown_line
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,6 @@ ID_BYTES = 16
 """Of a session's id, from the system's source of randomness: over HTTP it is what it is had by."""
 
 MAX_HELD = 40  # Names listed; the others are counted.
-MAX_LOST = 40  # Missing parts of a checkpoint listed; the last line counts the others.
 
 KEPT_AFTER_TIMEOUT = (
     "The session's state is kept: what the program had done until then is there for the next run."
@@ -75,16 +74,11 @@ class Record:
     """What is known of one session.
 
     Attributes:
-        owner: Whose it is.
-        name: What it goes by.
         session_id: Random, so that it cannot be guessed.
-        runs: How many there were.
         saved: After which of them its state was saved last; 0 for never.
         holdings: What it held after its last run.
         flow: What its programs have read, for the policy.
         named: Whether its last caller may use its name.
-        packages: What its runs asked for.
-        pins: What fixes the versions that it has of them.
         unkept: What it held that was not in what was saved last.
         begun: Whether there was a run in the sandbox that it has now.
         intact: Whether the state is still in that sandbox.
@@ -124,11 +118,7 @@ class Record:
         self.unkept = saved.lost
 
     def check_move(self) -> None:
-        """Check that another sandbox would have all that the session holds.
-
-        Raises:
-            PackageRefusedError: It would not; the text names what is missing.
-        """
+        """Check that another sandbox would have all that the session holds."""
         missing = [f"{loss.name} ({loss.why})" for loss in self.unkept]
         if not self.recoverable:
             missing = [v.name for v in self.holdings.holds] and [self._gone or "its last run"]
@@ -144,7 +134,6 @@ class Record:
 
     @property
     def recoverable(self) -> bool:
-        """Whether what was saved of it is all there is to know."""
         return self.saved == self.runs and not self._gone
 
     def to_save(self, data: bytes, lost: tuple[Loss, ...]) -> Saved:
@@ -199,8 +188,6 @@ class Record:
         Args:
             saved: What the run's sandbox began with.
             sound: Whether another program could be sent there.
-            cancelled: Its client has cancelled the run.
-            ends: The session ends with it.
         """
         kept = ending.exited is not None and ending.exited.kept and sound
         kept = kept and not (ending.protocol_error or ending.lost)
@@ -240,7 +227,7 @@ class Record:
             return "kept", "", ()
         note, self._gone = self._beginning(0 if saved is None else saved.run), ""
         told = None if ending.done is None else ending.done.lost
-        lost = losses(None if saved is None else saved.lost, told, most=MAX_LOST)
+        lost = losses(None if saved is None else saved.lost, told)
         return "new" if saved is None else "restored", note, lost
 
     def _beginning(self, saved: int) -> str:

@@ -72,10 +72,8 @@ class SessionRun:
     """One run's place in its session.
 
     Attributes:
-        session_id: For the records.
         number: Of the run, from 1.
         state: What the session begins with, in a fresh sandbox; empty for nothing.
-        packages: Of the session, as the sandbox has them.
         waited: Whether the sandbox may have died since its last run.
         conclude: Called with the result and the ending; returns the result with the session's
             report.
@@ -117,13 +115,9 @@ class QueuedRun:
 
     Attributes:
         request: None if the session is only to end.
-        limits: Of the run.
-        caller: Who asked for it.
-        ends: Whether the session ends with it.
         outcome: None if its client has gone, or the session had ended before.
         over: Set once there is nothing more to come.
         stop: Interrupts the program that is under way.
-        stopped: Its client has gone.
         again: Its first sandbox was gone when it was to begin.
     """
 
@@ -161,10 +155,8 @@ class Session:
     """One session.
 
     Attributes:
-        record: What is known of it.
         since: When it was last used, in seconds as `anyio.current_time` has them.
         memory_bytes: What its sandbox may use; 0 while it never had one.
-        over: Whether it has ended.
         claimed: Whether this bridge has it, of several; `claiming` is held to change that.
     """
 
@@ -196,8 +188,6 @@ class Session:
     @property
     def in_use(self) -> bool:
         return self._busy is not None or bool(self._queue)
-
-    # --- for callers -----------------------------------------------------------------------------
 
     def put(self, queued: QueuedRun) -> bool:
         """Queue something; return whether its task has to be started.
@@ -247,8 +237,6 @@ class Session:
         if self._busy is not None:
             await self.give_up(self._busy)
         await self.put_away()
-
-    # --- its task -------------------------------------------------------------------------------
 
     async def serve(self) -> None:
         """Serve what waits, in one sandbox after another if need be."""
@@ -422,8 +410,6 @@ class Session:
                 tasks.cancel_scope.cancel()
         return died
 
-    # --- one run --------------------------------------------------------------------------------
-
     async def _run(self, queued: QueuedRun, guest: Guest, saved: Saved | None) -> None:
         self._busy = queued
         request, caller, work, record = queued.request, queued.caller, queued.work, self.record
@@ -477,8 +463,6 @@ class Session:
             # Of several bridges another may get the next run, and needs what is saved of this one.
             # What is large may not be saved whole, which the result says.
             queued.finish(outcome)
-
-    # --- what is kept, and the end --------------------------------------------------------------
 
     async def _save(self, guest: Guest, queued: QueuedRun) -> None:
         """Keep the state, so that losing the sandbox is not losing that."""

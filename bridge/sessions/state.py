@@ -14,9 +14,7 @@ MAX_STATE_BYTES = 44 * 1024 * 1024
 """Of one state. As base64 it goes into one frame with which a session begins, and those hold 64 MB;
 guests are asked for no more than 32 MB of values and files, to which the sources come."""
 
-MAX_PART_BYTES = 1024 * 1024  # Of one part, twice what our guest sends.
-MAX_PARTS = 4096  # Thirty times what our guest needs for the largest state.
-MAX_LOST = 200  # Losses that are reported.
+MAX_LOST = 40  # A guest can report any number of losses; the last line counts the others.
 
 MAX_NAME_CHARS = 80
 
@@ -25,57 +23,39 @@ class StateParts:
     """Takes the parts of one state.
 
     Attributes:
-        lost: What is not in it, as the guest says.
         problem: Why there is no state, if what came was none.
     """
 
     def __init__(self) -> None:
         self.lost: tuple[Loss, ...] = ()
         self.problem = ""
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._count = 0
+        self._data = bytearray()
 
     def take(self, frame: State) -> None:
         if self.problem:
             return
-        self._count += 1
-        if self._count > MAX_PARTS:
-            self.refuse(f"it came in more than {MAX_PARTS:,} parts")
-        elif len(frame.data) > MAX_PART_BYTES:
-            self.refuse(f"a part of it has more than {MAX_PART_BYTES:,} bytes")
-        else:
-            self._add(frame.data)
-        if frame.lost and not self.problem:
+        if len(self._data) + len(frame.data) > MAX_STATE_BYTES:
+            self.refuse(f"it is larger than {MAX_STATE_BYTES:,} bytes")
+            return
+        self._data += frame.data
+        if frame.lost:
             self.lost = losses(frame.lost)
 
     @property
     def data(self) -> bytes | None:
-        if self.problem or not self._parts:
-            return None
-        # Joined once, and asked for several times.
-        self._parts = [b"".join(self._parts)]
-        return self._parts[0]
-
-    def _add(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._size > MAX_STATE_BYTES:
-            self.refuse(f"it is larger than {MAX_STATE_BYTES:,} bytes")
-        elif part:
-            self._parts.append(part)
+        return bytes(self._data) or None
 
     def refuse(self, problem: str) -> None:
         """Drop the state, for a reason."""
         self.problem = problem
-        self._parts.clear()
+        self._data.clear()
 
 
-def losses(*said: object, most: int = MAX_LOST) -> tuple[Loss, ...]:
+def losses(*said: object) -> tuple[Loss, ...]:
     """Return the losses that a guest reports as pairs of texts, each name once.
 
     Args:
         said: Lists of anything: their sender is hostile.
-        most: Most of them; the last says how many more there are.
     """
     found: dict[str, Loss] = {}
     more = 0
@@ -85,7 +65,7 @@ def losses(*said: object, most: int = MAX_LOST) -> tuple[Loss, ...]:
                 name = shown_line(name, MAX_NAME_CHARS)
             case _:
                 continue
-        if name not in found and len(found) >= most:
+        if name not in found and len(found) >= MAX_LOST:
             more += 1
         elif name not in found:
             found[name] = Loss(name=name, why=shown_line(why, 300))

@@ -58,8 +58,6 @@ class Listed:
     """A session, for its owner.
 
     Attributes:
-        state: Whether it has a sandbox at this moment.
-        runs: How many there were.
         idle_seconds: Since anybody used it.
         memory_bytes: What its sandbox may use; 0 while it has none.
     """
@@ -83,13 +81,6 @@ class Sessions:
         store: Store,
         resolve_packages: ResolvePackages | None = None,
     ) -> None:
-        """Make a table.
-
-        Args:
-            reserve: Where sandboxes come from.
-            store: Where what is saved of sessions is.
-            resolve_packages: Resolves packages; without it there are none.
-        """
         self._settings = settings
         self._reserve = reserve
         self._resolve_packages = resolve_packages
@@ -131,8 +122,6 @@ class Sessions:
     def known(self) -> int:
         """How many there is something to say of that is not on the disk."""
         return len(self._sessions)
-
-    # --- for requests ---------------------------------------------------------------------------
 
     def check(self, request: RunRequest) -> None:
         """Check that a request can run in a session.
@@ -276,10 +265,7 @@ class Sessions:
                 await self.claims.release(session.owner, session.record.session_id)
                 session.claimed = False
 
-    # --- which session it is --------------------------------------------------------------------
-
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
-        """Return the session that a request is about."""
         key, owner = request.session, request.owner
         is_id = _ID.fullmatch(key) is not None
         if not is_id and not request.named_sessions:
@@ -320,8 +306,6 @@ class Sessions:
     def _add(self, record: Record) -> Session:
         session = self._sessions[record.session_id] = Session(record, self)
         return session
-
-    # --- what sessions need ---------------------------------------------------------------------
 
     @property
     def idle_timeout(self) -> float:

@@ -39,14 +39,11 @@ from bridge.store import Store, Transaction
 logger = logging.getLogger(__name__)
 
 MAX_SKILLS = 500  # In one folder; more is no collection that anybody keeps in mind.
-MAX_ENTRIES = 10_000  # Entries of the folder that are read: the user may keep other files there.
 MAX_VERSIONS = 50  # Of one skill that stay; the oldest go.
 
 MAX_REMOVED = 100
 """Skills that were removed and whose versions stay; those removed first go. A program may save one
 and remove it under one name after the other."""
-
-MAX_APPROVALS = 2000  # Remembered; the oldest are forgotten, and asked for again.
 
 _APPROVED = "approved"
 _FORM = 1
@@ -75,17 +72,13 @@ class SkillFiles:
         self._store = store
 
     def states(self) -> dict[str, State]:
-        """Return the skills there are, by name, each with what tells whether it has changed.
-
-        Raises:
-            LibraryError: The folder cannot be read.
-        """
+        """Return the skills there are, by name, each with what tells whether it has changed."""
         found: dict[str, State] = {}
         try:
             with os.scandir(self.folder) as entries:
-                for number, entry in enumerate(entries):
+                for entry in entries:
                     name, dot, end = entry.name.rpartition(".")
-                    if number >= MAX_ENTRIES or len(found) >= MAX_SKILLS:
+                    if len(found) >= MAX_SKILLS:
                         break
                     if not dot or end != "py" or not NAME.fullmatch(name):
                         continue
@@ -163,12 +156,8 @@ class SkillFiles:
         """Lock the skills against changes and approvals by other bridges.
 
         Args:
-            doing: What is done to it.
             provenance: What the run had read that does it. It stands in the store before anything
                 is changed.
-
-        Raises:
-            LibraryError: It cannot be done.
         """
         try:
             if is_known_to_flow_rules(provenance):
@@ -182,15 +171,10 @@ class SkillFiles:
             message = f"Skill {name!r} cannot be {doing}: {error.strerror or error}."
             raise LibraryError(message) from None
 
-    # --- approvals --------------------------------------------------------------------------------
-
     def approve(self, name: str, digest: str) -> bool:
         """Approve a skill as it was shown; return whether it still is so.
 
         If it is not, nothing is approved of.
-
-        Raises:
-            LibraryError: It cannot be read, or the approval not be written.
         """
         with self._changing(name, "approved of") as kept:
             text = self.text(name)
@@ -205,8 +189,7 @@ class SkillFiles:
             except (ValueError, RecursionError) as error:
                 message = f"The approval of skill {name!r} cannot be written down: {error}."
                 raise LibraryError(message) from None
-            found = [*found, [name, digest]][-MAX_APPROVALS:]
-            document = {"form": _FORM, "approved": found}
+            document = {"form": _FORM, "approved": [*found, [name, digest]]}
             kept.put(_APPROVED, SKILLS, "", json.dumps(document).encode())
             forget_read(kept, SKILLS, name)
             return True
@@ -219,8 +202,6 @@ class SkillFiles:
         except (OSError, ValueError, RecursionError) as error:
             logger.warning("approvals of skills cannot be read, and do not count: %s", error)
             return set()
-
-    # --- files ------------------------------------------------------------------------------------
 
     def _check_unchanged(self, name: str, digest: str | None) -> None:
         """Raise unless a skill's text has a digest; empty for no text, None for any."""

@@ -98,11 +98,6 @@ class SkillIndex:
 
         Args:
             provenance: What the run had read that saves it.
-            before: What it has to be until then.
-
-        Raises:
-            InvalidRequestError: There is no room for it, or it is another already.
-            LibraryError: It cannot be written.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         save = partial(
@@ -122,9 +117,6 @@ class SkillIndex:
         """Approve a skill as it was shown; return whether it still is so.
 
         If it is not, nothing is approved of.
-
-        Raises:
-            LibraryError: It cannot be read, or the approval not be written.
         """
         return await anyio.to_thread.run_sync(self.files.approve, skill.name, skill.digest)
 
@@ -140,10 +132,6 @@ class SkillIndex:
 
         Args:
             provenance: What the run had read that does it.
-
-        Raises:
-            InvalidRequestError: It is another by now.
-            LibraryError: It cannot be removed, or no version be kept.
         """
         remove = partial(
             self.files.remove, skill.name, provenance, versions=False, only_if=skill.digest
@@ -154,14 +142,9 @@ class SkillIndex:
         """Add to a run's labels those of the runs that saved or removed skills.
 
         To be called before a program learns which skills there are, or what became of one.
-
-        Raises:
-            AuditError: It cannot be recorded.
         """
         read = await anyio.to_thread.run_sync(read_by_writers, self._store, SKILLS)
         await tracker.add_store("the saved skills", read)
-
-    # --- what they call -------------------------------------------------------------------------
 
     def references(self, code: SkillCode) -> References:
         return references(Survey(code.tree), self._servers.aliases)
@@ -202,10 +185,7 @@ class SkillIndex:
         return f"since it was saved (version {skill.version}): {'; '.join(found)}"
 
     def at_hand(self, name: str) -> Skill | None:
-        """Return a skill as `docs` speaks of it."""
         return self._read[name][1] if name in self._read else None
-
-    # --- what is said of them -------------------------------------------------------------------
 
     async def indexed(self) -> tuple[Tool, ...]:
         try:
@@ -244,7 +224,6 @@ class SkillIndex:
 
 
 def unknown(name: str, names: Mapping[str, object]) -> str:
-    """Return what to say of a skill that there is not."""
     near = difflib.get_close_matches(name[:100], list(names), n=1)
     told = f"No skill is called {name!r:.80}."
     if near:

@@ -72,12 +72,6 @@ class Memories:
         return read_by_writers(self._store, self._writers)
 
     def get(self, key: str) -> Memory | None:
-        """Return what is remembered under a key.
-
-        Raises:
-            InvalidRequestError: It is no key.
-            LibraryError: It cannot be read.
-        """
         name = _name(key)
         with _told(), self._store.reading() as kept:
             return _read(kept, self._owner, name)
@@ -154,9 +148,6 @@ class Memories:
 
         Args:
             provenance: What the run that deletes it had read.
-
-        Raises:
-            LibraryError: It cannot be removed.
         """
         name = _name(key)
         with _told(key):

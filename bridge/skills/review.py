@@ -135,9 +135,6 @@ class Review:
 
         Returns:
             Whether a person has.
-
-        Raises:
-            AuditError: It cannot be recorded.
         """
         if (skill.name, skill.digest) in self._seen or skill.digest in await self._approved(skill):
             return True

@@ -37,10 +37,7 @@ class SkillUse:
 
     Attributes:
         skills: Those it names, and those that these name.
-        servers: That they use.
         dynamic: Whether one of them picks servers in a way that does not show.
-        warnings: Name to the warning that its import gives.
-        review: What of them this run may use.
     """
 
     skills: tuple[Skill, ...] = ()
@@ -92,7 +89,6 @@ class Skills:
     async def of_program(
         self, request: RunRequest, survey: Survey | Unread, run: RunCaller
     ) -> SkillUse:
-        """Return the skills that a program names."""
         if PACKAGE not in request.code or isinstance(survey, Unread):
             return NO_SKILLS
         tree = survey.tree
@@ -180,9 +176,6 @@ class Skills:
         """Add to a run's labels those of skills that a search shows it.
 
         Also by one that finds none: that there is none is an answer.
-
-        Raises:
-            AuditError: It cannot be recorded.
         """
         await self.shelf.add_provenance(tracker)
         review = use.review or self.review(request, run)

@@ -60,7 +60,6 @@ class SkillCode:
     """A source that may be a skill.
 
     Attributes:
-        tree: What it was parsed to.
         signature: How it is called, with `await` where it takes that.
     """
 
@@ -78,7 +77,6 @@ class Header:
     Attributes:
         version: From 1.
         created, updated: As ISO 8601 has them, in UTC.
-        digest: Of the source that it was written for.
         provenance: What the run had read that saved it; None if nothing was written of that.
     """
 
@@ -141,11 +139,6 @@ def text_digest(text: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Check that a name can be a skill's.
-
-    Raises:
-        InvalidRequestError: It cannot; the text says why.
-    """
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
         raise InvalidRequestError(
             f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
@@ -278,9 +271,6 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         call = f"{call} -> {ast.unparse(node.returns)}"
     call = valid_text(" ".join(call.split()))
     return call if len(call) <= MAX_SIGNATURE_CHARS else f"{call[:MAX_SIGNATURE_CHARS]}…"
-
-
-# --- files ---------------------------------------------------------------------------------------
 
 
 def encode_skill(header: Header, source: str) -> str:

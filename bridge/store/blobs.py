@@ -30,7 +30,6 @@ _WRITING = "writing"
 _DIGEST = re.compile("[0-9a-f]{64}")
 _PREFIX = re.compile("[0-9a-f]{2}")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_PIECE = 1024 * 1024
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -114,10 +113,6 @@ class Blobs:
         if durable and path.exists():
             # A row may refer to what is there, which goes for nothing less durable.
             os.fsync(unfinished.descriptor)
-        elif not durable and _is_same(unfinished.descriptor, path):
-            # To put a file in another's place makes some file systems write it out at once.
-            unfinished.path.unlink(missing_ok=True)
-            return
         # Over one that is there, which may have been damaged since.
         unfinished.path.replace(path)
         if durable:
@@ -211,23 +206,3 @@ class Blobs:
             if found.st_mode & 0o077:
                 path.chmod(0o700)
         return self.root / name
-
-
-def _is_same(descriptor: int, path: Path) -> bool:
-    """Return whether a file is there and has the content of the one that is open."""
-    try:
-        other = os.open(path, _READ)
-    except OSError:
-        return False
-    try:
-        size, at = os.fstat(descriptor).st_size, 0
-        if not stat.S_ISREG(os.fstat(other).st_mode) or os.fstat(other).st_size != size:
-            return False
-        while at < size:
-            part = os.pread(descriptor, _PIECE, at)
-            if not part or part != os.pread(other, _PIECE, at):
-                return False
-            at += len(part)
-    finally:
-        os.close(other)
-    return True

@@ -220,7 +220,6 @@ class ServerBlobs(Blobs):
         unfinished.path.unlink(missing_ok=True)
 
     def open(self, digest: str) -> OpenBlob:
-        """Open a content for reading."""
         size = pieces.select().with_only_columns(func.sum(func.octet_length(pieces.c.data)))
         with ExitStack() as stack:
             connection = stack.enter_context(self._store.connected(writes=False))

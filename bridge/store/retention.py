@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from bridge.fair_shares import Thing, surplus
@@ -32,15 +31,8 @@ class StoredItem(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class RetentionLimits:
-    """Limits on the items that stay.
-
-    Attributes:
-        total_bytes: Of all contents, each counted once.
-        oldest: Items created at this time or earlier have expired.
-        entries, owner_entries: Number of items in all, and of one owner.
-    """
+class RetentionLimits(NamedTuple):
+    """Limits on the items that stay; items created at `oldest` or earlier have expired."""
 
     total_bytes: int
     oldest: float

@@ -169,7 +169,6 @@ class Databases:
 
         Args:
             file: Device and inode of its file: a replaced file gets a new engine.
-            shared: Whether it is on a server.
             make: Returns a new engine; None for SQLite's.
         """
         with self._changing:

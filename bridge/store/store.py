@@ -100,9 +100,6 @@ class Store:
         """Return the data of documents by their names, from one snapshot.
 
         Does not import SQLAlchemy, which would slow the bridge's start.
-
-        Raises:
-            OSError: It cannot be read.
         """
         names = list(names)
         found: dict[str, bytes] | None = None
@@ -163,9 +160,6 @@ class Store:
 
         Works in transactions of `BATCH` contents, so that no new row can refer to one meanwhile and
         other writers need not wait for all.
-
-        Raises:
-            OSError: They cannot be removed. They stay unused until a later cleanup.
         """
         left, removed = sorted(set(digests)), 0
         while left:

@@ -63,7 +63,6 @@ def _run(*command: str) -> str:
 
 
 def test_a_bridge_that_is_killed_at_any_step_leaves_nothing_half_written(tmp_path: Path) -> None:
-    """What was kept before is there, what is listed can be read, and the next bridge goes on."""
     steps = json.loads(_run(sys.executable, str(HERE / "dying.py"), str(tmp_path)))
     assert steps.keys() == {
         "first",

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("each_database")
 
 
 def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None:
-    """A stream is begun long before it ends."""
     kept, read = store(tmp_path), frozenset({"private-data"})
     found: list[Provenance | None] = [None]
     artifacts = kept.of_run("me", RUN, lambda: found[-1])
@@ -49,7 +48,6 @@ def test_what_no_bridge_wrote_is_the_worst(tmp_path: Path, damage: object) -> No
 
 
 def test_there_is_room_for_the_most_that_there_can_be(tmp_path: Path) -> None:
-    """The names of servers and of files are whatever somebody likes."""
     servers = frozenset(f"{n:03}" for n in range(MAX_DOCUMENT // 8))
     largest = Provenance(run_id="r" * 40, servers=servers)
     assert len(json.dumps(largest.document())) > MAX_DOCUMENT // 2

@@ -16,7 +16,6 @@ from tests.artifacts.rig import (
     RUN,
     check,
     store,
-    unfinished,
 )
 
 
@@ -82,20 +81,6 @@ def test_nothing_is_reached_through_a_link(tmp_path: Path, name: str) -> None:
     assert str(root) in refused.value.host_detail
     assert str(root) not in refused.value.message
     assert list(elsewhere.iterdir()) == []
-
-
-def test_a_content_that_is_there_whole_is_not_written_again(tmp_path: Path) -> None:
-    data = bytes(3_000_000)
-    run = store(tmp_path, run=10_000_000).of_run("me", RUN)
-    first = run.add("a", data)
-    path = tmp_path / "blobs" / first.digest[:2] / first.digest
-    before = path.stat().st_ino
-    assert run.add("b", data).digest == first.digest
-    assert path.stat().st_ino == before
-    assert unfinished(tmp_path) == []
-    path.write_bytes(data[:-1] + b"x")
-    run.add("c", data)
-    assert path.read_bytes() == data
 
 
 @pytest.mark.guarantee("kept-apart")

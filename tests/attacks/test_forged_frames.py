@@ -40,6 +40,5 @@ async def test_a_forged_end_cannot_flood_the_conversation(done: Done) -> None:
 
 
 async def test_an_honest_end_with_the_largest_result_passes() -> None:
-    """One MiB as JSON, and a traceback beside it."""
     done = Done("exception", 1, error="\u2801" * 24_000, has_result=True, result="A" * 1024**2)
     assert await Channel(_Stream(encode(done))).receive() == done

@@ -29,7 +29,6 @@ async def _refused(address: str, **headers: str) -> bool:
 @pytest.mark.guarantee("http-clients")
 @pytest.mark.parametrize("address", ADDRESSES)
 async def test_every_loopback_address_refuses_a_foreign_host_or_origin(address: str) -> None:
-    """Whoever gets through can run programs and call the user's servers."""
     assert await _refused(address, host="evil.example:8765")
     assert await _refused(address, host=address, origin="http://evil.example")
     assert not await _refused(address, host=address)
@@ -51,7 +50,6 @@ async def test_every_loopback_address_refuses_a_foreign_host_or_origin(address: 
     ],
 )
 async def test_host_and_origin_are_compared_whole_with_their_port(host: str) -> None:
-    """A name that only begins like this machine's is another machine's."""
     address = "localhost:8765"
     assert await _refused(address, host=host)
     assert await _refused(address, host=address, origin=f"http://{host}")
@@ -60,6 +58,5 @@ async def test_host_and_origin_are_compared_whole_with_their_port(host: str) -> 
 
 
 async def test_the_port_that_browsers_leave_out_may_be_left_out() -> None:
-    """As they do for 80 alone."""
     assert not await _refused("localhost:80", host="localhost", origin="http://localhost")
     assert await _refused("localhost:80", host="localhost.evil.example")

@@ -20,6 +20,5 @@ def test_a_settings_file_that_is_a_pipe_is_refused_and_not_waited_for(tmp_path: 
 
 
 def test_a_settings_file_that_is_a_device_is_refused_and_not_read(tmp_path: Path) -> None:
-    """/dev/zero has size 0 and no end."""
     with pytest.raises(SettingsError, match="not a regular file"):
         load(environ={"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": "/dev/zero"})

@@ -20,7 +20,6 @@ class _Thing:
 
 
 async def test_a_sandbox_that_is_being_destroyed_is_not_handed_over() -> None:
-    """Engines take up to a second to remove one; a run that starts then gets a new one."""
     opened: list[_Thing] = []
     grew = anyio.Event()
 

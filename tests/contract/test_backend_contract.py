@@ -34,7 +34,6 @@ PATIENCE = 120.0
 
 @pytest.mark.every_case
 async def test_what_is_sent_comes_back(rig: Rig) -> None:
-    """stdin and stdout are one byte stream each, in order."""
     with anyio.fail_after(PATIENCE):
         async with rig.backend.launch(spec(ECHO)) as sandbox:
             for line in (b"one\n", b"two, half a line", b" and its end\n"):
@@ -43,7 +42,6 @@ async def test_what_is_sent_comes_back(rig: Rig) -> None:
 
 
 async def test_every_byte_value_survives(rig: Rig) -> None:
-    """Nothing on the way takes bytes for text."""
     data = bytes(range(256)) * 64 + b"\r\n\0\x04\x1a\xff"
     with anyio.fail_after(PATIENCE):
         async with rig.backend.launch(spec(ECHO)) as sandbox:
@@ -52,7 +50,6 @@ async def test_every_byte_value_survives(rig: Rig) -> None:
 
 
 async def test_twenty_megabytes_go_both_ways(rig: Rig) -> None:
-    """Large messages arrive whole while both directions are in use."""
     data = bytes(range(256)) * (20 * MEBIBYTE // 256)
     with anyio.fail_after(PATIENCE):
         async with rig.backend.launch(spec(ECHO)) as sandbox:
@@ -64,7 +61,6 @@ async def test_twenty_megabytes_go_both_ways(rig: Rig) -> None:
 
 
 async def test_a_line_of_a_hundred_megabytes_arrives(rig: Rig) -> None:
-    """The byte stream knows no longest line; that bound is the channel's."""
     size = 100 * MEBIBYTE
     program = (
         f"import sys\nfor _ in range({size >> 20}): sys.stdout.write('x' * (1 << 20))\nprint()"
@@ -78,7 +74,6 @@ async def test_a_line_of_a_hundred_megabytes_arrives(rig: Rig) -> None:
 
 
 async def test_a_flood_that_nobody_reads_stays_in_the_sandbox(rig: Rig) -> None:
-    """Output waits in the kernel, not in this process; and none of it is lost."""
     program = READY_THEN + (
         # Told to start, so that none of the flood comes along with the first line.
         "sys.stdin.readline()\n"
@@ -100,7 +95,6 @@ async def test_a_flood_that_nobody_reads_stays_in_the_sandbox(rig: Rig) -> None:
 
 
 async def test_a_flood_on_stderr_neither_blocks_nor_grows(rig: Rig) -> None:
-    """stderr is drained along with stdout, and only its end is kept."""
     program = (
         "import os\n"
         "for _ in range(640): os.write(2, b'e' * (1 << 16))\n"
@@ -134,7 +128,6 @@ async def test_an_exit_code_is_reported(rig: Rig, code: int) -> None:
 
 
 async def test_death_by_a_signal_is_reported(rig: Rig) -> None:
-    """A crash is told from an exit."""
     program = (
         "import os, signal, sys, resource\n"
         # The first process of a pid namespace takes no deadly signal from itself, so a child dies
@@ -156,7 +149,6 @@ async def test_death_by_a_signal_is_reported(rig: Rig) -> None:
 
 @pytest.mark.parametrize("program", [FOREVER, BUSY], ids=["asleep", "busy"])
 async def test_kill_ends_the_process_and_its_stream(rig: Rig, program: str) -> None:
-    """Killing works on what does not cooperate, and may be repeated."""
     with anyio.fail_after(PATIENCE):
         async with ready(rig, program) as sandbox:
             await sandbox.kill()
@@ -166,7 +158,6 @@ async def test_kill_ends_the_process_and_its_stream(rig: Rig, program: str) -> N
 
 
 async def test_kill_ends_children_too(rig: Rig) -> None:
-    """No descendant keeps the stream open or lives on."""
     program = "import os\nos.fork()\nos.fork()\n" + FOREVER
     with anyio.fail_after(PATIENCE):
         async with rig.backend.launch(spec(program)) as sandbox:
@@ -187,7 +178,6 @@ async def test_children_end_with_the_first_process(rig: Rig) -> None:
 
 
 async def test_sending_to_a_process_that_has_ended_says_so(rig: Rig) -> None:
-    """The channel's end is an error with a code, not a hang."""
     with anyio.fail_after(PATIENCE):
         async with rig.backend.launch(spec("pass")) as sandbox:
             await read_all(sandbox)
@@ -218,7 +208,6 @@ async def test_a_send_that_waits_ends_when_the_process_does(rig: Rig) -> None:
 
 @pytest.mark.parametrize("how", ["kill_from_outside", "remove_from_outside"])
 async def test_death_from_outside_is_noticed(rig: Rig, how: str) -> None:
-    """A sandbox taken away behind our back ends the stream; waiting returns."""
     with anyio.fail_after(PATIENCE):
         async with ready(rig) as sandbox:
             await anyio.to_thread.run_sync(getattr(rig.engine, how), sandbox)
@@ -228,7 +217,6 @@ async def test_death_from_outside_is_noticed(rig: Rig, how: str) -> None:
 
 
 async def test_memory_beyond_the_limit_is_reported_as_such(rig: Rig) -> None:
-    """Death by memory has a name of its own where the engine applies limits."""
     if not rig.engine.applies_limits:
         # Best effort there, and `isolation.weaker` says so; the guest limits itself.
         async with ready(rig) as sandbox:
@@ -264,7 +252,6 @@ async def test_the_environment_is_what_was_asked_for(rig: Rig) -> None:
 
 
 async def test_two_sandboxes_at_once_do_not_mix(rig: Rig) -> None:
-    """Concurrent runs each have their own stream, and may share a run id."""
     with anyio.fail_after(PATIENCE):
         async with (
             rig.backend.launch(spec(ECHO)) as first,
@@ -290,7 +277,6 @@ async def test_a_failed_launch_is_an_error_and_the_next_one_works(rig: Rig) -> N
 
 
 async def test_an_error_of_the_caller_passes_through(rig: Rig) -> None:
-    """What is raised inside the context comes out as it was, and the sandbox is gone."""
     with anyio.fail_after(PATIENCE):
         with pytest.raises(ZeroDivisionError):
             async with ready(rig):
@@ -299,7 +285,6 @@ async def test_an_error_of_the_caller_passes_through(rig: Rig) -> None:
 
 
 async def test_the_probe_succeeds_and_says_what_is_in_force(rig: Rig) -> None:
-    """`auto` and `doctor` believe only what ran."""
     with anyio.fail_after(PATIENCE):
         probe = await rig.backend.probe()
     assert probe.ok, (probe.summary, probe.remedy)
@@ -317,7 +302,6 @@ async def test_nothing_of_ours_is_reaped_while_we_live(rig: Rig) -> None:
 
 
 async def test_closing_twice_is_harmless(engine: str, engines: EngineShelf, tmp_path: Path) -> None:
-    """`aclose` is idempotent, also before the first use."""
     async with rig_on(engines.get(engine), tmp_path / "run") as rig:
         await rig.backend.aclose()
         await rig.backend.aclose()

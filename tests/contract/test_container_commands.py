@@ -83,7 +83,6 @@ def opener(engine: Engine, runtime_dir: Path) -> Open:
 async def test_commands_run_in_the_profiles_image(
     name: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """With the same mounts, redaction, streaming and deadline as without an engine."""
     engine = engines.get(name)
     open_runner = opener(engine, tmp_path / "run")
     with place() as there, anyio.fail_after(PATIENCE):

@@ -80,7 +80,6 @@ async def said(sandbox: Sandbox) -> str:
 async def test_what_a_program_finds_inside(
     real_engine: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """The layers that `isolation` claims, seen by the program itself."""
     async with on(engines.get(real_engine), tmp_path / "run") as backend:
         with anyio.fail_after(PATIENCE):
             async with backend.launch(spec(LOOK)) as sandbox:
@@ -105,7 +104,6 @@ async def test_what_a_program_finds_inside(
 async def test_docker_refuses_a_named_runtime_it_does_not_know(
     engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """And uses one that it does."""
     engine = engines.get("docker")
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path, oci_runtime="no-such-runtime") as backend:
@@ -118,7 +116,6 @@ async def test_docker_refuses_a_named_runtime_it_does_not_know(
 async def test_a_missing_image_says_how_to_build_it(
     real_engine: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """Nothing is fetched during a run."""
     engine = replace(engines.get(real_engine), image="localhost/no-such-image:1")
     async with on(engine, tmp_path) as backend:
         with anyio.fail_after(PATIENCE):
@@ -132,7 +129,6 @@ async def test_a_missing_image_says_how_to_build_it(
 async def test_images_are_reached_over_the_same_connection(
     real_engine: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """And what is launched can be changed."""
     engine = engines.get(real_engine)
     async with on(replace(engine, image=""), tmp_path) as backend:
         with anyio.fail_after(PATIENCE):
@@ -226,7 +222,6 @@ async def test_a_dead_bridges_sandbox_is_reaped_and_others_are_not(
 async def test_a_program_that_reads_sees_its_bridge_die(
     real_engine: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """stdin ends with the bridge, and with it a guest that waits for work."""
     engine = engines.get(real_engine)
     program = "import os\nos.write(1, b'ready')\nwhile os.read(0, 100): pass"
     with dead_bridge(engine, tmp_path / "dead", program) as left, anyio.fail_after(PATIENCE):
@@ -235,7 +230,6 @@ async def test_a_program_that_reads_sees_its_bridge_die(
 
 
 async def test_an_engine_that_is_not_there_is_explained(tmp_path: Path) -> None:
-    """Not installed, not running, and a socket without anybody behind it."""
     nothing = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
     gone = {"DOCKER_HOST": f"unix://{tmp_path}/x.sock", "PATH": ""}
     cases: list[tuple[str, dict[str, str], type[BridgeError]]] = [
@@ -272,7 +266,6 @@ print(found.error_code, found.remedy)
 
 @pytest.mark.docker
 def test_a_socket_that_refuses_this_user_is_explained(engines: EngineShelf) -> None:
-    """Tried as a user who is not in docker's group."""
     engine = engines.get("docker")
     assert os.getuid() == 0, "only root can become somebody else"
     tried = subprocess.run(

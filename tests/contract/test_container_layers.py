@@ -94,7 +94,6 @@ async def succeeds(engine: Engine, code: str) -> RunResult:
 async def test_with_our_filter_programs_work_and_every_layer_is_seen(
     real_engine: str, engines: EngineShelf, settings: Settings, tmp_path: Path
 ) -> None:
-    """Threads, processes, shared memory, orphans; what can be seen of a layer is seen."""
     found = engines.get(real_engine)
     async with (
         on(found, tmp_path / "run") as backend,
@@ -119,7 +118,6 @@ async def test_with_our_filter_programs_work_and_every_layer_is_seen(
 async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
     engines: EngineShelf, settings: Settings, tmp_path: Path
 ) -> None:
-    """A whole program on it, tools and all; and the probe says the same."""
     found = own_service(engines.get("podman"))
     async with on(found, tmp_path / "run", oci_runtime="runsc") as backend:
         with anyio.fail_after(PATIENCE):
@@ -138,7 +136,6 @@ async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
 async def test_a_runc_that_goes_by_gvisors_name_runs_nothing(
     engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """podman is satisfied, and says "runsc" of the container; its kernel does not."""
     runc = shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
     assert runc is not None
     spoof = tmp_path / "runsc"
@@ -166,7 +163,6 @@ async def test_a_runc_that_goes_by_gvisors_name_runs_nothing(
 async def test_podman_maps_ids_where_it_has_some_to_give(
     engines: EngineShelf, settings: Settings, tmp_path: Path
 ) -> None:
-    """Ids that are nobody's; where there are none left, that is said and it goes on without."""
     # The ordinary user has ids for one sandbox.
     user = os.environ["MCP_TEST_ROOTLESS_USER"]
     conf = extended(

@@ -35,8 +35,6 @@ LATE = "open('out/part', 'w').write('so far')\nwhile True: pass"
 
 @pytest.mark.guarantee("files-out")
 async def test_files_make_the_round_and_nothing_else_does(rig: Rig, tmp_path: Path) -> None:
-    """By every engine's own way of giving a program its directory."""
-
     data = bytes(range(256)) * 8 * 1024
     settings = settings_in(tmp_path)
     with anyio.fail_after(PATIENCE_SECONDS):

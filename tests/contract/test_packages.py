@@ -205,7 +205,6 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
 async def test_with_default_settings_programs_may_read_packages_whoever_the_bridge_is(
     engines: EngineShelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root's own directories are closed to its programs, who are nobody."""
     found = engines.get("bubblewrap")
     wheel(tmp_path, "helper", "1.0")
     with open_directory() as place, Index(tmp_path) as index:

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import BridgeError, OciRuntimeError
+from bridge.errors import BridgeError, CgroupError, OciRuntimeError
 from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.container.backend import ContainerBackend
@@ -33,7 +33,6 @@ def services(runtime_dir: Path) -> list[Path]:
 
 @pytest.mark.podman
 async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_path: Path) -> None:
-    """Where no socket listens the bridge brings its own, and takes it away."""
     engine = own_service(engines.get("podman"))
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path) as backend:
@@ -49,7 +48,6 @@ async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_pa
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.podman
 async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_path: Path) -> None:
-    """The next launch finds out, and works."""
     engine = own_service(engines.get("podman"))
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path) as backend:
@@ -83,7 +81,6 @@ def copy_of_configuration(directory: Path) -> Path:
 async def test_a_kill_does_not_wait_for_podmans_cleaning_up(
     engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """Its monitor runs podman again when a container ends, which here finds no configuration."""
     given = copy_of_configuration(tmp_path)
     engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(given))
     with anyio.fail_after(PATIENCE):
@@ -115,10 +112,10 @@ async def test_a_named_oci_runtime_is_used_or_refused(engines: EngineShelf, tmp_
 
 
 @pytest.mark.podman
-async def test_podmans_default_runtime_is_replaced_when_it_does_not_work(
+async def test_a_default_runtime_that_does_not_work_is_explained(
     engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """Whichever of crun and runc works here is found by running, and remembered.
+    """The remedy's setting then works, with the service that the bridge starts for it.
 
     The configuration names an executable that starts nothing as `crun`, which is what a crun that
     refuses the host's cgroups amounts to.
@@ -139,9 +136,10 @@ async def test_podmans_default_runtime_is_replaced_when_it_does_not_work(
     engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(conf))
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path / "run") as backend:
-            assert (await echoes(backend)).isolation.oci_runtime == "runc"
-        assert "runc" in (tmp_path / "run/oci-runtime.json").read_text()
-        async with on(engine, tmp_path / "run") as backend:
+            with pytest.raises(CgroupError) as caught:
+                await echoes(backend)
+        assert "MCP_BRIDGE_OCI_RUNTIME=runc" in caught.value.remedy
+        async with on(engine, tmp_path / "run", oci_runtime="runc") as backend:
             assert (await echoes(backend)).isolation.oci_runtime == "runc"
     assert engine.ours() == []
 
@@ -168,7 +166,6 @@ class CountingRunner(SystemRunner):
 async def test_a_run_on_podman_starts_no_podman_command(
     engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """The first may try things out; then all goes over one socket, and no machine is looked for."""
     engine = engines.get("podman")
     # Without the tests' own service, so that the bridge starts one as it does for a user.
     environ = {name: text for name, text in engine.environ.items() if name != "CONTAINER_HOST"}

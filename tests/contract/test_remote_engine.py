@@ -80,7 +80,6 @@ def _relay(near: socket.socket, far: socket.socket) -> None:
 @pytest.mark.docker
 @pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
 async def test_a_remote_engine_works_too(engines: EngineShelf, tmp_path: Path, tls: bool) -> None:
-    """DOCKER_HOST over TCP, plain and with certificates, large data included."""
     engine = engines.get("docker")
     context = _certificates(tmp_path) if tls else None
     relay = Relay(engine.url.removeprefix("unix://"), context)

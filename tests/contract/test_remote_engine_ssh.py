@@ -181,7 +181,6 @@ async def test_what_is_of_this_machine_is_refused(
 async def test_so_it_is_by_an_engine_whose_containers_see_another_boot(
     docker: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As through a socket that the user forwards, on machines with one kernel release."""
     environ = {"HOME": str(tmp_path), "DOCKER_HOST": docker.url}
     async with opened(docker, environ, tmp_path) as backend:
         bind = Bind(source=str(tmp_path), inside="/data/x")
@@ -218,7 +217,6 @@ def settings(server: SshServer, engine: Engine, home: Path, **more: str) -> Sett
 async def test_auto_uses_the_named_engine_or_none(
     server: SshServer, docker: Engine, tmp_path: Path
 ) -> None:
-    """And not the podman that works here."""
     found = settings(server, docker, tmp_path, runtime="auto", image="")
     found = replace(found, image=docker.image)
     backend = await select_backend(found)

@@ -45,7 +45,6 @@ def _state(result: RunResult) -> SessionState:
 async def test_a_session_keeps_its_state_through_a_timeout_and_says_when_a_crash_takes_it(
     name: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """Names, imports, directory and files; afterwards what was saved, in another sandbox."""
     settings = replace(settings_in(tmp_path), runtime=name, sessions=1)
     async with rig_on(engines.get(name), tmp_path / "run") as rig:
         with anyio.fail_after(120):

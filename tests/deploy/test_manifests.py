@@ -67,7 +67,7 @@ def test_the_role_has_what_the_bridge_uses_and_no_more() -> None:
     assert {
         resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]
     } == {
-        "pods": {"create", "get", "list", "watch", "patch", "delete"},
+        "pods": {"create", "get", "list", "patch", "delete"},
         "pods/attach": {"get", "create"},
         "leases": {"create", "get", "list", "patch", "delete"},
     }

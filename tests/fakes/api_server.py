@@ -1,6 +1,6 @@
 """A Kubernetes API server and its kubelet, in this process: real HTTP and websockets on loopback.
 
-It keeps objects with versions, answers watches, and speaks both versions of the attach protocol.
+It keeps objects with versions, and speaks both versions of the attach protocol.
 A pod is a real process in bubblewrap that has this machine's `/usr` for its image, this machine's
 network, and what the manifest says of its user and its directories. As a node does, it throws away
 what a pod writes before somebody listens.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import signal
 import socket
@@ -73,8 +72,7 @@ class Faults:
     create: list[Refusal] = field(default_factory=list)
     attach: list[Refusal] = field(default_factory=list)
     patch_pods: list[Refusal] = field(default_factory=list)
-    watch: list[Refusal] = field(default_factory=list)
-    mute_watch: bool = False
+    get_pod: list[Refusal] = field(default_factory=list)
     waiting: Mapping[str, str] | None = None
     unschedulable: str = ""
     drop_attach: bool = False
@@ -100,7 +98,6 @@ class ApiServer:
         self.port = 0
         self.tls: tuple[str, ...] | None = None
         self._version = 100
-        self._events: list[tuple[int, str, str, Document]] = []
         self._changed = asyncio.Event()
         self._kubelet: TaskGroup | None = None
         self._server: uvicorn.Server | None = None
@@ -272,16 +269,15 @@ class ApiServer:
     def _path(self, kind: str, name: str) -> str:
         return f"/api/v1/namespaces/sandboxes/{kind}/{name}"
 
-    def put(self, path: str, document: Document, kind: str = "MODIFIED") -> Document:
+    def put(self, path: str, document: Document) -> Document:
         """Store an object as another client does."""
         self._version += 1
         document["metadata"]["resourceVersion"] = str(self._version)
         self.objects[path] = document
-        self._tell(kind, path, document)
+        self._tell()
         return document
 
-    def _tell(self, kind: str, path: str, document: Document) -> None:
-        self._events.append((self._version, kind, path, json.loads(json.dumps(document))))
+    def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -290,7 +286,7 @@ class ApiServer:
         if document is None:
             return
         self._version += 1
-        self._tell("DELETED", path, document)
+        self._tell()
         name = document["metadata"]["name"]
         if "/pods/" in path and name in self.running:
             self.kill(name)
@@ -371,9 +367,6 @@ class ApiServer:
             if self.answer is not None:
                 await self._reply(send, 200, self.answer)
                 return
-            if query.get("watch") == "true":
-                await self._watch(path, query, send)
-                return
             body = await _body(receive)
             answer = await self._answer(method, path, query, json.loads(body) if body else {})
             await self._reply(send, 201 if method == "POST" else 200, answer)
@@ -397,6 +390,8 @@ class ApiServer:
         if document is None:
             raise Refusal(404, "NotFound", f'{collection} "{last}" not found')
         if method == "GET":
+            if self.faults.get_pod and "/pods/" in path:
+                raise self.faults.get_pod.pop(0)
             return document
         if method == "DELETE":
             self.slow_delete(last)
@@ -429,7 +424,7 @@ class ApiServer:
         }
         body.setdefault("status", {"phase": "Pending"})
         self.created.append(json.loads(json.dumps(body)))
-        made = self.put(f"{path}/{name}", body, "ADDED")
+        made = self.put(f"{path}/{name}", body)
         if path.endswith("/pods"):
             assert self._kubelet is not None
             self._kubelet.start_soon(self._run_pod, f"{path}/{name}")
@@ -441,32 +436,6 @@ class ApiServer:
             for place, document in self.objects.items()
             if place.rpartition("/")[0] == path and _selects(query, document)
         ]
-
-    async def _watch(self, path: str, query: Mapping[str, str], send: Send) -> None:
-        if self.faults.watch:
-            raise self.faults.watch.pop(0)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        seen = int(query.get("resourceVersion") or self._version)
-        server = self._server
-        with suppress(OSError), anyio.move_on_after(self._watch_seconds(query)):
-            while server is not None and not server.should_exit:
-                changed = self._changed
-                lines = []
-                for version, kind, place, document in self._events:
-                    if version <= seen or place.rpartition("/")[0] != path:
-                        continue
-                    if _selects(query, document):
-                        lines.append(json.dumps({"type": kind, "object": document}) + "\n")
-                seen = self._version
-                body = "".join(lines).encode()
-                if body and not self.faults.mute_watch:
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
-                with anyio.move_on_after(0.5):
-                    await changed.wait()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _watch_seconds(self, query: Mapping[str, str]) -> float:
-        return math.inf if self.faults.mute_watch else float(query.get("timeoutSeconds", 300))
 
     async def _reply(self, send: Send, code: int, answer: Document | bytes) -> None:
         date = format_datetime(self.now, usegmt=True).encode()

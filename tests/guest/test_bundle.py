@@ -22,7 +22,7 @@ def test_the_bundle_is_its_length_and_every_module() -> None:
     data = bundle.bundle_bytes()
     size = int.from_bytes(data[:8], "big")
     document = marshal.loads(data[8:])
-    assert size == len(data) - 8 < bundle.MAX_BUNDLE_BYTES
+    assert size == len(data) - 8
     assert document["digest"] == bundle.guest_digest()
     modules = marshal.loads(zlib.decompress(document["sources"]))
     assert set(modules) == set(bundle.guest_modules())
@@ -171,7 +171,6 @@ def hello_with_tree(tree: Path) -> dict[str, Any]:
         (b"", "EOFError"),
         (b"\0" * 7, "EOFError"),
         (bundle.bundle_bytes()[:1000], "EOFError"),
-        (b"\x7f" * 8 + bundle.bundle_bytes()[8:], "EOFError"),
         ((9).to_bytes(8, "big") + b"not  json", "bad marshal data"),
     ],
 )

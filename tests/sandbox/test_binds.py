@@ -88,7 +88,6 @@ def test_engines_are_told_in_their_own_words() -> None:
 
 
 def test_a_command_has_its_users_own_group_and_never_roots() -> None:
-    """Whoever is unknown, or has root's group, gets one that owns nothing."""
     ordinary = next(user for user in pwd.getpwall() if user.pw_uid != 0 and user.pw_gid != 0)
     assert group_of(ordinary.pw_uid) == pwd.getpwuid(ordinary.pw_uid).pw_gid
     assert group_of(0) == NOBODY_ID

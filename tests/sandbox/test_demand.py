@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,14 +15,18 @@ from bridge.sandbox.pool import (
     SETTLE_SECONDS,
     SHORTEST_LEAD_SECONDS,
     Decision,
-    Situation,
     decide,
     wanted,
 )
 
 BURST = (10.0, 10.01, 10.02, 10.03)
 
-QUIET = Situation(wanted=3, waiting=0, starting=0, awaited=0, running=0, quiet=9.0, cores=2)
+QUIET: dict[str, Any] = {
+    **dict.fromkeys(("waiting", "starting", "awaited", "running"), 0),
+    "wanted": 3,
+    "quiet": 9.0,
+    "cores": 2,
+}
 
 
 def _wanted(claims: tuple[float, ...], now: float, most: int = 8, start: float = 0.2) -> int:
@@ -45,12 +49,10 @@ def _wanted(claims: tuple[float, ...], now: float, most: int = 8, start: float =
 def test_as_many_wait_as_came_at_once_lately(
     claims: tuple[float, ...], now: float, number: int
 ) -> None:
-    """A burst is met by a stock; the stock goes when the bursts do, and at last altogether."""
     assert _wanted(claims, now) == number
 
 
 def test_slow_starts_ask_for_more_to_wait() -> None:
-    """What comes while one is started anew has to be there already."""
     claims = (0.0, 1.0, 2.0, 3.0)
     assert [_wanted(claims, 3.0, start=seconds) for seconds in (0.2, 0.6, 1.1)] == [1, 2, 3]
 
@@ -64,7 +66,6 @@ def test_slow_starts_ask_for_more_to_wait() -> None:
 def test_never_more_than_the_most_and_never_more_for_waiting_longer(
     claims: list[float], later: float, most: int, start: float
 ) -> None:
-    """Time alone only ever lowers what is wanted."""
     now = claims[-1] if claims else 0.0
     at_once = wanted(claims, now, most=most, start_seconds=start)
     then = wanted(claims, now + later, most=most, start_seconds=start)
@@ -88,11 +89,9 @@ def test_never_more_than_the_most_and_never_more_for_waiting_longer(
     ids=str,
 )
 def test_starts_give_way_to_what_runs(change: dict[str, int], decision: Decision) -> None:
-    """One at a time on few cores, none beside a start that is waited for, none in a busy moment."""
-    assert decide(replace(QUIET, **change)) == decision
+    assert decide(**{**QUIET, **change}) == decision
 
 
 def test_the_shortest_burst_does_not_depend_on_how_fast_sandboxes_start() -> None:
-    """Where they start in 20 ms, calls a tenth of a second apart are one burst all the same."""
     claims = (0.0, SHORTEST_LEAD_SECONDS / 5)
     assert _wanted(claims, 1.0, start=0.02) == 2

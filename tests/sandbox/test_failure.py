@@ -60,7 +60,6 @@ LIMITS = Limits(timeout=5)
 def test_an_ending_has_one_verdict(
     ending: Ending, status: str, reason: str | None, code: int | None
 ) -> None:
-    """Every combination that a guest, an engine and the clock can produce has its name."""
     verdict = classify(ending, LIMITS)
     assert (verdict.status, verdict.reason, verdict.exit_code) == (status, reason, code)
     assert verdict.summary
@@ -68,7 +67,6 @@ def test_an_ending_has_one_verdict(
 
 
 def test_a_crash_tells_what_the_sandbox_said() -> None:
-    """The sandbox's own stderr and the engine's words are part of the error."""
     ending = Ending(diagnostics="Fatal Python error\n", report=ExitReport(detail="exec failed"))
     error = classify(ending, LIMITS).error
     assert "Fatal Python error" in error
@@ -76,7 +74,6 @@ def test_a_crash_tells_what_the_sandbox_said() -> None:
 
 
 def test_a_signal_is_named_with_its_likely_cause() -> None:
-    """SIGSEGV means nothing to many readers."""
     assert (
         "SIGSEGV (a crash in native code"
         in classify(Ending(exited=Exited(signal=11)), LIMITS).summary
@@ -93,7 +90,6 @@ def test_a_timeout_says_the_limit_and_what_to_do() -> None:
 
 
 def test_a_hint_is_not_taken_for_what_was_raised() -> None:
-    """The summary repeats the exception, not the advice below it."""
     done = Done(
         outcome="exception", exit_code=1, error="Traceback\nSyntaxError: bad\nHint: try harder."
     )

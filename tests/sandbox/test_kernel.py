@@ -31,7 +31,6 @@ HOST = HostKernel(release="6.1.0-9-amd64", version="#1 SMP Debian", boot_id="a-b
     ],
 )
 def test_runtimes_are_known_by_name(runtime: str, own: bool) -> None:
-    """As engines call them, and as they call their shims."""
     assert brings_own_kernel(runtime) is own
     assert own or not is_gvisor(runtime)
 
@@ -53,12 +52,10 @@ def test_runtimes_are_known_by_name(runtime: str, own: bool) -> None:
 def test_a_kernel_is_told_by_its_boot_its_build_its_release(
     facts: dict[str, Any], own: bool | None
 ) -> None:
-    """The first of them that both sides know decides."""
     assert own_kernel(facts, HOST) is own
 
 
 def test_of_a_remote_engines_kernel_the_release_is_known() -> None:
-    """Engines say that much; of one that says nothing, nothing is."""
     remote = HostKernel(release="6.1.0-9-amd64")
     assert own_kernel({"boot_id": "x", "kernel": "4.4.0"}, remote) is True
     assert own_kernel({"boot_id": "x", "kernel": "6.1.0-9-amd64"}, remote) is False
@@ -66,7 +63,6 @@ def test_of_a_remote_engines_kernel_the_release_is_known() -> None:
 
 
 def test_this_process_runs_on_this_kernel() -> None:
-    """The host's own facts, given as a guest's, are no other kernel."""
     here = this_kernel()
     facts = {"boot_id": here.boot_id, "kernel": here.release, "kernel_version": here.version}
     assert own_kernel(facts, here) is False

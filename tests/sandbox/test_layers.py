@@ -65,7 +65,6 @@ LAYERS = {
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_seen_to_hold_stays_and_one_seen_not_to_is_reported(layer: str) -> None:
-    """What a backend asked for is no proof; what the guest sees is."""
     asked = Isolation(backend="x", layers=(layer,))
     good = verified(asked, GOOD)
     assert good.layers == good.verified == (layer,)
@@ -77,7 +76,6 @@ def test_a_layer_seen_to_hold_stays_and_one_seen_not_to_is_reported(layer: str) 
 
 @pytest.mark.parametrize("layer", list(GOOD["denials"]))
 def test_an_attempt_that_was_let_through_disproves_what_the_files_say(layer: str) -> None:
-    """A status file is the kernel's word; the attempt is the deed."""
     facts = {**GOOD, "denials": {**GOOD["denials"], layer: "allowed"}}
     seen = verified(Isolation(backend="x", layers=(layer,)), facts)
     assert (seen.layers, len(seen.weaker)) == ((), 1)
@@ -98,14 +96,12 @@ def test_what_is_tried_for_our_filter_is_on_no_list_of_ours() -> None:
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_the_facts_say_nothing_of_is_left_as_the_backend_gave_it(layer: str) -> None:
-    """gVisor shows no cgroup files; that does not mean there is no limit."""
     seen = verified(Isolation(backend="x", layers=(layer,)), {})
     assert (seen.layers, seen.verified) == ((layer,), ())
 
 
 @pytest.mark.parametrize("facts", [{"seccomp": 2}, {"seccomp": 1, "seccomp_filters": 1}])
 def test_a_filter_that_cannot_be_told_from_another_is_left_as_given(facts: dict[str, Any]) -> None:
-    """Kernels before 5.9 do not count filters."""
     layer = "own-seccomp"
     assert verified(Isolation(backend="x", layers=(layer,)), facts).layers == (layer,)
 
@@ -119,7 +115,6 @@ def claims(*layers: str) -> Isolation:
 
 
 def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
-    """And the host's own is nobody's business afterwards."""
     asked = claims("own-kernel", "user-namespace")
     require_mandatory_layers(asked, GVISOR)
     seen = verified(asked, {**GVISOR, "uid_map": [[0, 0, 4294967295]]})
@@ -138,7 +133,6 @@ def test_a_kernel_that_is_the_hosts_or_is_not_shown_lets_nothing_run(facts: dict
 
 @pytest.mark.parametrize("layer", [name for name in MANDATORY if name in LAYERS])
 def test_a_mandatory_layer_that_is_contradicted_lets_nothing_run(layer: str) -> None:
-    """One that was not asked for may be missing; one that was may not."""
     key, bad = LAYERS[layer]
     require_mandatory_layers(Isolation(backend="x", layers=(layer,)), GOOD)
     require_mandatory_layers(Isolation(backend="x"), {**GOOD, key: bad})
@@ -147,13 +141,11 @@ def test_a_mandatory_layer_that_is_contradicted_lets_nothing_run(layer: str) -> 
 
 
 def test_idle_tunnel_devices_are_no_network() -> None:
-    """Some kernels put them into every network namespace, without an address."""
     asked = Isolation(backend="x", layers=("no-network",))
     assert verified(asked, {"interfaces": ["lo", "sit0", "ip6tnl0"]}).layers == ("no-network",)
 
 
 def test_the_guest_limits_itself_only_where_the_engine_does_not() -> None:
-    """A limit for each process, where no control group and nobody outside counts memory."""
     limits = Limits(memory_bytes=100, pids=10, open_files=20)
     strong = Isolation(backend="x", layers=("memory-limit", "pids-limit", "ulimits"))
     assert guest_limits(strong, limits) == {}

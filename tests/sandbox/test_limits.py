@@ -7,14 +7,12 @@ from bridge.settings import Settings
 
 
 def test_the_standard_profile_is_what_the_settings_say() -> None:
-    """Settings pass through, and a run's own timeout beats the default."""
     limits = limits_for(Settings(memory=1024**3, pids=64, cpus=2, timeout=9), 4)
     assert (limits.memory_bytes, limits.pids, limits.cpus) == (1024**3, 64, 2)
     assert limits.timeout == 4
 
 
 def test_the_strict_profile_only_narrows() -> None:
-    """Asking for more under strict gets the strict values; asking for less gets less."""
     limits = limits_for(Settings(profile="strict", cpus=4), 60)
     assert (limits.memory_bytes, limits.cpus, limits.timeout) == (128 * 1024**2, 0.5, 5)
     tiny = limits_for(Settings(profile="strict", memory=64 * 1024**2, cpus=0.1), 2)

@@ -47,13 +47,11 @@ WITH_THE_RUN = {
 def test_settings_that_a_sandbox_is_started_with_tell_it_from_others(
     change: dict[str, object],
 ) -> None:
-    """One made before a change is not handed to a run after it."""
     settings = replace(SETTINGS, **change)  # type: ignore[arg-type]
     assert recipe_for(settings, limits_for(settings)) != USUAL
 
 
 def test_a_run_with_a_time_limit_of_its_own_takes_any() -> None:
-    """Its deadline comes with it, and the sandbox was started for the longest there may be."""
     assert recipe_for(SETTINGS, limits_for(SETTINGS, 100.0)) == USUAL
     assert USUAL.limits.timeout == SETTINGS.max_timeout
 

@@ -61,7 +61,6 @@ async def _crowd(queue: RunQueue, *names: str) -> AsyncIterator[Crowd]:
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_callers_have_turns_and_each_callers_runs_their_order() -> None:
-    """Whoever asks for a hundred runs does not keep another's first one waiting for them."""
     async with _crowd(RunQueue(1), "a0", "a1", "a2", "a3", "b1", "b2", "c1") as crowd:
         for number in range(6):
             crowd.end(crowd.began[-1])
@@ -71,7 +70,6 @@ async def test_callers_have_turns_and_each_callers_runs_their_order() -> None:
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_there_are_never_more_at_once_than_places() -> None:
-    """And each place is given on as soon as it is free."""
     async with _crowd(RunQueue(3), *(f"a{number}" for number in range(100))) as crowd:
         assert crowd.began == ["a0", "a1", "a2"]
         crowd.end("a1")
@@ -80,7 +78,6 @@ async def test_there_are_never_more_at_once_than_places() -> None:
 
 
 async def test_a_run_that_waits_is_told_how_many_are_ahead() -> None:
-    """At first, whenever that changes, and when it has its place."""
     async with _crowd(RunQueue(1), "a0", "a1", "a2", "b1") as crowd:
         assert crowd.told["a0"] == []
         assert crowd.told["a2"][0] == 1
@@ -94,7 +91,6 @@ async def test_a_run_that_waits_is_told_how_many_are_ahead() -> None:
 
 
 async def test_a_run_that_is_cancelled_leaves_the_queue() -> None:
-    """Those behind it move up."""
     async with _crowd(RunQueue(1), "a0", "a1", "a2") as crowd:
         crowd.scopes["a1"].cancel()
         await until(lambda: crowd.queue.waiting == 1)
@@ -119,7 +115,6 @@ async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothe
 async def test_a_queue_that_is_full_is_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing waits without a bound, neither of one caller nor of all."""
     monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 2)
     monkeypatch.setattr(run_queue, "MAX_WAITING", 3)
     async with _crowd(RunQueue(1), "a0", "a1", "a2", "a3", "b1", "b2") as crowd:
@@ -133,7 +128,6 @@ async def test_a_queue_that_is_full_is_told_with_what_to_do(
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_nobody_waits_for_ever() -> None:
-    """And what gave up is in nobody's way."""
     async with _crowd(RunQueue(1, 0.01), "a0", "a1") as crowd:
         await until(lambda: bool(crowd.errors))
         assert "has waited 0.01 s" in crowd.errors[0].message
@@ -151,7 +145,6 @@ async def test_nobody_waits_for_ever() -> None:
     ],
 )
 def test_turns_are_counted(lengths: list[int], turn: int, number: int, ahead: int) -> None:
-    """Of other callers only those that come before this one's turn."""
     assert runs_ahead(lengths, turn, number) == ahead
 
 
@@ -171,5 +164,4 @@ def test_the_default_follows_cores_and_memory(cores: int, memory: int | None, ru
 
 
 def test_a_machine_says_how_much_memory_there_is() -> None:
-    """All of it, or what the control group may have."""
     assert (usable_memory() or 0) > 64 * MIB

@@ -36,7 +36,6 @@ def open_directory() -> Iterator[Path]:
 
 
 def test_auto_tries_engines_before_bubblewrap() -> None:
-    """A container engine's image is known; the host's interpreter is whatever there is."""
     assert candidates("auto") == LADDER == ("podman", "docker", "bubblewrap", "seatbelt")
     assert candidates("docker") == ("docker",)
     assert candidates("/usr/bin/podman") == ("/usr/bin/podman",)
@@ -52,19 +51,16 @@ def test_images_are_for_engines() -> None:
 
 
 def test_the_order_can_be_set_and_what_it_leaves_out_is_not_tried() -> None:
-    """It is `auto` that has an order; a backend that is named stands for itself."""
     assert candidates("auto", ("bubblewrap", "docker")) == ("bubblewrap", "docker")
     assert candidates("podman", ("bubblewrap", "docker")) == ("podman",)
 
 
 def test_the_weaker_tier_is_had_by_its_name_only() -> None:
-    """It is no rung."""
     assert "landlock" not in LADDER
     assert candidates("landlock") == ("landlock",)
 
 
 async def test_the_weaker_tier_runs_when_named_and_says_what_it_is(tmp_path: Path) -> None:
-    """In the probe, for `doctor`."""
     [probe] = await probe_all(_settings(tmp_path, runtime="landlock"))
     if sys.platform != "linux":
         assert probe.error_code == "wrong_system"
@@ -79,7 +75,6 @@ async def test_the_weaker_tier_runs_when_named_and_says_what_it_is(tmp_path: Pat
 
 
 async def test_with_nothing_that_works_nothing_is_chosen(tmp_path: Path) -> None:
-    """And each backend's reason is told, but not of what is for another system."""
     with pytest.raises(
         NoSandboxError, match=r"nothing was run.*podman:.*docker:.*bubblewrap:(?!.*seatbelt:)"
     ):
@@ -90,7 +85,6 @@ async def test_with_nothing_that_works_nothing_is_chosen(tmp_path: Path) -> None
 
 
 async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(tmp_path: Path) -> None:
-    """Whoever asks for gVisor does not get namespaces without a word."""
     probes = await probe_all(_settings(tmp_path, oci_runtime="runsc"))
     assert [probe.backend for probe in probes] == ["podman", "docker"]
     with pytest.raises(SettingsError, match="cannot use runsc"):
@@ -100,7 +94,6 @@ async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(tmp_path: P
 
 
 async def test_an_image_asked_for_is_not_traded_for_bubblewrap(tmp_path: Path) -> None:
-    """Whoever names an image gets what is in it, or is told why not."""
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
     with pytest.raises(NoSandboxError, match=r"nothing was run\. podman:.*docker:"):
         await select_backend(_settings(tmp_path, image="nosuch:latest"))
@@ -109,7 +102,6 @@ async def test_an_image_asked_for_is_not_traded_for_bubblewrap(tmp_path: Path) -
 
 
 async def test_without_an_engine_bubblewrap_runs_the_code(tmp_path: Path) -> None:
-    """No daemon and no image are needed."""
     settings = _settings(tmp_path)
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
     backend = await select_backend(settings)

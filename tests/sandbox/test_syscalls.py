@@ -44,14 +44,12 @@ def test_only_allowed_calls_are_judged_by_their_arguments() -> None:
 
 
 def test_no_namespace_can_be_cloned() -> None:
-    """Every flag that makes a namespace is covered, and none that makes a thread."""
     threads = 0x003D0F00  # what the C library starts threads with
     assert NAMESPACE_MASK == 0x7E020000
     assert NAMESPACE_MASK & threads == 0
 
 
 def test_an_engine_is_told_the_same() -> None:
-    """The OCI profile allows exactly the list, and answers the same for the rest."""
     profile = oci_profile()
     allowed: list[str] = []
     answers: dict[str, int] = {}
@@ -93,7 +91,6 @@ def test_an_engine_lets_a_network_have_the_internets_families_and_no_other() -> 
 
 
 def test_an_engine_lets_commands_have_no_socket_that_reaches_the_hosts() -> None:
-    """Neither connecting to one by its name nor sending to it; pairs of streams are harmless."""
     purposes: tuple[Purpose, ...] = ("command", "networked")
     for purpose in purposes:
         rules = oci_profile(purpose)["syscalls"]
@@ -111,13 +108,11 @@ def test_an_engine_lets_commands_have_no_socket_that_reaches_the_hosts() -> None
 
 
 def test_an_engine_allows_no_other_architecture() -> None:
-    """i386 and x32 calls have other numbers."""
     assert all(not entry["subArchitectures"] for entry in oci_profile()["archMap"])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libseccomp is for Linux")
 def test_the_filters_are_programs_the_kernel_takes() -> None:
-    """Whole instructions, and not too many."""
     for program in filters():
         assert len(program) % INSTRUCTION_BYTES == 0
         assert 0 < len(program) // INSTRUCTION_BYTES <= MAX_INSTRUCTIONS

@@ -244,7 +244,6 @@ async def test_one_layer_less_is_noticed(ground: Ground, change: str, layer: str
 
 
 async def test_without_libseccomp_nothing_runs(ground: Ground) -> None:
-    """In neither of the backends that use it."""
     none = "libseccomp-not-there.so"
     async with BubblewrapBackend(environ=os.environ, seccomp=none) as namespaces:
         assert "libseccomp" in refused(await on(ground, namespaces), EngineNotFoundError.code)
@@ -253,7 +252,6 @@ async def test_without_libseccomp_nothing_runs(ground: Ground) -> None:
 
 
 async def test_filters_that_the_kernel_refuses_run_nothing(ground: Ground) -> None:
-    """The stage ends before the program begins."""
     async with BubblewrapBackend(environ=os.environ) as namespaces:
         found = await namespaces._look_around()
         namespaces._found = replace(found, filters=(b"\0" * 8,))
@@ -279,7 +277,6 @@ async def test_filters_that_let_everything_through_are_noticed(ground: Ground) -
 
 
 async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground: Ground) -> None:
-    """Where Landlock is one layer of many its absence is told; where it is the one, a refusal."""
     async with BubblewrapBackend(environ=os.environ) as backend:
         found = await backend._look_around()
         backend._found = replace(found, around=replace(found.around, landlock_abi=0))
@@ -353,7 +350,6 @@ def serving(path: Path, handler: type[Nonsense]) -> Iterator[None]:
 async def test_an_engine_that_answers_nonsense_runs_nothing(
     ground: Ground, handler: type[Nonsense]
 ) -> None:
-    """And the ladder goes on to one that is secure."""
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
     with serving(ground.path / "docker.sock", handler):
         refused(
@@ -365,7 +361,6 @@ async def test_an_engine_that_answers_nonsense_runs_nothing(
 
 
 async def test_a_socket_that_nobody_listens_at_runs_nothing(ground: Ground) -> None:
-    """Closed, absent, or no socket at all."""
     with socket.socket(socket.AF_UNIX) as closed:
         closed.bind(str(ground.path / "docker.sock"))
     (ground.path / "podman.sock").write_text("")
@@ -418,7 +413,6 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
 
 @pytest.mark.rootless
 def test_an_ordinary_user_who_may_not_use_the_engines_gets_bubblewrap(ground: Ground) -> None:
-    """The sockets are there and answer, but not to this user; the command line as it is used."""
     with (
         serving(ground.path / "docker.sock", Promising),
         serving(ground.path / "podman.sock", Promising),

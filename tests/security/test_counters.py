@@ -75,7 +75,6 @@ async def test_the_hosts_user_still_can_while_every_counter_is_attacked(arena: A
 @pytest.mark.guarantee("counters")
 @pytest.mark.parametrize("has_ids", [True, False])
 def test_an_ordinary_user_still_can(has_ids: bool) -> None:
-    """With subordinate ids no process of a sandbox is the user's; without, limits remain."""
     with ordinary_user() as (become, environ, directory):
         if not has_ids:
             broken = directory / "unshare"

@@ -126,7 +126,6 @@ open("was/x", "w").write("x")
     ],
 )
 async def test_nothing_but_the_directory_itself_is_read(box: Arena, make: str) -> None:
-    """Not what stands in its place; and a run without it is a run like any other."""
     result, files = await left(box, INSTEAD.format(make=make))
     assert (result.status, files) == ("success", {}), result.error
     # The directory under its new name is one of the working directory, of which no file is read.
@@ -210,7 +209,6 @@ made
 
 
 async def test_sparse_enormous_and_countless_files_cost_the_host_little(box: Arena) -> None:
-    """Neither memory nor time nor room on its disk; and what is left out is told."""
     limits = box.engine.settings
     result, files = await left(box, LARGE)
     assert isinstance(result.result, int)
@@ -243,7 +241,6 @@ open("out/real", "w").write("real")
 
 
 async def test_a_program_cannot_speak_for_the_supervisor(box: Arena) -> None:
-    """It has a way to the channel, but lines of files are not its to send."""
     result, files = await left(box, FORGE)
     assert result.status == "success", result.error
     assert files == {"real": b"real"}
@@ -262,7 +259,6 @@ async def test_a_program_cannot_speak_for_the_supervisor(box: Arena) -> None:
 async def test_what_was_written_by_then_comes_out_however_a_program_ends(
     box: Arena, ends: str, status: str
 ) -> None:
-    """Out of time, killed, gone without a word, or out of memory."""
     code = f"import os\nopen('out/part', 'w').write('so far')\n{ends}"
     result, files = await left(box, code, timeout=1 if status == "timeout" else 60)
     assert result.status == status, result

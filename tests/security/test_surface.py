@@ -263,7 +263,6 @@ async def test_two_runs_draw_different_numbers(arena: Arena) -> None:
 
 @pytest.mark.guarantee("small-kernel")
 async def test_every_call_off_the_list_is_refused(arena: Arena) -> None:
-    """The whole table, wherever the filter is ours; gVisor answers from a table of its own."""
     allowed = set(numbers(ALLOWED).values())
     refused = set(numbers(REFUSED).values())
     swept = sorted(set(range(LAST_CALL)) - allowed - UNFILTERED)

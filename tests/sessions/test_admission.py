@@ -92,7 +92,6 @@ async def test_a_newcomer_gets_places_up_to_a_share_and_no_more(
 async def test_who_has_a_share_and_uses_it_is_refused_and_told_what_to_do(
     places: Admission, make: Make
 ) -> None:
-    """Though others are idle that have less."""
     for _ in range(3):
         await make("ada").opened(busy=True)
     bob = await make("bob").opened()
@@ -106,7 +105,6 @@ async def test_who_has_a_share_and_uses_it_is_refused_and_told_what_to_do(
 async def test_who_has_less_gets_the_place_of_the_next_run_that_ends(
     places: Admission, make: Make
 ) -> None:
-    """Also of one who has more to run there, and asks for the place again at once."""
     ada = [await make("ada").opened(busy=True) for _ in range(4)]
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:

@@ -50,7 +50,6 @@ def _claimed(settings: Settings) -> bool:
 async def test_a_session_between_runs_goes_on_wherever_its_next_run_arrives(
     settings: Settings,
 ) -> None:
-    """Each time with what the run before left, in whichever bridge that was."""
     async with pair(settings) as both:
         first = await run(both[0], "seen = [0]")
         session = told(first).session_id
@@ -65,7 +64,6 @@ async def test_a_session_between_runs_goes_on_wherever_its_next_run_arrives(
 async def test_a_session_in_use_is_refused_elsewhere_by_the_name_of_the_replica(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is run twice side by side in one session."""
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
     begun, go = tmp_path / "begun", tmp_path / "go"
     async with pair(settings) as (one, other):
@@ -100,7 +98,6 @@ async def test_a_run_waits_for_another_replica_that_is_about_to_be_done(
 
 
 async def test_a_session_that_was_ended_elsewhere_is_gone_here(settings: Settings) -> None:
-    """Though its sandbox is still there."""
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
         await run(other, "", session=session, end_session=True)
@@ -112,7 +109,6 @@ async def test_a_session_that_was_ended_elsewhere_is_gone_here(settings: Setting
 async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older state is not taken for the present one."""
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
@@ -151,7 +147,6 @@ async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
 async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a run it is the run's error; after it, its result stands."""
     met = iter(("a run",))
 
     def fail(record: Record) -> bool:
@@ -173,7 +168,6 @@ async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
 async def test_a_claim_that_is_renewed_does_not_lapse(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long the run takes."""
     monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(claims, "LEASE_SECONDS", 0.6)
     monkeypatch.setattr(claims, "PATIENCE_SECONDS", 1.5)
@@ -189,7 +183,6 @@ async def test_a_claim_that_is_renewed_does_not_lapse(
 
 
 async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -> None:
-    """The others wait, and get it one after the other."""
     store = store_of(settings)
     live: list[str] = []
 
@@ -213,7 +206,6 @@ async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -
 async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_goes_on_from_what_was_saved(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stood still for longer than the lease; its own sandbox is out of date."""
     begun, go = tmp_path / "begun", tmp_path / "go"
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
@@ -230,7 +222,6 @@ async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_goes_on_from
 async def test_a_session_that_is_released_and_taken_again_has_not_been_standing_still(
     settings: Settings,
 ) -> None:
-    """Who waits tells a claim from the one before."""
     store, seen = store_of(settings), set[bytes]()
     mine = Claims(store, "a")
     for _ in range(2):

@@ -29,7 +29,6 @@ pytestmark = pytest.mark.guarantee("kept-apart", "out-of-time")
 async def test_an_idle_session_is_put_away_and_comes_back(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """By its name and by its id; its runs are counted on."""
     async with reopened(settings, backend, session_idle_timeout=0.01) as engine:
         first = await run(engine, "kept = [1, 2]\ndef double(x):\n    return x * 2")
         await until(lambda: engine.sessions.open == 0)
@@ -45,7 +44,6 @@ async def test_an_idle_session_is_put_away_and_comes_back(
 
 
 async def test_what_could_not_be_kept_is_listed(settings: Settings, backend: FakeBackend) -> None:
-    """With the reason, when the session comes back without it."""
     async with reopened(settings, backend, session_idle_timeout=0.01) as engine:
         await value(engine, "kept = 1\nlines = (line for line in 'abc')")
         await until(lambda: engine.sessions.open == 0)
@@ -76,7 +74,6 @@ async def test_what_was_saved_outlasts_a_run_that_ends_while_it_is_restored(
 async def test_a_bridge_that_ends_keeps_its_sessions_for_the_next(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """As the command line needs, each of whose commands is a bridge of its own."""
     async with reopened(settings, backend) as engine:
         await value(engine, "kept = 1")
     async with reopened(settings, backend) as engine:
@@ -110,7 +107,6 @@ async def test_a_sandbox_that_dies_while_nobody_uses_it_is_noticed(
 async def test_a_run_for_which_the_sandbox_is_gone_gets_another(
     engine: Engine, backend: FakeBackend
 ) -> None:
-    """Whether or not that was noticed before."""
     assert await value(engine, "kept = 1\nkept") == 1
     assert await value(engine, "kept") == 1
     [sandbox] = backend.live
@@ -123,7 +119,6 @@ async def test_a_run_for_which_the_sandbox_is_gone_gets_another(
 async def test_files_that_do_not_fit_beside_what_is_restored_are_for_the_next_run(
     settings: Settings, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is lost by asking for it."""
     monkeypatch.setattr(live, "MAX_BYTES", 100)
     files = (InputFile(name="a.txt", data=b"x" * 90),)
     async with reopened(settings, backend) as engine:
@@ -136,7 +131,6 @@ async def test_files_that_do_not_fit_beside_what_is_restored_are_for_the_next_ru
 async def test_the_session_idle_for_longest_makes_room(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """It is put away, and nothing of it is lost."""
     async with reopened(settings, backend, sessions=2) as engine:
         for name in ("one", "two", "three"):
             await value(engine, f"kept = {name!r}", session=name)
@@ -149,7 +143,6 @@ async def test_the_session_idle_for_longest_makes_room(
 async def test_a_session_too_many_is_refused_while_all_are_in_use(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """With what to do about it; afterwards there is room."""
     go, begun = tmp_path / "go", tmp_path / "begun"
     async with reopened(settings, backend, sessions=1) as engine:
         async with anyio.create_task_group() as tasks:
@@ -178,7 +171,6 @@ async def test_a_checkpoint_that_is_damaged_is_told_of_and_the_session_begins_an
 
 
 async def test_names_are_each_owners_and_an_id_opens_nothing_for_others(engine: Engine) -> None:
-    """Who guesses an id is told no more than who makes one up."""
     mine = await run(engine, "kept = 'mine'")
     theirs = await run(engine, "'kept' in globals()", owner="bob")
     assert theirs.result is False
@@ -211,7 +203,6 @@ async def test_where_callers_cannot_be_told_apart_only_the_id_goes_on_with_a_ses
 async def test_an_engine_that_closes_while_a_run_goes_on_ends_it(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """Whoever waits for it is told, and what was saved before is still there."""
     begun = tmp_path / "begun"
     told_of: list[BridgeError] = []
 

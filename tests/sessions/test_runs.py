@@ -20,7 +20,6 @@ from tests.waiting import until, until_exists
 async def test_names_imports_directory_and_files_are_there_for_the_next_run(
     engine: Engine, backend: FakeBackend
 ) -> None:
-    """In one sandbox, which is that session's alone."""
     code = """
 import json
 total = 40
@@ -53,7 +52,6 @@ os.mkdir("deep"); os.chdir("deep"); open("a.txt", "w").write("kept")
 async def test_a_server_s_names_are_those_of_the_run_that_uses_them(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """Built-in names stay."""
     async with reopened(settings, backend, workshop()) as engine:
         code = "f = lambda: json.dumps(true)\n[(await add(a=1, b=2)).sum, f()]"
         assert await value(engine, code) == [3, "true"]
@@ -65,7 +63,6 @@ async def test_a_server_s_names_are_those_of_the_run_that_uses_them(
 async def test_runs_of_one_session_go_one_after_another_and_others_beside_them(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """A waiter that is cancelled leaves the queue."""
     go, begun = tmp_path / "go", tmp_path / "begun"
     order: list[str] = []
 
@@ -92,7 +89,6 @@ async def test_runs_of_one_session_go_one_after_another_and_others_beside_them(
 
 
 async def test_too_many_waiting_runs_are_refused(engine: Engine, tmp_path: Path) -> None:
-    """With what to do instead."""
     go, begun = tmp_path / "go", tmp_path / "begun"
     refused: list[SessionLimitError] = []
 
@@ -113,7 +109,6 @@ async def test_too_many_waiting_runs_are_refused(engine: Engine, tmp_path: Path)
 
 
 async def test_a_crash_loses_the_state_and_says_so(engine: Engine, backend: FakeBackend) -> None:
-    """Also when there is nothing to go back to."""
     result = await run(engine, "kept = 1\nimport os\nos.kill(os.getpid(), 9)")
     assert (result.status, result.reason) == ("error", "crash")
     assert told(result).state == "lost"
@@ -128,7 +123,6 @@ async def test_a_crash_loses_the_state_and_says_so(engine: Engine, backend: Fake
 async def test_a_client_that_goes_away_interrupts_the_program_and_keeps_the_state(
     engine: Engine, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """It has left once that is done."""
     begun = tmp_path / "begun"
     with anyio.CancelScope() as client:
         async with anyio.create_task_group() as tasks:
@@ -144,7 +138,6 @@ async def test_a_client_that_goes_away_interrupts_the_program_and_keeps_the_stat
 async def test_calls_that_a_program_leaves_are_no_burden_to_the_next(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """They end with their run."""
     async with reopened(settings, backend, workshop()) as engine:
         code = """
 import asyncio
@@ -161,7 +154,6 @@ await asyncio.sleep(0)
 async def test_servers_can_be_added_to_a_live_session(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """What earlier programs defined loads the servers that it calls."""
     async with reopened(settings, backend, workshop(), workshop("annex")) as engine:
         first = await run(engine, "async def add(a, b):\n    return await mcp_work_shop.add(a, b)")
         assert first.servers == ("work-shop",)
@@ -172,7 +164,6 @@ async def test_servers_can_be_added_to_a_live_session(
 
 
 async def test_a_session_ends_when_it_is_asked_to(engine: Engine, backend: FakeBackend) -> None:
-    """With a run or without; nothing of it is left, and its name is free."""
     await value(engine, "kept = 1")
     last = await run(engine, "kept + 1", end_session=True)
     assert (last.result, told(last).state, told(last).run) == (2, "ended", 2)
@@ -206,7 +197,6 @@ async def test_sessions_can_be_turned_off(settings: Settings, backend: FakeBacke
 async def test_a_retry_in_a_session_is_answered_from_the_journal(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """What the failed run had done by then is still in the session, calls and names alike."""
     async with reopened(settings, backend, workshop()) as engine:
         code = "done = globals().get('done', 0) + (await mcp_work_shop.add(1, 2)).sum\n"
         failed = await run(engine, f"{code}1 / 0")

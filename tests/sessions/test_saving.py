@@ -99,8 +99,6 @@ KEPT = Exited(code=0, kept=True)
 
 
 def test_a_state_is_put_together_from_its_parts() -> None:
-    """In the frame that asks for it there is no program."""
-
     def answer(frame: Any) -> list[Any]:
         assert isinstance(frame, Run)
         assert (frame.code, frame.session, frame.save) == ("", 3, True)
@@ -135,12 +133,10 @@ def test_a_state_that_cannot_be_had_costs_the_session_nothing(
 
 @pytest.mark.parametrize("frames", [[Exited(code=1)], [Exited(signal=9)], [Done("ok"), Done("ok")]])
 def test_a_session_whose_process_is_gone_has_no_state(frames: list[Any]) -> None:
-    """Neither has one whose frames make no sense."""
     assert _saved(lambda frame: frames)[0] is None
 
 
 def test_a_session_that_never_answers_is_given_up_in_time() -> None:
-    """Whoever waits for its next run does not wait for longer."""
     found, sandbox, seconds = _saved(lambda frame: [])
     assert found is None
     assert SAVE_SECONDS <= seconds <= SAVE_SECONDS + GRACE_SECONDS + 0.1
@@ -148,8 +144,6 @@ def test_a_session_that_never_answers_is_given_up_in_time() -> None:
 
 
 def test_a_call_from_between_runs_is_answered_with_no() -> None:
-    """An object that is asked for its state may try anything."""
-
     def answer(frame: Any) -> list[Any]:
         if isinstance(frame, Run):
             return [Call(id=1, method="call_tool", params={})]
@@ -176,8 +170,6 @@ class _Stuck:
 
 
 def test_a_channel_knows_that_a_frame_was_cut_short() -> None:
-    """Nothing can follow half a frame, nor one of which nobody knows."""
-
     async def play() -> None:
         channel = SessionChannel(_Stuck())
         seen = [channel.whole]
@@ -195,8 +187,7 @@ def test_a_channel_knows_that_a_frame_was_cut_short() -> None:
 class _Gone(_Stuck):
     async def send(self, data: bytes) -> None:
         """Fail."""
-        message = "gone"
-        raise ChannelClosedError(message)
+        raise ChannelClosedError("gone")
 
 
 class _Slow(Scripted):
@@ -211,8 +202,6 @@ class _Slow(Scripted):
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_reply_that_is_on_its_way_when_a_run_ends_goes_out_whole(keeps: bool) -> None:
-    """For a session; a sandbox that nobody uses again need not wait for it."""
-
     def answer(frame: Any) -> list[Any]:
         if isinstance(frame, Run):
             return [Call(id=1, method="any", params={})]

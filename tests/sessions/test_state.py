@@ -18,16 +18,12 @@ def part(data: bytes) -> State:
     return State(data=data)
 
 
-def whole(parts: StateParts) -> bytes | None:
-    return parts.data
-
-
 @given(st.lists(st.binary(max_size=50), max_size=8))
 def test_parts_are_joined_in_their_order(pieces: list[bytes]) -> None:
     parts = StateParts()
     for piece in pieces:
         parts.take(part(piece))
-    assert whole(parts) == (b"".join(pieces) or None)
+    assert parts.data == (b"".join(pieces) or None)
     assert parts.problem == ""
 
 
@@ -41,27 +37,10 @@ def test_what_is_larger_than_the_bound_is_no_state_and_takes_no_memory(
     monkeypatch.setattr(state, "MAX_STATE_BYTES", 100)
     parts = StateParts()
     parts.take(part(bytes(100)))
-    assert whole(parts) == bytes(100)
+    assert parts.data == bytes(100)
     parts.take(part(b"x"))
-    assert whole(parts) is None
     assert parts.problem == "it is larger than 100 bytes"
-    assert parts._parts == []
-
-
-def test_parts_have_a_bound_in_number_and_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "MAX_PARTS", 3)
-    monkeypatch.setattr(state, "MAX_PART_BYTES", 8)
-    many, large = StateParts(), StateParts()
-    for _ in range(3):
-        many.take(State())
-    assert many.problem == ""
-    many.take(State())
-    assert many.problem == "it came in more than 3 parts"
-    large.take(State(data=b"ABCDEFGH"))
-    assert whole(large) == b"ABCDEFGH"
-    large.take(State(data=b"ABCDEFGHI"))
-    assert whole(large) is None
-    assert large.problem == "a part of it has more than 8 bytes"
+    assert not parts._data
 
 
 def test_losses_are_pairs_of_short_texts_and_all_else_is_left_out() -> None:

@@ -54,7 +54,6 @@ async def _opened(settings: Settings, log: Path, **changes: Any) -> AsyncIterato
 async def test_a_later_run_may_not_send_what_an_earlier_one_has_read(
     settings: Settings, log: Path
 ) -> None:
-    """Nor after the session was put away, nor in the next bridge; a run without it may."""
     async with _opened(settings, log) as engine:
         assert (await run(engine, f"note = 1\n{READS}")).status == "success"
         refused = await run(engine, SENDS)
@@ -71,7 +70,6 @@ async def test_a_later_run_may_not_send_what_an_earlier_one_has_read(
 
 
 async def test_the_record_of_a_run_names_its_session(settings: Settings, log: Path) -> None:
-    """With its id, which no other session ever has."""
     async with _opened(settings, log) as engine:
         result = await run(engine, "1")
     records = [

@@ -141,8 +141,6 @@ def test_a_damaged_one_is_told_and_mended_by_saving(tmp_path: Path) -> None:
 
 
 def test_changes_at_the_same_time_are_all_there(tmp_path: Path) -> None:
-    """Each thread opens its own, as each bridge does."""
-
     def add() -> None:
         memories = Memories(store_at(tmp_path), "me")
         for _ in range(10):

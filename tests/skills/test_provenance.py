@@ -74,7 +74,6 @@ def test_a_skill_has_it_at_its_head(tmp_path: Path) -> None:
 
 
 def test_a_head_that_cannot_be_read_is_the_worst_and_none_says_nothing() -> None:
-    """A person's own file has none."""
     assert read_skill("f", SOURCE).header.provenance is None
     long = f"# version = {'9' * 5000}\n# ///\n"
     for head in ("# x = \n# ///\n", "# version = 0\n# ///\n", "# never closed\n", long):

@@ -72,7 +72,6 @@ def stopped(result: RunResult, *said: str) -> None:
 async def test_whatever_a_program_keeps_and_however_it_is_found_it_is_not_sent(
     engine: Engine, log: Path
 ) -> None:
-    """By the program that finds it; one that does not may send what it likes."""
     kept = await keep(
         engine,
         """
@@ -119,7 +118,6 @@ runtime.save_skill(passed_on, description="What the note says")
 
 
 async def test_labels_are_passed_on_from_run_to_run(engine: Engine, log: Path) -> None:
-    """Through another key, a file, and a session that is put away."""
     await keep(engine, "save_memory('a', said)")
     await run(engine, "open('out/b', 'w').write(load_memory('a'))")
     [artifact] = [one for one in engine.artifacts.listed("") if one.name == "b"]
@@ -131,7 +129,6 @@ async def test_labels_are_passed_on_from_run_to_run(engine: Engine, log: Path) -
 
 
 async def test_a_memory_that_is_written_over_carries_what_its_writer_read(engine: Engine) -> None:
-    """Metadata that stays is still the earlier writer's."""
     await keep(engine, "save_memory('a', said)\nsave_memory('b', said, {'from': said})")
     clean = await run(engine, "save_memory('a', 1)\nsave_memory('b', 1)")
     assert clean.status == "success", clean.error
@@ -143,7 +140,6 @@ async def test_a_memory_that_is_written_over_carries_what_its_writer_read(engine
 
 
 async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings: Settings) -> None:
-    """The question says where it comes from; what was saved in this bridge is not asked about."""
     await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f)")
     use = "from skills import f" + SEND.format(what="f()")
     stopped(await run(engine, use), "skill 'f'")
@@ -168,7 +164,6 @@ async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings
 async def test_a_person_who_is_asked_and_says_yes_has_seen_a_skill(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """For this run, or for good."""
     specs = [recorder("log", log, notes={"a": "4711"}), recorder("chat", log)]
     async with opened(settings, specs, policy=POLICY, tmp_path=tmp_path) as engine:
         await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f)")
@@ -188,7 +183,6 @@ async def test_a_person_who_is_asked_and_says_yes_has_seen_a_skill(
 async def test_what_was_kept_before_there_were_labels_is_found(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """And what somebody has changed is taken for the worst."""
     specs = [recorder("log", log), recorder("chat", log)]
     policy = f'[policy]\nskills = "allow"\n{POLICY}'
     async with opened(settings, specs, policy=policy, tmp_path=tmp_path) as engine:
@@ -280,7 +274,6 @@ update_memory("n", lambda old: old + 10)
 
 
 async def test_a_retry_saves_nothing_twice(engine: Engine) -> None:
-    """It goes on from what was there when its first run was, and says what it did not do again."""
     await run(engine, "save_memory('gone', 1)")
     first = await run(engine, COUNT.format(fault="1 / 0"))
     assert "ZeroDivisionError" in first.error

@@ -273,7 +273,6 @@ async def test_parameters_of_a_hostile_guest_are_answered_as_mistakes(
 
 
 async def test_a_plan_stops_in_a_skill_that_looks_at_what_is_not_there_yet(engine: Engine) -> None:
-    """A skill is the program's own code there, and no library that may look as it likes."""
     source = (
         "async def look(text):\n"
         "    said = await mcp_work_shop.echo(text=text)\n"

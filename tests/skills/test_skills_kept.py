@@ -75,7 +75,6 @@ async def test_a_program_replaces_or_removes_what_a_person_wrote_only_if_they_sa
 async def test_an_answer_about_skills_holds_for_what_it_said(
     engine: Engine, answer: str, questions: int
 ) -> None:
-    """One of them, or every one that the run deletes; the next run is asked about anew."""
     file = write(engine)
     code = f"{DELETE}\nruntime.delete_skill('other')"
     for _ in range(2):
@@ -88,7 +87,6 @@ async def test_an_answer_about_skills_holds_for_what_it_said(
 
 
 async def test_what_a_program_made_itself_it_replaces_and_removes_unasked(engine: Engine) -> None:
-    """As long as nobody has approved of it."""
     for text in ("one", "two"):
         await value(engine, HELLO.format(text))
         assert await value(engine, USE) == text
@@ -107,7 +105,6 @@ async def test_what_a_program_made_itself_it_replaces_and_removes_unasked(engine
 async def test_a_skill_replaced_under_an_approved_name_is_used_by_nobody_unreviewed(
     engine: Engine, session: str
 ) -> None:
-    """Not by the run that replaced it either, nor when it was removed in between."""
     write(engine)
     await approve(engine)
     assert await value(engine, USE) == "by hand"
@@ -127,7 +124,6 @@ async def test_a_skill_replaced_under_an_approved_name_is_used_by_nobody_unrevie
 
 
 async def test_an_approval_is_of_the_whole_text(engine: Engine) -> None:
-    """Of what it says of itself, and of a comment that nothing executes."""
     await value(engine, HELLO.format("x").replace("(hello)", "(hello, 'It greets')"))
     file = engine.skills.shelf.folder / "hello.py"
     approved = file.read_text()
@@ -150,7 +146,6 @@ async def test_what_nobody_approved_is_not_used_however_it_got_there(engine: Eng
 async def test_nobody_known_replaces_or_removes_anything(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """Where the policy gives skills to whoever comes, their answer is nobody's."""
     policy = '[policy]\nskills = "allow"\n[policy.defaults]\nuntrusted = "allow"\n'
     async with opened(settings, [], policy=policy, tmp_path=tmp_path) as engine:
         file = write(engine)

@@ -114,7 +114,6 @@ async def test_the_policy_and_an_unknown_caller_decide_who_has_skills(
 async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
     settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine, code: str
 ) -> None:
-    """Its file may be another than the one that was saved."""
     await value(engine, "def hello():\n    return 1\nruntime.save_skill(hello)")
     file = engine.skills.shelf.folder / "hello.py"
     file.write_text("import ctypes\n" + file.read_text())
@@ -131,7 +130,6 @@ async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
 
 
 def test_a_question_has_the_whole_description() -> None:
-    """It counts as seen by whoever answers."""
     hidden = "\u202e" * (MAX_DESCRIPTION_CHARS - 3) + "end"
     header = Header(description=hidden, version=1, provenance=Provenance(anything=True))
     skill = read_skill("f", encode_skill(header, "def f():\n    pass\n"))

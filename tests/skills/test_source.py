@@ -89,7 +89,6 @@ NAMES = st.text(max_size=20)
 def test_the_head_of_a_file_is_read_as_it_was_written(
     description: str, version: int, tools: dict[str, dict[str, str]]
 ) -> None:
-    """Whatever servers call their tools, nothing gets out of the comment."""
     source = "def f():\n    return 1\n"
     header = Header(description=description, version=version, tools=tools, digest="d", created="c")
     text = encode_skill(header, source)
@@ -147,13 +146,11 @@ def test_a_program_names_skills_by_importing_them(code: str, names: set[str]) ->
 
 
 def test_a_file_of_too_many_nodes_is_a_skill_with_a_problem() -> None:
-    """Each node is looked at in the event loop, whenever a program names the skill."""
     skill = read_skill("f", "def f(a):\n    return [" + "a," * 15_000 + "]")
     assert skill.code is None
     assert "more than 15,000 syntax nodes" in skill.problem
 
 
 def test_a_source_as_long_as_people_write_them_may_be_a_skill() -> None:
-    """Python's own longest modules of 64 KiB have fewer than 10,000 nodes."""
     lines = "".join(f"    found[{number}] = len(texts) + {number}\n" for number in range(900))
     assert read_code(f"def f(found, texts):\n{lines}").name == "f"

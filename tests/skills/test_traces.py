@@ -108,7 +108,6 @@ def test_a_memory_that_is_replaced_or_deleted_stays_for_a_while(tmp_path: Path) 
 def test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed(
     tmp_path: Path, versions: tuple[str, ...]
 ) -> None:
-    """Also where a version of that number is another text."""
     files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
     for act in ("remove", "replace"):
         (files.folder / "f").mkdir(parents=True, exist_ok=True)

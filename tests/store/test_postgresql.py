@@ -140,7 +140,6 @@ for number in range(30):
 
 
 def test_a_content_that_one_bridge_removes_stays_for_another_that_keeps_it(tmp_path: Path) -> None:
-    """Both have the same three contents all the time, each of several pieces."""
     store = store_at(tmp_path)
     together(SAME, tmp_path, "a", "b")
     assert store.blobs.all() == set()
@@ -300,21 +299,7 @@ def test_an_address_that_does_not_do_is_an_error_that_shows_no_password(
         assert secret not in told
 
 
-def test_a_password_may_be_in_a_file_of_libpq_s(
-    tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "pgpass"
-    file.write_text(f"127.0.0.1:{postgresql.port}:*:*:{PASSWORD}\n")
-    file.chmod(0o600)
-    monkeypatch.setenv("PGPASSFILE", str(file))
-    url = f"postgresql://{servers.ROLE}@127.0.0.1:{postgresql.port}/postgres"
-    store = ServerStore(tmp_path, ServerUrl(f"{url}?options=-csearch_path%3Dpg_temp"))
-    store.check()
-    store.close()
-
-
 def test_a_database_without_an_encoding_has_every_text(tmp_path: Path, postgresql: Server) -> None:
-    """As a server has it that was made where no locale is set, such as in a container."""
     with postgresql.connected() as connection:
         connection.execute("DROP DATABASE IF EXISTS plain")
         connection.execute(
@@ -339,7 +324,6 @@ def test_a_later_version_s_database_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_upload_is_removed_when_the_store_is_tidied(tmp_path: Path) -> None:
-    """As of a bridge that was killed between sending a content and naming it in a row."""
     store = store_at(tmp_path)
     kept = artifacts_at(store)
     stays = kept.of_run("me", "run").add("stays", b"s" * 2_500_000)
@@ -453,7 +437,6 @@ def test_a_store_that_cannot_be_reached_does_not_keep_a_run_from_running(tmp_pat
 
 
 def test_what_there_is_no_room_for_does_not_stay_on_the_server(tmp_path: Path) -> None:
-    """It was sent before it was refused."""
     store = store_at(tmp_path)
     kept = ArtifactStore(store, total_bytes=1_000, run_bytes=1_000, days=7)
     for number in range(3):
@@ -506,7 +489,6 @@ def test_a_server_that_does_not_answer_is_given_up(
 def test_a_change_whose_confirmation_is_lost_is_said_to_be_uncertain(
     tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server makes it after all, once nobody waits for its answer."""
     monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
     store = ServerStore(tmp_path, ServerUrl(own_server.url()))
     stopped: list[int] = []

@@ -121,7 +121,6 @@ def names(store: ServerStore) -> set[str]:
 def test_a_server_is_known_by_its_certificate(
     tmp_path: Path, encrypted: Server, authority: Authority
 ) -> None:
-    """All that is said to it is encrypted."""
     ca = authority.directory / "ca.pem"
     store = ServerStore(tmp_path, address(encrypted, sslmode="verify-full", sslrootcert=ca))
     put(store, "a")
@@ -144,7 +143,6 @@ def test_a_server_is_known_by_its_certificate(
 def test_a_server_that_could_be_another_gets_no_password(
     tmp_path: Path, encrypted: Server, authority: Authority, host: str, mode: str, said: str
 ) -> None:
-    """The error says why, and shows none."""
     ca = authority.directory / "ca.pem"
     if mode == "stranger":
         stranger = tmp_path / "stranger"
@@ -195,7 +193,6 @@ def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
 
 
 def test_a_standby_that_takes_over_has_each_write_that_was_confirmed(tmp_path: Path) -> None:
-    """Each bridge goes on by itself, and nothing that it wrote is there twice."""
     with server() as primary, primary.standby() as standby:
         hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
         login = f"{ROLE}:{quote(PASSWORD, safe='')}"

@@ -51,7 +51,6 @@ def test_what_stays_is_within_all_bounds_with_room_for_what_comes(
     most: int,
     more: StoredItem | None,
 ) -> None:
-    """Or that is refused, and nothing goes for it."""
     sizes = dict(zip(DIGESTS, of_digest, strict=True))
     held = [
         held_by(owner, place, digest, sizes[digest]) for place, (owner, digest) in enumerate(made)
@@ -88,7 +87,6 @@ def test_where_there_is_too_much_a_tenth_more_goes() -> None:
 
 
 def test_what_goes_is_of_the_owner_who_has_most_and_not_of_one_with_less_than_a_share() -> None:
-    """Though what the other has is older; and who has more than a share makes room of its own."""
     mine = [held_by("me", 1, DIGESTS[0], 20)]
     yours = [held_by("you", number, DIGESTS[number], 20) for number in range(2, 6)]
     most = bounds(100)
@@ -120,8 +118,6 @@ def test_the_tenth_more_is_taken_of_nobody_who_has_less_than_what_comes() -> Non
 
 @pytest.mark.guarantee("shares")
 def test_however_many_come_over_http_the_person_has_half() -> None:
-    """Over stdio and at the terminal together, of the nine tenths that stay."""
-
     def person(second: int) -> list[StoredItem]:
         return [
             held_by(owner_digest("stdio"), 0, DIGESTS[0], 25),

@@ -124,8 +124,6 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_writers_take_turns(tmp_path: Path) -> None:
-    """Also those that make the database at the same time."""
-
     def add() -> None:
         store = Store(tmp_path / "state")
         for _ in range(10):
@@ -223,7 +221,6 @@ except OSError as error:
 
 
 def test_where_nothing_more_can_be_written_it_says_so_and_keeps_what_was(tmp_path: Path) -> None:
-    """A limit on files' sizes stands for a disk that takes no more."""
     told = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, check=True, text=True
     ).stdout
@@ -232,7 +229,6 @@ def test_where_nothing_more_can_be_written_it_says_so_and_keeps_what_was(tmp_pat
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
-    """SQLite's own bound on pages says the same as a disk without room."""
     store = Store(tmp_path)
     put(store, "a", b"old")
 
@@ -248,20 +244,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert get(store, "a") == b"old"
 
 
-def test_sqlalchemy_is_not_imported_before_something_is_kept(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom pathlib import Path\nimport bridge.cli.main, bridge.runs\n"
-        "from bridge.store import Store\n"
-        f"with Store(Path({str(tmp_path)!r})).reading() as kept:\n"
-        "    kept.get('kind', '', 'a')\n"
-        "print('sqlalchemy' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert run.stdout.strip() == "False"
-
-
 def test_nothing_is_said_to_the_database_that_another_would_not_understand() -> None:
-    """But for what is done when a connection is made or begins to write."""
     for table in schema_module.metadata.sorted_tables:
         dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
         assert str(CreateTable(table).compile(dialect=dialect))

@@ -234,15 +234,6 @@ class EngineApi:
 
 
 async def connect(endpoint: Endpoint, *, asked: EngineKind) -> EngineApi:
-    """Connect to an engine and find out which one it is.
-
-    Args:
-        asked: Which one is expected there, for messages.
-
-    Raises:
-        SandboxError: It does not answer, or refuses.
-    """
-
     def open_client() -> tuple[docker.APIClient, EngineKind]:
         headers = _ping(endpoint)
         version = headers.get("Api-Version", OLDEST_API)

@@ -57,18 +57,11 @@ from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retri
 from bridge.sandbox.container.service import SshForward, reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.ownership import OWNER_LABEL, Owner, current_owner, is_dead
+from bridge.sandbox.ownership import IDENTITY_LABEL, OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.sandbox.probe import failed_probe, probe_spec, run_probe
 from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)
-
-MAX_ATTEMPTS = 7
-"""Starts tried for one launch: each OCI runtime once, once more after an engine's restart, and once
-more without each of the two layers that an engine may decline."""
-
-MAX_UNREMOVED = 1000
-"""Names kept of containers an engine would not remove; beyond it the next bridge reaps them."""
 
 
 class ContainerBackend(Backend):
@@ -80,13 +73,12 @@ class ContainerBackend(Backend):
     Args:
         engine: "podman", "docker" or the path of either's executable.
         image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
-        runtime_dir: This user's private directory, for sockets, logs and the OCI runtime in use.
+        runtime_dir: This user's private directory, for sockets and logs.
         environ: The bridge's environment, which locates engines and configures podman.
         user: "uid:gid" inside containers.
         oci_runtime: The required OCI runtime; None allows any.
         machine: Makes podman's virtual machine answer, on systems where it needs one.
         run: Runs command lines; None runs them as processes of this machine.
-        limits: The probe's limits.
     """
 
     def __init__(
@@ -125,7 +117,6 @@ class ContainerBackend(Backend):
 
     @property
     def name(self) -> str:
-        """ "podman" or "docker"."""
         return self._connector.name
 
     async def aclose(self) -> None:
@@ -137,11 +128,7 @@ class ContainerBackend(Backend):
             await self._connector.aclose()
 
     async def images(self) -> ImageEngine:
-        """Return the engine's images, over this backend's connection.
-
-        Raises:
-            SandboxError: There is no engine, or none that answers.
-        """
+        """Return the engine's images, over this backend's connection."""
         connection = await self._connector.connected()
         return ImageEngine(connection.api.client, connection.facts.kind)
 
@@ -187,7 +174,7 @@ class ContainerBackend(Backend):
         judge = await self._ownership()
         reaped = 0
         for container, labels in await connection.api.labelled(self.ended or OWNER_LABEL):
-            owner = Owner.from_labels(labels)
+            owner = Owner.parse(labels.get(IDENTITY_LABEL, ""))
             if owner is None or (owner == judge and not self.ended):
                 continue
             dead = partial(is_dead, owner, judge=judge)
@@ -199,32 +186,25 @@ class ContainerBackend(Backend):
             if await remove_with_retries(connection.api, container):
                 reaped += 1
             else:
-                self._keep_unremoved(container)
+                self._unremoved.add(container)
         return reaped
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
-        """Start a container; retry with fewer extra layers, another OCI runtime or connection."""
-        for _ in range(MAX_ATTEMPTS - 1):
+        """Start a container; again without a declined layer, or after the engine's restart."""
+        while True:
             connection = await self._connector.connected()
             try:
                 return await stack.enter_async_context(self._launch_on(connection, spec))
             except (LaunchError, OciRuntimeError, CgroupError) as error:
-                if connection.extra_layers.declined(error, proven=connection.proven):
-                    logger.warning("trying again with less, after: %s", error.message)
-                    continue
-                if isinstance(error, LaunchError):
+                # Each layer is declined once at most.
+                if not connection.extra_layers.declined(error, proven=connection.proven):
                     raise
-                if connection.proven or not await self._connector.replace_runtime(connection):
-                    raise
-                logger.info("trying again after: %s", error.message)
+                logger.info("trying again with less, after: %s", error.message)
             except EngineDownError:
                 # A connection that worked before has died: the engine may have been restarted.
                 if not connection.proven:
                     raise
                 await self._connector.retire(connection)
-        return await stack.enter_async_context(
-            self._launch_on(await self._connector.connected(), spec)
-        )
 
     @asynccontextmanager
     async def _launch_on(
@@ -254,7 +234,7 @@ class ContainerBackend(Backend):
             )
             if command is not None:
                 isolation = await examined_isolation(
-                    connection.api, config, isolation, connection.examinations, self._keep_unremoved
+                    connection.api, config, isolation, connection.examinations, self._unremoved.add
                 )
             sandbox = await stack.enter_async_context(
                 run_container(
@@ -264,7 +244,7 @@ class ContainerBackend(Backend):
                     isolation=isolation,
                     # podman's monitor misses the event when the first process itself is killed.
                     reports_oom=facts.limits_memory and facts.kind == "docker",
-                    not_removed=self._keep_unremoved,
+                    not_removed=self._unremoved.add,
                     # Commands may end without having read their input; programs read all of it.
                     separate_streams=command is not None and facts.kind == "podman",
                     drained=connection.endpoint.remote,
@@ -306,7 +286,7 @@ class ContainerBackend(Backend):
                 connection.api,
                 hardening.container_config(probe_spec(self._limits), connection.facts, placement),
                 Isolation(backend=self.name),
-                self._keep_unremoved,
+                self._unremoved.add,
             )
             here = this_kernel().boot_id
             connection.shares_files = (seen or {}).get("boot_id", here) == here
@@ -333,32 +313,26 @@ class ContainerBackend(Backend):
 
     async def _verify_runtime(self, connection: Connection, sandbox: ContainerSandbox) -> None:
         """Check the OCI runtime that the engine used; once, or always if one is required."""
-        choice = self._connector.choice(connection.facts.kind)
-        if connection.proven and choice.named is None:
+        named = self._connector.oci_runtime
+        if connection.proven and named is None:
             return
         real = await connection.api.oci_runtime_of(sandbox.id)
-        if choice.named is not None and real != runtime_name(choice.named):
-            message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {choice.named}."
+        if named is not None and real != runtime_name(named):
+            message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {named}."
             raise OciRuntimeError(message, remedy=NAMED_RUNTIME_REMEDY)
-        if not connection.proven:
-            connection.proven = True
-            await anyio.to_thread.run_sync(choice.worked, real)
+        connection.proven = True
 
     async def _ownership(self) -> Owner:
         if self._owner is None:
             self._owner = await anyio.to_thread.run_sync(current_owner)
         return self._owner
 
-    def _keep_unremoved(self, name: str) -> None:
-        if len(self._unremoved) < MAX_UNREMOVED:
-            self._unremoved.add(name)
-
     async def _remove_leftovers(self, api: EngineApi) -> None:
         """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
             self._unremoved.discard(name)
             if not await remove_with_retries(api, name):
-                self._keep_unremoved(name)
+                self._unremoved.add(name)
                 break  # it still does not work; the next launch tries again
 
     def _success(self, sandbox: Sandbox) -> Probe:

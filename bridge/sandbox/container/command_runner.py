@@ -1,4 +1,4 @@
-"""Runs one command line to its end, with bounded output and a deadline.
+"""Runs one command line of the user's own tools to its end, with a deadline.
 
 Does not interpret output.
 """
@@ -16,14 +16,7 @@ from subprocess import DEVNULL
 import anyio
 from anyio.abc import Process
 
-STDOUT_BYTES = 1024 * 1024
-"""Kept of stdout, from its beginning: JSON is useless without its head, and lists are small."""
-
-STDERR_BYTES = 64 * 1024  # Kept of stderr, from its end: that is where a tool says why it gave up.
-CHUNK_BYTES = 65536  # Read at once: what a pipe holds.
-
-LINE_BYTES = 4096
-"""Longest line handed to a progress callback; the rest of a longer one follows as more lines."""
+LINE_BYTES = 4096  # Shown of a line of progress.
 
 KILL_SECONDS = 5.0
 """Waited for a killed command to be reaped; a process in uninterruptible sleep is left to init."""
@@ -81,8 +74,8 @@ class SystemRunner:
                     process = await anyio.open_process(
                         list(argv),
                         stdin=DEVNULL,
-                        stdout=out.write,
-                        stderr=err.write,
+                        stdout=out[-1],
+                        stderr=err[-1],
                         cwd=self.cwd,
                         env=self.env,
                         start_new_session=True,
@@ -90,75 +83,57 @@ class SystemRunner:
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError | NotADirectoryError)
                 return CommandResult(exit_code=None, stderr=f"{argv[0]}: {error}", missing=missing)
-            out.close_write()
-            err.close_write()
-            return await _finish(process, out.read, err.read, timeout=timeout, on_line=on_line)
-
-
-@dataclass
-class _Pipe:
-    """A pipe of our own: asyncio's stay open, with a warning, when a helper keeps the other end."""
-
-    read: int
-    write: int
-
-    def close_write(self) -> None:
-        if self.write >= 0:
-            os.close(self.write)
-            self.write = -1
+            os.close(out.pop())
+            os.close(err.pop())
+            return await _finish(process, *out, *err, timeout=timeout, on_line=on_line)
 
 
 @contextmanager
-def _pipe() -> Iterator[_Pipe]:
-    pipe = _Pipe(*os.pipe())
+def _pipe() -> Iterator[list[int]]:
+    """Yield a pipe's descriptors: the last one is the writer's, until it is popped and closed.
+
+    asyncio's own pipes stay open, with a warning, when a helper keeps the other end.
+    """
+    ends = list(os.pipe())
     try:
-        os.set_blocking(pipe.read, False)
-        yield pipe
+        os.set_blocking(ends[0], False)
+        yield ends
     finally:
-        pipe.close_write()
-        os.close(pipe.read)
+        for end in ends:
+            os.close(end)
 
 
 @dataclass
-class _Kept:
-    """The bounded part of one stream, and its unfinished line."""
+class _Output:
+    """One stream's text, and its unfinished line."""
 
-    limit: int
-    head: bool
     on_line: Callable[[str], None] | None
     data: bytearray = field(default_factory=bytearray)
-    line: bytearray = field(default_factory=bytearray)
+    line: bytes = b""
 
-    def feed(self, chunk: bytes) -> None:
-        self.data += chunk
-        if len(self.data) > self.limit:
-            if self.head:
-                del self.data[self.limit :]
-            else:
-                del self.data[: len(self.data) - self.limit]
-        if self.on_line is None:
-            return
-        # Progress bars redraw with a bare carriage return.
-        self.line += chunk.replace(b"\r", b"\n")
-        *lines, rest = bytes(self.line).split(b"\n")
-        while len(rest) > LINE_BYTES:
-            lines.append(rest[:LINE_BYTES])
-            rest = rest[LINE_BYTES:]
-        self.line = bytearray(rest)
+    async def read(self, descriptor: int) -> None:
+        while True:
+            await anyio.wait_readable(descriptor)
+            try:
+                chunk = os.read(descriptor, 65536)
+            except BlockingIOError:
+                continue
+            if not chunk:
+                return
+            self.data += chunk
+            # Progress bars redraw with a bare carriage return.
+            *lines, self.line = (self.line + chunk.replace(b"\r", b"\n")).split(b"\n")
+            self.emit(*lines)
+
+    def emit(self, *lines: bytes) -> None:
         for line in lines:
-            self._emit(line)
-
-    def finish(self) -> None:
-        self._emit(bytes(self.line))
-        self.line.clear()
+            text = line[:LINE_BYTES].decode("utf-8", "replace").rstrip()
+            if text and self.on_line is not None:
+                self.on_line(text)
 
     def text(self) -> str:
+        self.emit(self.line)
         return self.data.decode("utf-8", "replace")
-
-    def _emit(self, line: bytes) -> None:
-        text = line[:LINE_BYTES].decode("utf-8", "replace").rstrip()
-        if text and self.on_line is not None:
-            self.on_line(text)
 
 
 async def _finish(
@@ -170,13 +145,12 @@ async def _finish(
     on_line: Callable[[str], None] | None,
 ) -> CommandResult:
     """Collect a started command's output until it ends, is out of time or is cancelled."""
-    out = _Kept(STDOUT_BYTES, True, on_line)
-    err = _Kept(STDERR_BYTES, False, on_line)
+    out, err = _Output(on_line), _Output(on_line)
     ended = False
     try:
         async with anyio.create_task_group() as readers:
-            readers.start_soon(_read, stdout, out)
-            readers.start_soon(_read, stderr, err)
+            readers.start_soon(out.read, stdout)
+            readers.start_soon(err.read, stderr)
             with anyio.move_on_after(timeout):
                 await process.wait()
                 ended = True
@@ -187,26 +161,12 @@ async def _finish(
             readers.cancel_scope.deadline = anyio.current_time() + 1.0
     finally:
         await _end(process)
-    out.finish()
-    err.finish()
     return CommandResult(
         exit_code=process.returncode if ended else None,
         stdout=out.text(),
         stderr=err.text(),
         timed_out=not ended,
     )
-
-
-async def _read(descriptor: int, kept: _Kept) -> None:
-    while True:
-        await anyio.wait_readable(descriptor)
-        try:
-            chunk = os.read(descriptor, CHUNK_BYTES)
-        except BlockingIOError:
-            continue
-        if not chunk:
-            return
-        kept.feed(chunk)
 
 
 async def _end(process: Process) -> None:

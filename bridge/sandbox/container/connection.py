@@ -1,16 +1,14 @@
-"""The connection to an engine: found or started, with its OCI runtime chosen.
+"""The connection to an engine: found or started.
 
 Owns the one connection in use, the podman service started for it and podman's machine. `backend`
-launches over it. OCI runtimes with equal isolation stand in for each other; one that the user named
-is never replaced. The choice is a guess until a container has run.
+launches over it. An OCI runtime that the user named is never replaced; without a name the engine
+uses its own.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,6 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.atomic_files import read_regular, replace_file
 from bridge.errors import EngineDownError, OciRuntimeError
 from bridge.model import HostKernel
 from bridge.sandbox.container import endpoints as engines
@@ -30,98 +27,10 @@ from bridge.sandbox.container.examination import Examinations
 from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import PodmanMachine
-from bridge.sandbox.container.service import PodmanService, SocketService, SshForward, make_private
+from bridge.sandbox.container.service import PodmanService, SocketService, SshForward
 from bridge.sandbox.layers import brings_own_kernel, this_kernel
-from bridge.sandbox.ownership import current_owner
 
 logger = logging.getLogger(__name__)
-
-EQUALS = ("crun", "runc")
-"""Runtimes that give the same isolation, so that one may stand in for another. Which of them works
-depends on the host: crun refuses mixed cgroups, runc may lack the kernel's newest."""
-
-MEMORY_BYTES = 4096  # Most read of the file, which has a few short entries.
-
-
-class RuntimeChoice:
-    """The OCI runtime to request, and which to try if it does not work.
-
-    Attributes:
-        named: The one the user requires; None if any of `EQUALS` will do.
-        current: The one to request now; None for the engine's default.
-    """
-
-    def __init__(self, named: str | None, memory: RuntimeMemory) -> None:
-        self.named = named
-        self.current = named or memory.recall()
-        self._memory = memory
-        self._failed: set[str] = set()
-
-    def worked(self, runtime: str) -> None:
-        """Note that a container ran; remembered when it is not the engine's own default."""
-        if self.named is None and self.current is not None:
-            self._memory.keep(runtime)
-
-    def replace(self, broken: str, offered: Sequence[str] | None = None) -> bool:
-        """Choose another runtime than `broken`; return False if there is none.
-
-        Args:
-            offered: Names the engine knows; None if unknown.
-        """
-        # An engine's default of gVisor or a virtual machine is kept as well.
-        if self.named is not None or broken not in EQUALS:
-            return False
-        self._memory.forget()
-        self._failed.add(broken)
-        for name in EQUALS:
-            if name not in self._failed and (offered is None or name in offered):
-                logger.warning("OCI runtime %s does not work here, trying %s", broken, name)
-                self.current = name
-                return True
-        return False
-
-
-class RuntimeMemory:
-    """A small file with the OCI runtime that worked, so that the next bridge tries it first.
-
-    A wrong entry costs one failed attempt and is then removed.
-
-    Args:
-        directory: The file's directory; need not exist.
-        key: Identifies the engine, its configuration and the boot.
-    """
-
-    def __init__(self, directory: Path, key: str) -> None:
-        self._path = directory / "oci-runtime.json"
-        self._key = key
-
-    def recall(self) -> str | None:
-        """Return the runtime that worked, if it is one of `EQUALS`."""
-        name = self._load().get(self._key)
-        return name if name in EQUALS else None
-
-    def keep(self, runtime: str) -> None:
-        if runtime in EQUALS and self.recall() != runtime:
-            self._store({self._key: runtime})
-
-    def forget(self) -> None:
-        if self.recall() is not None:
-            self._store({})
-
-    def _load(self) -> dict[str, str]:
-        try:
-            make_private(self._path.parent)
-            data = json.loads(read_regular(self._path, MEMORY_BYTES))
-        except (OSError, ValueError):
-            return {}
-        return data if isinstance(data, dict) else {}
-
-    def _store(self, data: dict[str, str]) -> None:
-        # Losing it costs a retry, so a full or read-only disk is no reason to fail a run.
-        with suppress(OSError):
-            make_private(self._path.parent)
-            replace_file(self._path, json.dumps(data).encode())
-
 
 NAMED_RUNTIME_REMEDY = (
     "An OCI runtime that was named is never replaced. Start the engine with it, or unset"
@@ -136,14 +45,11 @@ class Connection:
     """A connected engine.
 
     Attributes:
-        oci_runtime: The OCI runtime of its containers.
         service: The podman service, or the forward by SSH, that the bridge started for it.
         proven: Whether a container has run on it, so that a failure is not the OCI runtime's.
         local: Whether it sees this machine's files and is under its limits.
         shares_files: Whether a path means the same file for it as for the bridge; None until a
             container's boot id was compared.
-        host_kernel: What is under it.
-        reinforcement: What is asked of it beyond its defaults.
         examinations: Results of examining containers for commands; see `examination`.
     """
 
@@ -161,7 +67,6 @@ class Connection:
 
     @property
     def alive(self) -> bool:
-        """Whether it is not known to be dead."""
         return self.service is None or self.service.running
 
     async def aclose(self) -> None:
@@ -178,6 +83,7 @@ class Connector:
 
     Attributes:
         machine: podman's virtual machine, if one is involved.
+        oci_runtime: The OCI runtime that the user requires; None for the engine's own.
     """
 
     def __init__(
@@ -194,11 +100,10 @@ class Connector:
         self._engine = engine
         self._runtime_dir = runtime_dir
         self._around = around
-        self._named_runtime = oci_runtime or None
+        self.oci_runtime = oci_runtime or None
         self._ensure_machine = ensure_machine
         self._run = run
         self._kind: EngineKind | None = None
-        self._choice: RuntimeChoice | None = None
         self._connecting = anyio.Lock()
         self._connection: Connection | None = None
         self._retired: list[Connection] = []
@@ -225,19 +130,6 @@ class Connector:
                 self._connection = await self._open()
             return self._connection
 
-    async def replace_runtime(self, broken: Connection) -> bool:
-        """Switch to another OCI runtime; return whether to retry."""
-        async with self._connecting:
-            if self._connection is not broken:
-                return True  # another task has done it
-            if broken.facts.kind == "podman" and broken.endpoint.explicit:
-                return False
-            offered = broken.facts.oci_runtimes if broken.facts.kind == "docker" else None
-            if not self.choice(broken.facts.kind).replace(broken.oci_runtime, offered):
-                return False
-            self._give_up()
-            return True
-
     async def retire(self, dead: Connection) -> None:
         """Retire the connection to an engine that has gone, so that the next use reconnects."""
         async with self._connecting:
@@ -245,15 +137,6 @@ class Connector:
                 self._give_up()
             if self.machine is not None:
                 self.machine.lost()
-
-    def choice(self, kind: EngineKind) -> RuntimeChoice:
-        """Return the OCI runtime choice, made once."""
-        if self._choice is None:
-            configuration = self._around.environ.get("CONTAINERS_CONF", "")
-            key = f"{kind} {current_owner().boot} {configuration}"
-            memory = RuntimeMemory(self._runtime_dir, key)
-            self._choice = RuntimeChoice(self._named_runtime, memory)
-        return self._choice
 
     async def aclose(self) -> None:
         """Close every connection and the machine. Idempotent."""
@@ -275,26 +158,25 @@ class Connector:
         if self._kind is None:
             self._kind = await self._find_kind()
         kind = self._kind
-        choice = self.choice(kind)
         endpoint = await self._find_endpoint(kind)
         if endpoint is not None:
-            connection = await self._connect_to(endpoint, choice)
-            if self._suits(connection, choice):
+            connection = await self._connect_to(endpoint)
+            if self._suits(connection):
                 return connection
             await connection.aclose()
             if endpoint.explicit:
                 has = connection.facts.oci_runtime
-                message = f"podman at {endpoint.url} starts {has}, not {choice.current}."
+                message = f"podman at {endpoint.url} starts {has}, not {self.oci_runtime}."
                 raise OciRuntimeError(message, remedy=faults.OWN_PODMAN_REMEDY)
-        return await self._own_service(choice)
+        return await self._own_service()
 
-    async def _connect_to(self, endpoint: Endpoint, choice: RuntimeChoice) -> Connection:
+    async def _connect_to(self, endpoint: Endpoint) -> Connection:
         """Connect to an endpoint that was found; over a forward if it is behind SSH."""
         if endpoint.exposed:
             text = "%s (%s) has no TLS: who is on the way can run anything there; use ssh:// or TLS"
             logger.warning(text, endpoint.url, endpoint.origin)
         if endpoint.target is None:
-            return await self._connect(endpoint, choice)
+            return await self._connect(endpoint)
         if self._around.which("ssh") is None:
             message = f"{endpoint.origin} names an engine over SSH, and OpenSSH is not installed."
             raise EngineDownError(message, remedy="Install openssh-client.")
@@ -303,7 +185,7 @@ class Connector:
         try:
             origin = f"{endpoint.origin}, over SSH to {forward.origin}"
             near = replace(forwarded, origin=origin, explicit=True, remote=True)
-            return await self._connect(near, choice, forward)
+            return await self._connect(near, forward)
         except EngineDownError as error:
             failure = forward.failure()
             await forward.aclose()
@@ -313,7 +195,7 @@ class Connector:
             raise
 
     async def _connect(
-        self, endpoint: Endpoint, choice: RuntimeChoice, service: SocketService | None = None
+        self, endpoint: Endpoint, service: SocketService | None = None
     ) -> Connection:
         api = await connect(endpoint, asked=self._kind or "docker")
         try:
@@ -321,7 +203,8 @@ class Connector:
         except BaseException:
             api.close()
             raise
-        wanted = choice.current if facts.kind == "docker" and choice.current else facts.oci_runtime
+        named = self.oci_runtime if facts.kind == "docker" else None
+        wanted = named or facts.oci_runtime
         if wanted in facts.unlimited:
             facts = replace(facts, limits_memory=False, limits_pids=False, limits_cpu=False)
         here = this_kernel()
@@ -334,7 +217,6 @@ class Connector:
                 facts,
                 oci_runtime=wanted,
                 runtime_dir=self._runtime_dir,
-                environ=self._around.environ,
                 local=local,
                 owner=_owner(endpoint),
             )
@@ -351,37 +233,30 @@ class Connector:
             extra_layers=extra_layers,
         )
 
-    @staticmethod
-    def _suits(connection: Connection, choice: RuntimeChoice) -> bool:
-        """Return whether a listening engine uses the chosen OCI runtime.
+    def _suits(self, connection: Connection) -> bool:
+        """Return whether a listening engine uses the required OCI runtime.
 
         podman uses the one that its service was started with, whatever a container requests.
         """
-        if connection.facts.kind == "docker" or choice.current is None:
+        if connection.facts.kind == "docker" or self.oci_runtime is None:
             return True
-        return runtime_name(choice.current) == connection.facts.oci_runtime
+        return runtime_name(self.oci_runtime) == connection.facts.oci_runtime
 
-    async def _own_service(self, choice: RuntimeChoice) -> Connection:
-        kind: EngineKind = "podman"
+    async def _own_service(self) -> Connection:
         podman = self._around.which(self._engine)
         if podman is None:
-            raise faults.not_found(kind)
-        while True:
-            service = PodmanService(
-                podman=podman,
-                runtime_dir=self._runtime_dir,
-                environ=self._around.environ,
-                oci_runtime=choice.current,
-            )
-            try:
-                return await self._connect(await service.start(), choice, service)
-            except OciRuntimeError:
-                await service.aclose()
-                if not choice.replace(choice.current or ""):
-                    raise
-            except BaseException:
-                await service.aclose()
-                raise
+            raise faults.not_found("podman")
+        service = PodmanService(
+            podman=podman,
+            runtime_dir=self._runtime_dir,
+            environ=self._around.environ,
+            oci_runtime=self.oci_runtime,
+        )
+        try:
+            return await self._connect(await service.start(), service)
+        except BaseException:
+            await service.aclose()
+            raise
 
     async def _find_kind(self) -> EngineKind:
         if self._engine == "docker":

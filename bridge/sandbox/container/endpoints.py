@@ -125,7 +125,6 @@ class Surroundings:
     """The values that finding an engine depends on.
 
     Attributes:
-        environ: The bridge's environment.
         platform: As `sys.platform` spells it.
         uid: The bridge's user.
     """
@@ -151,11 +150,7 @@ class Surroundings:
 
 
 def candidates(kind: EngineKind, around: Surroundings) -> tuple[Endpoint, ...]:
-    """Return where `kind` may listen, the likeliest first.
-
-    Raises:
-        SandboxError: The environment names a place that cannot be used.
-    """
+    """Return where `kind` may listen, the likeliest first."""
     return _docker_candidates(around) if kind == "docker" else _podman_candidates(around)
 
 
@@ -269,11 +264,7 @@ async def _try_connect(endpoint: Endpoint) -> None:
 
 
 async def kind_of(command: str, run: SystemRunner) -> EngineKind:
-    """Return which engine an executable is, by running it.
-
-    Raises:
-        SandboxError: It cannot be run, or is neither.
-    """
+    """Return which engine an executable is, by running it."""
     result = await run([command, "--version"], timeout=ASK_SECONDS)
     said = result.stdout.lower()
     if result.missing:

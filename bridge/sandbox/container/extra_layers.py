@@ -6,9 +6,9 @@ is requested once and then reported as missing.
 
 Does not: request ids of their own where they are expensive. Where the kernel maps the owners of an
 image's files (5.19, overlay storage) they cost 0.215 s instead of 0.20 s for a podman run,
-measured. Elsewhere podman copies and chowns the image once per set of ids in use. Nor where podman
-has no ids to give, which is how distributions ship it: that is not reported as missing. Docker's
-remapping is a setting of its daemon; rootless engines always remap.
+measured. Elsewhere podman copies and chowns the image once per set of ids in use. Where podman has
+no ids to give, which is how distributions ship it, it says so to the first request: that is not
+reported as missing. Docker's remapping is a setting of its daemon; rootless engines always remap.
 
 Verified: `tests/sandbox/container/test_extra_layers.py`; "own-seccomp" and "user-namespace" from
 inside (`layers`).
@@ -21,8 +21,6 @@ import json
 import os
 import re
 import secrets
-import tomllib
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -45,11 +43,6 @@ NAMESPACE_IDS = 65_536
 """Ids in a sandbox's user namespace: enough for all of an image's files and users."""
 
 AUTO_NAMESPACE = f"auto:size={NAMESPACE_IDS}"
-
-MAX_FILE_BYTES = 1024 * 1024
-"""Most read of /etc/subuid and of storage.conf, which have a few lines."""
-
-_STORAGE_CONF = (Path("/etc/containers/storage.conf"), Path("/usr/share/containers/storage.conf"))
 
 _DECLINED = (
     (OWN_SECCOMP, re.compile(r"seccomp", re.IGNORECASE)),
@@ -85,7 +78,7 @@ class ExtraLayers:
 
         Args:
             proven: Whether containers have started with all this on the engine. Then an error
-                about filters has another cause; ids may still run out.
+                about filters has another cause; ids were there and have run out.
         """
         for layer, about in _DECLINED:
             if not about.search(error.message):
@@ -97,7 +90,8 @@ class ExtraLayers:
                 return True
             if layer == USER_NAMESPACE and self.user_namespace:
                 self.user_namespace = ""
-                self.lacking.append(f"{layer}: {cause}")
+                if proven:
+                    self.lacking.append(f"{layer}: {cause}")
                 return True
         return False
 
@@ -107,16 +101,13 @@ def choose_extra_layers(
     *,
     oci_runtime: str,
     runtime_dir: Path,
-    environ: Mapping[str, str],
     local: bool,
     owner: int = 0,
 ) -> ExtraLayers:
     """Return the layers to request of an engine; write the file that podman reads.
 
     Args:
-        oci_runtime: The OCI runtime in use.
         runtime_dir: This user's private directory, for podman's file.
-        environ: podman's environment.
         local: Whether the engine sees this machine's files.
         owner: The user id that runs the engine.
     """
@@ -138,7 +129,7 @@ def choose_extra_layers(
             made.lacking.append(f"{OWN_SECCOMP}: its file cannot be written ({error})")
     else:
         made.lacking.append(f"{OWN_SECCOMP}: podman wants a file of its own machine, not of this")
-    if local and maps_cheaply(facts) and gives_ids(environ):
+    if local and maps_cheaply(facts):
         made.user_namespace = AUTO_NAMESPACE
     return made
 
@@ -154,34 +145,6 @@ def maps_cheaply(facts: EngineFacts) -> bool:
         # the kernel that maps owners on overlay mounts
         and tuple(map(int, release.groups())) >= (5, 19)
     )
-
-
-def gives_ids(environ: Mapping[str, str]) -> bool:
-    """Return whether rootful podman here has subordinate ids for containers."""
-    user = id_owner(environ)
-    return all(has_range(_read(path), user) for path in (Path("/etc/subuid"), Path("/etc/subgid")))
-
-
-def id_owner(environ: Mapping[str, str]) -> str:
-    """Return the user whose subordinate ids rootful podman uses."""
-    named = environ.get("CONTAINERS_STORAGE_CONF")
-    for path in (Path(named),) if named else _STORAGE_CONF:
-        with suppress(tomllib.TOMLDecodeError, AttributeError):
-            storage = tomllib.loads(_read(path)).get("storage", {})
-            owner = storage.get("options", {}).get("root-auto-userns-user")
-            if owner:
-                return str(owner)
-    return "containers"  # podman's user of subordinate ids, unless its storage.conf names another
-
-
-def has_range(text: str, user: str) -> bool:
-    """Return whether a file like /etc/subuid has ids of `user` for at least one sandbox."""
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        count = rest.partition(":")[2]
-        if name == user and count.isdecimal() and int(count) >= NAMESPACE_IDS:
-            return True
-    return False
 
 
 def write_profile(directory: Path, purpose: Purpose) -> Path:
@@ -206,11 +169,3 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
         draft.unlink(missing_ok=True)
         raise
     return path
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(MAX_FILE_BYTES)
-    except OSError:
-        return ""

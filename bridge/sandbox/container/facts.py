@@ -22,25 +22,21 @@ class EngineFacts:
     Attributes:
         kind: The engine that answers, whatever its socket's name.
         rootless: Whether it runs as an ordinary user, in a user namespace.
-        oci_runtime: Its default OCI runtime.
-        oci_runtimes: The runtimes that can be chosen per container, by name.
         cgroup_version: "1", "2" or empty.
         cpus: How many the engine has; 0 if unknown.
-        limits_memory, limits_pids, limits_cpu: Whether a requested limit is applied.
         obeys_ulimits: Whether requested ulimits reach the process.
         seccomp: Whether its default seccomp filter is in force.
         mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.
         remaps_ids: Whether its daemon puts every container into a user namespace.
         kernel: The host kernel's release; empty if unknown.
         storage: Its storage driver ("overlay", "vfs"); empty if unknown.
-        unlimited: Those of `oci_runtimes` that are configured to apply no limits.
+        unlimited: The OCI runtimes that are configured to apply no limits.
     """
 
     kind: EngineKind
     version: str
     rootless: bool
     oci_runtime: str
-    oci_runtimes: tuple[str, ...]
     cgroup_version: str
     cpus: int
     limits_memory: bool
@@ -67,10 +63,6 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
         version=str(info.get("ServerVersion") or ""),
         rootless="rootless" in options,
         oci_runtime=str(info.get("DefaultRuntime") or ""),
-        # "io.containerd.…" are shims' long names for runtimes that have a short one as well.
-        oci_runtimes=tuple(
-            sorted(n for n in info.get("Runtimes") or {} if not n.startswith("io."))
-        ),
         cgroup_version=str(info.get("CgroupVersion") or ""),
         cpus=int(info.get("NCPU") or 0),
         limits_memory=bool(info.get("MemoryLimit")),
@@ -95,8 +87,7 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
     """Return the facts from `/info` of podman's own API.
 
     The Docker-like one claims every limit, even where rootless podman applies none; this one lists
-    the delegated controllers. It omits the other OCI runtimes that podman knows, which cannot be
-    used anyway: a service uses one runtime for all containers.
+    the delegated controllers.
     """
     host: Mapping[str, Json] = info.get("host") or {}
     security: Mapping[str, Json] = host.get("security") or {}
@@ -108,7 +99,6 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
         version=str((info.get("version") or {}).get("Version") or ""),
         rootless=rootless,
         oci_runtime=runtime_name(str((host.get("ociRuntime") or {}).get("name") or "")),
-        oci_runtimes=(),
         cgroup_version=str(host.get("cgroupVersion") or "").removeprefix("v"),
         cpus=int(host.get("cpus") or 0),
         limits_memory="memory" in controllers,

@@ -49,12 +49,12 @@ _RUNTIME_REMEDY = (
     " MCP_BRIDGE_OCI_RUNTIME."
 )
 _HYBRID_REMEDY = (
-    "This host's cgroups are mixed (v1 and v2). Set MCP_BRIDGE_OCI_RUNTIME=runc, or boot with"
-    " systemd.unified_cgroup_hierarchy=1."
+    "This host's cgroups are mixed (v1 and v2). Set MCP_BRIDGE_OCI_RUNTIME=runc and unset"
+    " CONTAINER_HOST, or boot with systemd.unified_cgroup_hierarchy=1."
 )
 OWN_PODMAN_REMEDY = (
-    "Set MCP_BRIDGE_RUNTIME=podman, without CONTAINER_HOST: the bridge then starts podman with an"
-    " OCI runtime that works here."
+    "Unset CONTAINER_HOST: the bridge then starts podman with the OCI runtime that"
+    " MCP_BRIDGE_OCI_RUNTIME names."
 )
 _RLIMIT_REMEDY = (
     "The engine may not raise its own limits. Lower the open-files limit, or start the engine with"
@@ -185,7 +185,6 @@ def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
     """Return the error for the output of an engine, its service or its command.
 
     Args:
-        text: The output.
         doing: The attempted action, for the message ("create a container").
         engine: "docker" or "podman".
     """
@@ -193,9 +192,7 @@ def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
     message = f"{engine} could not {doing}: {detail}."
     for pattern in _PATTERNS:
         if pattern.regex.search(text):
-            # Only the service's own start names its OCI runtime.
-            named = pattern.remedy == _HYBRID_REMEDY and engine == "podman"
-            return pattern.error(message, remedy=OWN_PODMAN_REMEDY if named else pattern.remedy)
+            return pattern.error(message, remedy=pattern.remedy)
     return LaunchError(message, remedy=_NO_REMEDY_KNOWN)
 
 

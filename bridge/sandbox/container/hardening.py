@@ -60,7 +60,6 @@ class Placement:
         user: "uid:gid" inside the container.
         oci_runtime: The runtime requested of docker; empty for docker's default. podman has no
             such option per container, so there it only names the one in use.
-        labels: The owner's labels.
         seccomp: The engine's seccomp option; empty for the engine's own profile.
         user_namespace: podman's mode; empty for the engine's default.
         tasks_per_process: How many tasks of the pids limit one process inside takes.
@@ -321,9 +320,7 @@ def isolation(
     """Return the layers that `container_config` puts in force on an engine, and what is weaker.
 
     Args:
-        oci_runtime: The OCI runtime in use.
         lacking: Layers not requested because the engine cannot apply them, with causes.
-        host_kernel: The engine's host kernel.
     """
     layers = [
         *(() if _networked(spec) else ("no-network",)),

@@ -6,9 +6,7 @@ speaks to engines.
 
 from __future__ import annotations
 
-import re
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,28 +31,10 @@ LABEL_VERSION = "org.mcp-code-bridge.image.version"
 LABEL_GUEST = "org.mcp-code-bridge.guest-digest"
 LABEL_PACKAGES = "org.mcp-code-bridge.image.packages"  # Those of `image build --package`.
 
-LEFTOVER_SECONDS = 6 * 3600.0
-"""Age at which an unfinished build counts as dead; a build takes less."""
-
-_PARTIAL = re.compile(rf"{re.escape(REPOSITORY)}:(?:slim|data)-new-(?P<at>\d{{1,12}})-[0-9a-f]+")
-
 
 def local_name(flavour: Flavour) -> str:
     """Return the name that `image build` gives its result."""
     return f"{REPOSITORY}:{flavour}"
-
-
-def partial_name(flavour: Flavour, *, now: float) -> str:
-    return f"{REPOSITORY}:{flavour}-new-{int(now)}-{secrets.token_hex(4)}"
-
-
-def leftovers(names: Sequence[str], *, now: float) -> tuple[str, ...]:
-    """Return the names that dead builds have left."""
-    return tuple(
-        name
-        for name in names
-        if (match := _PARTIAL.fullmatch(name)) and now - int(match["at"]) > LEFTOVER_SECONDS
-    )
 
 
 async def choose(setting: str | None, engine: ImageEngine) -> str:

@@ -85,7 +85,7 @@ class ImageEngine:
 
     async def pull(self, name: str, *, progress: Progress) -> None:
         """Fetch an image, or raise `ImagePullError`."""
-        start = partial(self._client.pull, *_split(name), stream=True, decode=True)
+        start = partial(self._client.pull, name, stream=True, decode=True)
         tail = await self._stream(start, f"pull {name}", 1800.0, progress)
         if tail.error:
             message = f"{self.kind} could not pull {name}: {faults.shorten(tail.error)}."
@@ -96,9 +96,6 @@ class ImageEngine:
 
         Args:
             changes: Dockerfile instructions for its settings.
-
-        Raises:
-            ImageBuildError: The engine refused.
         """
         doing = f"import {tarball.name}"
         said: list[str] = []
@@ -149,8 +146,9 @@ class ImageEngine:
             raise build_failure(self.kind, f"build {name}", tail.error)
 
     async def tag(self, name: str, new: str) -> None:
-        """Give an image a further name, taking it from another image that has it."""
-        await self._call(partial(self._client.tag, name, **_named(new), force=True), "tag an image")
+        """Give an image a further name with a tag, taking it from another image that has it."""
+        repository, _, tag = new.rpartition(":")
+        await self._call(partial(self._client.tag, name, repository, tag), "tag an image")
 
     async def remove(self, name: str) -> None:
         """Take a name or id away, and with the last name the image. Harmless if gone or in use."""
@@ -268,16 +266,3 @@ def _loads(line: str) -> object:
         return json.loads(line)
     except ValueError:
         return {"status": line}
-
-
-def _split(name: str) -> tuple[str, str | None]:
-    """Return repository and tag; a digest, or the port of a registry, is no tag."""
-    repository, _, tag = name.rpartition(":")
-    if not repository or "/" in tag or "@" in name:
-        return name, None
-    return repository, tag
-
-
-def _named(name: str) -> dict[str, str | None]:
-    repository, tag = _split(name)
-    return {"repository": repository, "tag": tag}

@@ -10,300 +10,150 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import anyio
 from anyio.abc import TaskStatus
 
 from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
 from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+from bridge.sandbox.container.faults import shorten
 
-DEFAULT_MACHINE = "podman-machine-default"
-"""The name podman gives to a machine when it is told none."""
+logger = logging.getLogger(__name__)
 
-DETAIL_CHARS = 500  # Most of podman's own words that an error repeats.
-
-MACHINE_PLATFORMS = frozenset({"darwin", "win32", "cygwin"})
-"""Where containers cannot run without a virtual machine."""
-
-_ALREADY_UP = re.compile(
-    r"already running|already starting or running|already in the process of being started"
-    r"|only one VM can be active"
-)
-
-_OTHER_UP = (
-    re.compile(r"VM (?P<name>\S+) is currently running or starting: only one VM"),
-    re.compile(r"(?P<name>\S+) already starting or running"),
-    re.compile(r"machine (?P<name>\S+): VM already running"),
-)
-
+READY_POLLS = 120  # Looks at a machine that another process starts, a second apart.
+_MACHINE_PLATFORMS = ("darwin", "win32", "cygwin")  # Containers need a virtual machine there.
+_JSON = ("--format", "json")
+_INFO = ("info", *_JSON)
+_CONNECTIONS = ("system", "connection", "list", *_JSON)
+_MACHINES = ("machine", "list", *_JSON)
 
 Action = Literal["none", "ready", "wait", "start"]
+Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """One line of `podman machine list`."""
-
-    name: str
-    default: bool
-    running: bool
-    starting: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The next step.
-
-    Attributes:
-        action: "none": nothing, podman works without a machine. "ready": the machine is up.
-            "wait": another process is starting it. "start": run podman's command.
-        machine: Its name; empty for "none".
-    """
+class Plan(NamedTuple):
+    """The next step, and the machine's name; "none" if podman works without a machine."""
 
     action: Action
     machine: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observed:
-    """podman's answers so far.
-
-    Attributes:
-        platform: `sys.platform`.
-        env: The environment podman runs with; it may name another engine.
-        info: `podman info --format json`.
-        connections: `podman system connection list --format json`; None when not asked.
-        machines: `podman machine list --format json`; None when not asked.
-    """
-
-    platform: str
-    env: Mapping[str, str]
-    info: CommandResult
-    connections: CommandResult | None = None
-    machines: CommandResult | None = None
-
-
 def concerns_machine(platform: str, env: Mapping[str, str], info: CommandResult) -> bool:
     """Return whether a machine can have anything to do with how podman answered.
 
-    On Linux podman runs containers itself unless it was told to be a remote client, which shows
-    when it cannot connect. A user who names a host or a connection in the environment has an
-    engine of their own somewhere, and a machine would not be it.
-
-    Raises:
-        EngineNotFoundError: There is no podman.
+    On Linux podman runs containers itself unless it is a remote client, which shows when it cannot
+    connect. A user who names a host or a connection in the environment has another engine.
     """
     if info.missing:
-        message = "podman is not installed."
-        raise EngineNotFoundError(message, remedy="Install podman; see podman.io/docs/installation")
+        remedy = "Install podman; see podman.io/docs/installation"
+        raise EngineNotFoundError("podman is not installed.", remedy=remedy)
     if env.get("CONTAINER_HOST") or env.get("CONTAINER_CONNECTION"):
         return False
-    if platform in MACHINE_PLATFORMS:
-        return True
     # Only podman's remote client prints this.
-    return not info.ok and "Cannot connect to Podman" in info.stderr + info.stdout
+    unconnected = not info.ok and "Cannot connect to Podman" in info.stderr + info.stdout
+    return platform in _MACHINE_PLATFORMS or unconnected
 
 
-def decide(seen: Observed) -> Plan:
-    """Return the next step towards a podman that answers.
+def decide(
+    platform: str, info: CommandResult, connections: CommandResult, machines: CommandResult
+) -> Plan:
+    """Return the next step towards a podman that answers, from what three commands printed.
 
     Raises:
         SandboxError: No step of ours would help; the message says why.
     """
-    if not concerns_machine(seen.platform, seen.env, seen.info):
-        return Plan(action="none")
-    if _connects_elsewhere(seen.connections):
-        if seen.info.ok:
-            return Plan(action="none")
-        raise _remote_engine_down(seen.info)
-    machines = parse_machines(seen.machines)
-    chosen = _choose(machines, _connected_machine(seen.connections))
-    if seen.info.ok:
-        if chosen is None:
-            return Plan(action="none")
-        return Plan(action="ready", machine=chosen.name)
-    if seen.info.timed_out:
+    default = next((row for row in _rows(connections) or () if row.get("Default") is True), {})
+    # Versions before 4.1 do not say; then the machine list decides.
+    remote = default.get("IsMachine") is False
+    if remote and not info.ok:
+        raise _remote_engine_down(info)
+    rows = [] if remote else _machine_rows(machines)
+    chosen = _choose(rows, str(default.get("Name") or ""))
+    if info.ok:
+        return Plan("ready", _name(chosen)) if chosen else Plan("none")
+    if info.timed_out:
         message = "podman did not answer in time."
         raise EngineDownError(message, remedy="Restart its machine: `podman machine stop`, `start`")
-    if chosen is None:
-        if machines:
-            raise _ambiguous(machines)
-        if seen.platform not in MACHINE_PLATFORMS:
-            # Linux in remote mode: a local podman is one package away, a VM is not called for.
-            raise _remote_engine_down(seen.info)
-        message = "podman has no machine."
-        remedy = "Make one with `podman machine init`, which downloads about a gigabyte."
-        raise EngineDownError(message, remedy=remedy)
-    if chosen.running or chosen.starting:
-        return Plan(action="wait", machine=chosen.name)
-    return Plan(action="start", machine=chosen.name)
+    if chosen:
+        up = chosen.get("Running") is True or chosen.get("Starting") is True
+        return Plan("wait" if up else "start", _name(chosen))
+    if rows:
+        names = ", ".join(map(_name, rows[:10]))
+        message = f"podman has several machines and none is the default: {names}."
+        raise EngineDownError(message, remedy="Start the one to use: `podman machine start NAME`.")
+    if platform not in _MACHINE_PLATFORMS:
+        # Linux in remote mode: a local podman is one package away, a VM is not called for.
+        raise _remote_engine_down(info)
+    remedy = "Make one with `podman machine init`, which downloads about a gigabyte."
+    raise EngineDownError("podman has no machine.", remedy=remedy)
 
 
-def parse_machines(result: CommandResult | None) -> tuple[Machine, ...]:
-    """Return the machines of `podman machine list --format json`.
-
-    Raises:
-        EngineDownError: podman refused to list them, or printed something else.
-    """
-    if result is None:
-        return ()
-    if not result.ok:
-        raise failure(result, "list")
-    rows = _json_list(result.stdout)
-    if rows is None:
-        message = f"`podman machine list` printed no JSON list: {_cut(result.stdout)}"
-        raise EngineDownError(message, remedy="Update podman.")
-    return tuple(
-        Machine(
-            # The table marks the default with a star, and some versions did so in JSON.
-            name=row["Name"].rstrip("*"),
-            default=row.get("Default") is True,
-            running=row.get("Running") is True,
-            starting=row.get("Starting") is True,
-        )
-        for row in rows
-        if isinstance(row.get("Name"), str) and row["Name"]
-    )
-
-
-def raced(result: CommandResult, verb: str, machine: str) -> bool:
-    """Return whether a command failed only because another process was quicker."""
-    said = result.stderr + result.stdout
-    # podman 4 on macOS: the machine's process survived a failed stop; waiting does not help.
-    if verb == "start" and _ALREADY_UP.search(said) and "another instance of" not in said:
-        return other_machine(machine, said) is None
-    return False
-
-
-def other_machine(machine: str, said: str) -> str | None:
-    """Return the machine that podman says is in the way of ours, if it names one."""
-    for pattern in _OTHER_UP:
-        if match := pattern.search(said):
-            name = match["name"].strip('":')
-            return None if name == machine else name
-    return None
-
-
-def failure(result: CommandResult, verb: str, machine: str = "") -> SandboxError:
+def failure(result: CommandResult, verb: str, machine: str = "") -> EngineDownError:
     """Return the error for a `podman machine` command that failed."""
-    said = result.stderr + "\n" + result.stdout
     command = f"podman machine {verb} {machine}".strip()
     if result.timed_out:
         message = f"`{command}` did not finish in time."
         return EngineDownError(message, remedy=f"Run `{command}` yourself and see where it stops.")
-    message = f"`{command}` failed: {_cut(_reason(result))}"
     remedy = f"Run `{command}` yourself to see all it says."
-    if other := other_machine(machine, said):
-        remedy = (
-            f"The machine {other} runs instead: use it with `podman system connection default "
-            f"{other}`, or stop it with `podman machine stop {other}`."
-        )
-    return EngineDownError(message, remedy=remedy)
+    if verb == "start":
+        remedy += " If another machine runs, stop that with `podman machine stop NAME` first."
+    return EngineDownError(f"`{command}` failed: {_reason(result)}", remedy=remedy)
 
 
-def _choose(machines: tuple[Machine, ...], connected: str | None) -> Machine | None:
+def _machine_rows(result: CommandResult) -> list[Mapping[str, Any]]:
+    if not result.ok:
+        raise failure(result, "list")
+    rows = _rows(result)
+    if rows is None:
+        message = f"`podman machine list` printed no JSON list: {shorten(result.stdout)}"
+        raise EngineDownError(message, remedy="Update podman.")
+    return [row for row in rows if isinstance(row.get("Name"), str) and row["Name"]]
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    # The table marks the default with a star, and some versions did so in JSON.
+    return str(row["Name"]).rstrip("*")
+
+
+def _choose(rows: list[Mapping[str, Any]], connection: str) -> Mapping[str, Any] | None:
     """Return the machine podman talks to: its connection's, the marked, the usual, or the only."""
-    named = {machine.name: machine for machine in machines}
-    if connected is not None and connected in named:
-        return named[connected]
-    for machine in machines:
-        if machine.default:
-            return machine
-    if DEFAULT_MACHINE in named:
-        return named[DEFAULT_MACHINE]
-    return machines[0] if len(machines) == 1 else None
-
-
-def _default_connection(result: CommandResult | None) -> Mapping[str, Any] | None:
-    if result is None or not result.ok:
-        return None
-    for row in _json_list(result.stdout) or ():
-        if row.get("Default") is True:
-            return row
-    return None
-
-
-def _connects_elsewhere(result: CommandResult | None) -> bool:
-    row = _default_connection(result)
-    # Versions before 4.1 do not say; then the machine list decides.
-    return row is not None and row.get("IsMachine") is False
-
-
-def _connected_machine(result: CommandResult | None) -> str | None:
-    row = _default_connection(result)
-    if row is None or not isinstance(row.get("Name"), str):
-        return None
+    named = {_name(row): row for row in rows}
     # A machine has two connections: its own name, and one for root's socket inside it.
-    name: str = row["Name"].rstrip("*")
-    return name.removesuffix("-root")
+    by_connection = named.get(connection.rstrip("*").removesuffix("-root"))
+    marked = next((row for row in rows if row.get("Default") is True), None)
+    only = rows[0] if len(rows) == 1 else None
+    return by_connection or marked or named.get("podman-machine-default") or only
 
 
-def _json_list(text: str) -> list[Mapping[str, Any]] | None:
+def _rows(result: CommandResult) -> list[Mapping[str, Any]] | None:
+    """Return the objects of a JSON list; None for anything else."""
+    if not result.ok:
+        return None
     try:
-        value = json.loads(text)
+        value = json.loads(result.stdout)
     except (ValueError, RecursionError):
         return None
     if value is None:  # some versions print null for an empty list
         return []
-    if not isinstance(value, list):
-        return None
-    return [row for row in value if isinstance(row, dict)]
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else None
 
 
 def _remote_engine_down(info: CommandResult) -> EngineDownError:
-    message = f"podman cannot reach the engine it is set to use: {_cut(_reason(info))}"
+    message = f"podman cannot reach the engine it is set to use: {_reason(info)}"
     return EngineDownError(message, remedy="See `podman system connection list`.")
 
 
-def _ambiguous(machines: tuple[Machine, ...]) -> EngineDownError:
-    names = ", ".join(machine.name for machine in machines[:10])
-    message = f"podman has several machines and none is the default: {names}."
-    return EngineDownError(message, remedy="Start the one to use: `podman machine start NAME`.")
-
-
 def _reason(result: CommandResult) -> str:
-    """Return the line that says why: podman's last "Error:" line, or whatever there is."""
+    """Return the line that says why: podman's last "Error:" line, or its last line."""
     lines = [line.strip() for line in (result.stderr or result.stdout).splitlines()]
-    for line in reversed(lines):
-        if line.startswith("Error:"):
-            return line.removeprefix("Error:").strip()
-    return next((line for line in reversed(lines) if line), "it wrote nothing")
-
-
-def _cut(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= DETAIL_CHARS else text[: DETAIL_CHARS - 1] + "…"
-
-
-logger = logging.getLogger(__name__)
-
-ASK_SECONDS = 30.0
-"""Bound of podman's questions. They take well under a second, but podman tries a machine that
-is just going down for several."""
-
-START_SECONDS = 300.0
-"""Bound of `machine start`: some 20 s usually, minutes on a first boot that lays out the disk."""
-
-STOP_SECONDS = 150.0
-"""Bound of `machine stop`; podman kills a machine that does not shut down within about 90 s."""
-
-READY_POLLS = 120  # Times podman is asked again while a machine comes up by another's hand.
-
-READY_POLL_SECONDS = 1.0
-"""Pause between those; with their number about as long as a slow first boot."""
-
-MAX_STEPS = 2
-"""Times each command is given. Once is usual; twice when another bridge stops the machine between
-our look and our start."""
-
-Progress = Callable[[str], None]
+    errors = [line.removeprefix("Error:").strip() for line in lines if line.startswith("Error:")]
+    return shorten((errors or [line for line in lines if line] or ["it wrote nothing"])[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +162,6 @@ class MachineContext:
 
     Attributes:
         env: The environment podman runs with.
-        podman: The command.
         idle_timeout: Seconds without a run after which a machine that we started is stopped.
         progress: Called with podman's output while it starts a machine.
         clock: Seconds, monotonic.
@@ -329,24 +178,41 @@ class MachineContext:
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
     async def ask(self, *arguments: str) -> CommandResult:
-        return await self.run([self.podman, *arguments], timeout=ASK_SECONDS)
+        # Answers take well under a second, but seconds of a machine that is just going down.
+        return await self.run([self.podman, *arguments], timeout=30.0)
 
-    async def run_slowly(self, timeout: float, *arguments: str) -> CommandResult:
+    async def command(self, verb: str, machine: str) -> CommandResult:
+        """Start or stop a machine: some 20 s, minutes on a first boot that lays out the disk."""
+        argv = [self.podman, "machine", verb, machine]
         if self.progress is not None:
-            self.progress(f"{self.podman} {' '.join(arguments)}")
-        return await self.run([self.podman, *arguments], timeout=timeout, on_line=self.progress)
+            self.progress(" ".join(argv))
+        return await self.run(argv, timeout=300.0, on_line=self.progress)
+
+    async def look(self) -> Plan:
+        """Query podman and return the next step."""
+        info = await self.ask(*_INFO)
+        if not concerns_machine(self.platform, self.env, info):
+            return Plan("none")
+        connections, machines = await self.ask(*_CONNECTIONS), await self.ask(*_MACHINES)
+        return decide(self.platform, info, connections, machines)
+
+    async def report(self) -> str:
+        """Return what the commands print from which the bridge decides, for a bug report."""
+        parts = []
+        for arguments in (("--version",), _INFO, _CONNECTIONS, _MACHINES):
+            result = await self.ask(*arguments)
+            said = f"{result.stdout}{result.stderr}".strip()
+            parts.append(f"$ podman {' '.join(arguments)}\n{said}\n[exit {result.exit_code}]\n")
+        return "\n".join(parts)
 
 
 async def ensure_machine(context: MachineContext) -> PodmanMachine | None:
-    """Make podman answer, with its machine's help if it needs one.
-
-    Returns:
-        The machine, to be closed by the caller; None when none is involved.
+    """Make podman answer; return its machine, to be closed by the caller, if one is involved.
 
     Raises:
         SandboxError: podman cannot be made to answer; the message says why.
     """
-    plan = await _look(context)
+    plan = await context.look()
     if plan.action == "none":
         return None
     machine = PodmanMachine(context, plan.machine)
@@ -358,143 +224,106 @@ async def ensure_machine(context: MachineContext) -> PodmanMachine | None:
     return machine
 
 
-async def _look(context: MachineContext) -> Plan:
-    """Query podman and return the next step."""
-    info = await context.ask("info", "--format", "json")
-    if not concerns_machine(context.platform, context.env, info):
-        return Plan(action="none")
-    return decide(
-        Observed(
-            platform=context.platform,
-            env=context.env,
-            info=info,
-            connections=await context.ask("system", "connection", "list", "--format", "json"),
-            machines=await context.ask("machine", "list", "--format", "json"),
-        )
-    )
-
-
 class PodmanMachine:
     """A podman machine, as one bridge uses it.
 
-    Run `stop_when_idle` in a task group for as long as it is used, hold `using` around each run,
-    and close it at the end. Closing stops a machine that this bridge started, unless something
-    runs there: no bridge would be left to do it after the idle time.
+    Run `stop_when_idle` in a task group, hold `using` around each run, and close it at the end.
+    Closing stops a machine that this bridge started, unless something runs there.
 
     Attributes:
-        name: What podman calls it.
         before_stop: Called before the machine is stopped, to let go of warm sandboxes.
     """
 
     def __init__(self, context: MachineContext, name: str) -> None:
         self.name = name
         self.before_stop: Callable[[], Awaitable[None]] | None = None
+        self.started_by_us = False
         self._context = context
         self._gate = anyio.Lock()  # bringing up and stopping exclude each other
         self._active = 0
         self._last_use = context.clock()
-        self.started_by_us = False
         self._up = False
         self._closed = False
-
-    async def __aenter__(self) -> PodmanMachine:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def touch(self) -> None:
-        """Note that the machine was used just now."""
-        self._last_use = self._context.clock()
 
     @asynccontextmanager
     async def using(self) -> AsyncIterator[None]:
         """Keep the machine up for as long as this is held; bring it up again if it was stopped."""
         self._active += 1
-        self.touch()
         try:
-            if not self._up:
-                await self.bring_up()
+            await self.bring_up()
             yield
         finally:
             self._active -= 1
-            self.touch()
+            self._last_use = self._context.clock()
 
     def lost(self) -> None:
         """Note that the engine in the machine stopped answering, so the next use looks again.
 
-        If somebody stopped the machine and starts it again, it is theirs and no longer ours.
+        A machine that somebody stopped and started again is no longer ours.
         """
         self._up = False
         self.started_by_us = False
 
     async def bring_up(self) -> None:
-        """Make podman answer, starting the machine if it does not.
-
-        Raises:
-            SandboxError: podman cannot be made to answer.
-        """
+        """Make podman answer, starting the machine if it does not; see `ensure_machine`."""
         async with self._gate:
             if self._up:
                 return
             await self._step_until_ready()
             self._up = True
-            self.touch()
+            self._last_use = self._context.clock()
 
     async def _step_until_ready(self) -> None:
-        given = {"start": 0, "wait": 0}
-        most = {"start": MAX_STEPS, "wait": READY_POLLS}
-        while (plan := await _look(self._context)).action not in ("ready", "none"):
-            if given[plan.action] == most[plan.action]:
-                raise _never_ready(plan)
-            given[plan.action] += 1
-            if plan.action == "wait":
-                await self._context.sleep(READY_POLL_SECONDS)
-            elif await self._start():
-                self.started_by_us = True
-            else:
-                # Another process is starting it, which the machine list may not show yet.
-                await self._context.sleep(READY_POLL_SECONDS)
-
-    async def _start(self) -> bool:
-        """Run `podman machine start`; return False if another was quicker."""
-        result = await self._context.run_slowly(START_SECONDS, "machine", "start", self.name)
-        if result.ok:
-            return True
-        if raced(result, "start", self.name):
-            return False
-        raise failure(result, "start", self.name)
+        results: list[CommandResult] = []
+        for _ in range(READY_POLLS):
+            plan = await self._context.look()
+            if plan.action in ("ready", "none"):
+                return
+            if plan.action == "start":
+                # Another process may have been quicker; then the next look says so.
+                if results and not results[-1].ok:
+                    raise failure(results[-1], "start", self.name)
+                if len(results) == 2:  # another bridge stops it again and again
+                    break
+                results.append(await self._context.command("start", self.name))
+                self.started_by_us = results[-1].ok
+            await self._context.sleep(1.0)
+        stop, start = (f"`podman machine {verb} {self.name}`" for verb in ("stop", "start"))
+        message = f"The podman machine {self.name} does not become ready."
+        raise EngineDownError(message, remedy=f"Run {stop}, then {start}, and see what it says.")
 
     async def stop_when_idle(
         self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Stop the machine after each idle period, if that is ours to do. Runs until cancelled."""
         task_status.started()
+        context, idle = self._context, self._context.idle_timeout
         while not self._closed:
-            await self._context.sleep(self._until_idle())
-            if self._until_idle() > 0:
+            await context.sleep(max(0.0, self._last_use + idle - context.clock()))
+            if context.clock() - self._last_use < idle:
                 continue
-            try:
-                await self._stop_if_idle()
-            except SandboxError as error:
-                logger.warning("The podman machine %s was not stopped: %s", self.name, error)
+            await self._try_to_stop("was not stopped", unless_used=True)
             # Whatever came of it, the next look is an idle period away.
-            self.touch()
+            self._last_use = context.clock()
 
-    def _until_idle(self) -> float:
-        """Return the seconds left until the machine counts as idle."""
-        if self._active or not self._up:
-            return self._context.idle_timeout
-        return max(0.0, self._last_use + self._context.idle_timeout - self._context.clock())
+    async def aclose(self) -> None:
+        """Stop the machine if this bridge started it and nothing runs there. Never raises."""
+        if not self._closed:
+            self._closed = True
+            with anyio.CancelScope(shield=True):
+                await self._try_to_stop("was left running")
 
-    async def _stop_if_idle(self) -> None:
+    async def _try_to_stop(self, otherwise: str, *, unless_used: bool = False) -> None:
         async with self._gate:
-            if self._active or not self._up:
+            if unless_used and (self._active or not self._up):
                 return
             # From here on a new run waits at the gate, then looks again at how things are. It also
             # does after a stop that failed half-way.
             self._up = False
-            self._up = not await self._stop()
+            try:
+                self._up = not await self._stop()
+            except SandboxError as error:
+                logger.warning("The podman machine %s %s: %s", self.name, otherwise, error)
 
     async def _stop(self) -> bool:
         """Stop the machine if this bridge started it and nothing runs there; tell whether it did.
@@ -509,33 +338,8 @@ class PodmanMachine:
         if not running.ok or running.stdout.strip():
             logger.info("The podman machine %s stays up: it may run containers.", self.name)
             return False
-        result = await self._context.run_slowly(STOP_SECONDS, "machine", "stop", self.name)
+        result = await self._context.command("stop", self.name)
         if not result.ok and "does not exist" not in result.stderr:
             raise failure(result, "stop", self.name)
         self.started_by_us = False
         return True
-
-    async def aclose(self) -> None:
-        """Stop the machine if this bridge started it and nothing runs there. Idempotent; bounded.
-
-        Never raises: a machine that could not be stopped is logged and left.
-        """
-        if self._closed:
-            return
-        self._closed = True
-        with anyio.CancelScope(shield=True):
-            try:
-                async with self._gate:
-                    self._up = False
-                    await self._stop()
-            except SandboxError as error:
-                logger.warning("The podman machine %s was left running: %s", self.name, error)
-
-
-def _never_ready(plan: Plan) -> EngineDownError:
-    message = f"The podman machine {plan.machine} does not become ready."
-    return EngineDownError(
-        message,
-        remedy=f"Run `podman machine stop {plan.machine}`, then `podman machine start "
-        f"{plan.machine}`, and see what it says.",
-    )

@@ -46,7 +46,6 @@ class SshTarget:
     Attributes:
         destination: As `ssh` takes it: `user@address`, or a `Host` of its configuration.
         port: Of the SSH server; empty for OpenSSH's own choice.
-        socket: The socket's path there.
         identity: The private key's file; empty for OpenSSH's own choice.
     """
 

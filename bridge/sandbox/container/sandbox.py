@@ -93,11 +93,7 @@ class ContainerSandbox:
         self._ending.set()
 
     async def wait(self) -> ExitReport:
-        """Wait for the first process's end; see `Sandbox.wait`.
-
-        Raises:
-            SandboxError: The engine cannot be asked.
-        """
+        """Wait for the first process's end; see `Sandbox.wait`."""
         pause = FIRST_POLL_SECONDS
         hurried = False
         while True:
@@ -153,9 +149,6 @@ async def run_container(
             `EngineApi.attach_separately`.
         drained: Whether its output is read until it is removed. Through OpenSSH, closing a
             connection that is full both ways reaches nobody: the engine's monitor would wait.
-
-    Raises:
-        SandboxError: On entering, when it cannot be started.
     """
     stream: AttachedStream | None = None
     try:

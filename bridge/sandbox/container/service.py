@@ -10,7 +10,6 @@ kernel (on Linux); failing that, by the next bridge.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
@@ -21,7 +20,6 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from subprocess import DEVNULL
 
@@ -49,7 +47,7 @@ POLL_SECONDS = 0.02  # Interval of trying the socket: podman cannot signal that 
 LOG_BYTES = 64 * 1024  # Read of a log's end for an error message.
 
 _PODMAN = "podman"
-_OWNER_FILE = "owner.json"
+_OWNER_FILE = "owner"
 _SOCKET = "engine.sock"
 _LOG = "service.log"
 
@@ -97,7 +95,6 @@ class SocketService:
     Args:
         prefix: Of the directory's name.
         runtime_dir: The parent of its directory; private to this user.
-        environ: The process's environment.
     """
 
     origin = ""  # What its endpoint is called in messages.
@@ -116,11 +113,6 @@ class SocketService:
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> Endpoint:
-        """Start it and wait until it listens.
-
-        Raises:
-            SandboxError: It does not start; the message holds its output.
-        """
         # The kernel's limit is 108 on Linux and 104 on macOS.
         if len(os.fsencode(self.socket)) > 100:
             message = f"{self.socket} is too long a path for a socket."
@@ -201,7 +193,6 @@ class PodmanService(SocketService):
     """One `podman system service`. Started by `start`, ended by `aclose`.
 
     Args:
-        podman: The executable.
         environ: The bridge's environment, which configures podman.
         oci_runtime: The OCI runtime of its containers; None for podman's default.
     """
@@ -265,8 +256,7 @@ def make_owned(directory: Path) -> None:
     """
     make_private(directory.parent)
     directory.mkdir(mode=0o700)
-    owner = json.dumps(asdict(current_owner()))
-    (directory / _OWNER_FILE).write_text(owner, encoding="utf-8")
+    (directory / _OWNER_FILE).write_text(str(current_owner()), encoding="utf-8")
 
 
 def make_private(directory: Path) -> Path:
@@ -313,8 +303,8 @@ def _reap_services(runtime_dir: Path) -> int:
 
 def _owner_of(directory: Path) -> Owner | None:
     try:
-        return Owner(**json.loads((directory / _OWNER_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return Owner.parse((directory / _OWNER_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
 
 

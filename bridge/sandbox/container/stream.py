@@ -14,10 +14,8 @@ stops at the kernel's bounds and not at the host's memory.
 from __future__ import annotations
 
 import errno
-import select
 import ssl
 import struct
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from socket import SHUT_RDWR, SHUT_WR, socket
@@ -51,30 +49,17 @@ class Tail:
 
     def __init__(self, limit: int = DIAGNOSTIC_BYTES) -> None:
         self._limit = limit
-        self._parts: deque[bytes] = deque()
-        self._size = 0
-
-    def __len__(self) -> int:
-        return min(self._size, self._limit)
+        self._data = bytearray()
 
     def append(self, data: bytes) -> None:
-        """Add `data`, letting go of what is too old."""
-        if not data:
-            return
-        data = data[-self._limit :]
-        self._parts.append(data)
-        self._size += len(data)
-        # One part more than needed may stay, so that no part is ever cut: at most twice the limit.
-        while self._size - len(self._parts[0]) >= self._limit:
-            self._size -= len(self._parts.popleft())
-        if len(self._parts) > self._limit // HEADER_BYTES:
-            joined = b"".join(self._parts)[-self._limit :]
-            self._parts = deque([joined])
-            self._size = len(joined)
+        self._data += data
+        # Rarely, since cutting copies what stays.
+        if len(self._data) > 2 * self._limit:
+            del self._data[: -self._limit]
 
     def text(self) -> str:
-        """What is kept, as text; bytes that are not UTF-8 are shown escaped."""
-        return b"".join(self._parts)[-self._limit :].decode("utf-8", "backslashreplace")
+        """Return the end as text; bytes that are not UTF-8 are shown escaped."""
+        return self._data[-self._limit :].decode("utf-8", "backslashreplace")
 
 
 class FrameDecoder:
@@ -159,7 +144,6 @@ class AttachedStream:
     """A raw connection to one container. Closed by `aclose`; not safe for two readers or writers.
 
     Args:
-        connection: The socket.
         leftover: Bytes already read from it, after the engine's HTTP header.
         feeding: Another connection to the same container, used for stdin. Output that arrives on
             it is discarded.
@@ -176,7 +160,6 @@ class AttachedStream:
         self._closed = False
         self._rested = True
         self._reader = Reader(connection, self._take)
-        self._both: select.epoll | None = None
 
     @property
     def stderr(self) -> str:
@@ -194,7 +177,7 @@ class AttachedStream:
         Raises:
             ChannelClosedError: The connection broke, or was closed here.
         """
-        if self._feeding is None or self._ended or self._watches_both(self._feeding):
+        if self._feeding is None or self._ended:
             return await self._receive()
         received: bytes | ChannelClosedError = b""
         async with anyio.create_task_group() as tasks:
@@ -209,42 +192,15 @@ class AttachedStream:
             raise received
         return received
 
-    def _watches_both(self, feeding: AttachedStream) -> bool:
-        """Watch both connections behind one descriptor, where the system has such descriptors."""
-        if self._both is None and hasattr(select, "epoll") and not self._encrypted:
-            self._both = select.epoll()
-            for stream in (self, feeding):
-                if not stream._closed:
-                    self._both.register(stream._socket, select.EPOLLIN)
-            self._reader = Reader(self._both, self._take)
-        return self._both is not None
-
     @property
     def _encrypted(self) -> bool:
         return isinstance(self._socket, ssl.SSLSocket)
 
     def _take(self) -> bytes | None:
-        if self._both is not None and self._feeding is not None:
-            self._feeding.discard_now()
         try:
             return self._socket.recv(READ_BYTES)
         except BlockingIOError:
             return None
-
-    def discard_now(self) -> None:
-        """Discard the available data."""
-        for _ in range(16):  # by turns, when the engine is faster than we are
-            if self._closed:
-                return
-            try:
-                data = self._socket.recv(READ_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._ended = True
-                self.close()
 
     async def discard(self) -> None:
         """Discard all data until the connection ends."""
@@ -271,11 +227,7 @@ class AttachedStream:
         return b""
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`; wait while the other side does not read.
-
-        Raises:
-            ChannelClosedError: The connection broke, or was closed here.
-        """
+        """Write all of `data`; wait while the other side does not read."""
         if self._feeding is not None:
             await self._feeding.send(data)
             return
@@ -312,8 +264,6 @@ class AttachedStream:
             return
         self._closed = True
         self._reader.close()
-        if self._both is not None:
-            self._both.close()
         with suppress(OSError, ValueError):
             anyio.notify_closing(self._socket)
         with suppress(OSError, ValueError):
@@ -377,7 +327,6 @@ def attach(
 
     Args:
         target: The path of the request, and its query.
-        feeding: See `AttachedStream`.
 
     Raises:
         OSError: It does not answer, or not as an engine does.

@@ -1,8 +1,8 @@
 """`image build`: the runtime image onto an engine, from the public base image or from packages.
 
-Owns the order of steps and their safety: an image is built under a temporary name and gets the real
-name only when it is complete, so a build that fails, is cancelled or is killed leaves the previous
-image. Both ways use the engine's API (`image_engine`), never a command.
+An engine gives an image its name only when it is complete, so a build that fails, is cancelled or
+is killed leaves the previous image. Both ways use the engine's API (`image_engine`), never a
+command.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,13 +25,10 @@ from bridge.sandbox.container.image import (
     LABEL_GUEST,
     LABEL_PACKAGES,
     LABEL_VERSION,
-    REPOSITORY,
     Flavour,
     ImageStatus,
     describe,
-    leftovers,
     local_name,
-    partial_name,
 )
 from bridge.sandbox.container.image_engine import ImageEngine, Progress
 from bridge.sandbox.image import rootfs as image_rootfs
@@ -61,12 +56,7 @@ class BuildRequest:
 
 
 async def build(
-    engine: ImageEngine,
-    request: BuildRequest,
-    context: RootfsContext,
-    *,
-    progress: Progress,
-    clock: Callable[[], float] = time.time,
+    engine: ImageEngine, request: BuildRequest, context: RootfsContext, *, progress: Progress
 ) -> ImageStatus:
     """Build the runtime image on `engine` and return its status.
 
@@ -77,39 +67,34 @@ async def build(
         ImageBuildError: It could not be built; an image that was there is still there.
         SandboxError: The engine does not answer.
     """
-    name, unfinished = local_name(request.flavour), partial_name(request.flavour, now=clock())
-    await _clear_leftovers(engine, now=clock())
+    name = local_name(request.flavour)
     before = await engine.inspect(name)
-    try:
-        if request.offline:
-            await _build_offline(engine, request, context, unfinished, progress)
-        else:
-            await _build_online(engine, request, context.recipe, unfinished, progress)
-        built = await engine.inspect(unfinished)
-        status = describe(
-            engine.kind,
-            name,
-            built,
-            guest_digest=guest_digest(),
-            version=recipe_version(context.recipe),
-        )
-        _check(status, request)
-        await engine.tag(unfinished, name)
-    finally:
-        await _remove(engine, unfinished)
+    if request.offline:
+        image = await _import(engine, request, context, progress)
+        try:
+            _check(await _status(engine, image, context), request)
+            await engine.tag(image, name)
+        except BaseException:
+            await _remove(engine, image)
+            raise
+    else:
+        await _build_online(engine, request, context.recipe, name, progress)
+    status = await _status(engine, name, context)
     if before is not None and before.id != status.id:
         await _remove_nameless(engine, before.id)
     progress(f"{engine.kind}: {name} is ready ({status.size // 1024**2} MB)")
     return status
 
 
-async def _build_offline(
-    engine: ImageEngine,
-    request: BuildRequest,
-    context: RootfsContext,
-    name: str,
-    progress: Progress,
-) -> None:
+async def _status(engine: ImageEngine, image: str, context: RootfsContext) -> ImageStatus:
+    facts, version = await engine.inspect(image), recipe_version(context.recipe)
+    return describe(engine.kind, image, facts, guest_digest=guest_digest(), version=version)
+
+
+async def _import(
+    engine: ImageEngine, request: BuildRequest, context: RootfsContext, progress: Progress
+) -> str:
+    """Import the root filesystem and return the image's id; it has no name yet."""
     settings = await image_rootfs.changes(context, request.flavour)
     if request.packages:
         settings = (*settings, f"LABEL {LABEL_PACKAGES}={'|'.join(request.packages)}")
@@ -117,8 +102,8 @@ async def _build_offline(
     tarball = await image_rootfs.rootfs(
         context, request.flavour, fresh=request.fresh, progress=progress
     )
-    progress(f"{engine.kind}: importing {image_rootfs.size_of(tarball) // 1024**2} MB")
-    await engine.tag(await engine.import_rootfs(tarball, changes=settings), name)
+    progress(f"{engine.kind}: importing {tarball.stat().st_size // 1024**2} MB")
+    return await engine.import_rootfs(tarball, changes=settings)
 
 
 async def _build_online(
@@ -144,9 +129,6 @@ def assemble(recipe: Path, guest: Path, output: Path, request: BuildRequest) -> 
     """Write an engine's build context: the recipe's files, and the guest's below `guest/`.
 
     The request's packages join those of its flavour.
-
-    Raises:
-        ImageBuildError: The Containerfile has no place for the guest.
     """
     shutil.copytree(recipe, output, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     shutil.copytree(guest, output / "guest", dirs_exist_ok=True)
@@ -161,9 +143,6 @@ def with_guest(containerfile: str) -> str:
 
     On the command line that stage is replaced by `--build-context guest=DIR`, which needs BuildKit
     or buildah; the API that both engines share has no such parameter.
-
-    Raises:
-        ImageBuildError: There is no such stage.
     """
     filled, count = _GUEST_STAGE.subn(r"\g<0>\nCOPY guest/ /", containerfile)
     if count != 1:
@@ -181,11 +160,6 @@ def _check(status: ImageStatus, request: BuildRequest) -> None:
             f"{status.flavour or 'none'}, guest {'right' if status.guest_matches else 'wrong'})."
         )
         raise ImageBuildError(message, remedy=f"Update {status.engine}, or use another engine.")
-
-
-async def _clear_leftovers(engine: ImageEngine, *, now: float) -> None:
-    for name in leftovers(sorted(await engine.names(REPOSITORY)), now=now):
-        await _remove(engine, name)
 
 
 async def _remove_nameless(engine: ImageEngine, image: str) -> None:

@@ -6,20 +6,19 @@ image; `image_build` turns the tarball into one.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import platform
 import re
 import secrets
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+
+import anyio.to_thread
 
 from bridge.errors import ImageBuildError
 from bridge.sandbox.bundle import guest_digest, write_guest_tree
@@ -31,10 +30,6 @@ SCRIPT = "build-rootfs.sh"
 
 CACHE_SECONDS = 14 * 24 * 3600.0
 """Age at which a cached tarball is made anew: its packages miss two weeks of security fixes."""
-
-SPACE_BYTES: dict[Flavour, int] = {"slim": 400 * 1024**2, "data": 2 * 1024**3}
-"""Free space asked for beforehand, where the tarball goes and where it is assembled: the tarball
-(65 MB, some 450 MB), the tree it is made from and the packages themselves, with room to spare."""
 
 DETAIL_CHARS = 1500  # Most of the script's own words that an error repeats.
 
@@ -79,55 +74,52 @@ def recipe_version(recipe: Path) -> str:
         return ""
 
 
-def cache_key(recipe: Path, flavour: Flavour, *, system: str, guest: str = "") -> str:
-    """Return what names a tarball: anything that could change its content changes the name.
-
-    Args:
-        system: The distribution, release and architecture, and the packages that are added.
-        guest: Digest of the guest it carries; empty for none.
-    """
-    digest = hashlib.sha256()
-    parts = [flavour.encode(), guest.encode(), system.encode()]
-    for path in sorted(recipe.iterdir()):
-        if path.is_file() and path.name != "Containerfile":
-            parts += [path.name.encode(), path.read_bytes()]
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.hexdigest()[:32]
-
-
 async def rootfs(
     context: RootfsContext, flavour: Flavour, *, fresh: bool, progress: Progress
 ) -> Path:
     """Return a tarball of the image's root filesystem, made now or kept from before.
 
-    The packages and the guest are put in one after the other, and both results are kept: packages
-    take half a minute and change seldom, the guest a few seconds and with every version.
-
     Args:
-        fresh: Make it anew whatever is kept.
-
-    Raises:
-        ImageBuildError: It could not be made.
+        fresh: Make it again whatever is kept.
     """
+    tarball = context.cache / f"{flavour}-{_key(context, flavour)}.tar"
+    if not fresh and _age(context, tarball) < CACHE_SECONDS:
+        progress(f"Using the root filesystem made before: {tarball}")
+        return tarball
+    progress(f"Building the {flavour} root filesystem from Debian packages")
+    try:
+        context.cache.mkdir(parents=True, exist_ok=True)
+        for path in context.cache.glob(f"{flavour}-*"):
+            # An unfinished one may be another bridge's.
+            if path != tarball and (path.suffix == ".tar" or _age(context, path) > 6 * 3600.0):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        message = f"There is nowhere to build: {error}."
+        raise ImageBuildError(message, remedy="Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
     added = [word for name in context.packages for word in ("--package", debian_names(name))]
-    recipe, system = context.recipe, " ".join((_system(), *context.packages))
-    base = context.cache / f"{flavour}-base-{cache_key(recipe, flavour, system=system)}.tar"
-    if fresh or _age(base, context.clock()) > CACHE_SECONDS:
-        progress(f"Building the {flavour} root filesystem from Debian packages")
-        await _make(context, flavour, base, added, progress)
-    key = cache_key(recipe, flavour, system=system, guest=guest_digest())
-    kept = context.cache / f"{flavour}-{key}.tar"
-    if _age(kept, context.clock()) > _age(base, context.clock()):
-        # The packages are the slow part; another guest needs only this.
-        with guest_tree() as guest:
-            options = ["--base", str(base), "--guest-bundle", str(guest)]
-            await _make(context, flavour, kept, options, progress)
-    else:
-        progress(f"Using the root filesystem made before: {kept}")
-    _prune(context, flavour, keep={base, kept})
-    return kept
+    unfinished = tarball.with_name(f"{tarball.stem}.{secrets.token_hex(4)}.partial")
+    with guest_tree() as guest:
+        options = [*added, "--guest-bundle", str(guest), flavour, str(unfinished)]
+        await _make(context, options, unfinished, tarball, progress)
+    return tarball
+
+
+def _age(context: RootfsContext, path: Path) -> float:
+    try:
+        return context.clock() - path.stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _key(context: RootfsContext, flavour: Flavour) -> str:
+    """Return what names a tarball: anything that could change its content changes the name."""
+    digest = hashlib.sha256()
+    parts = [flavour, guest_digest(), _system(), *context.packages]
+    for path in sorted(context.recipe.iterdir()):
+        if path.is_file() and path.name != "Containerfile":
+            parts += [path.name, hashlib.sha256(path.read_bytes()).hexdigest()]
+    digest.update("\0".join(parts).encode())
+    return digest.hexdigest()[:32]
 
 
 _DEBIAN = """
@@ -172,27 +164,22 @@ def guest_tree() -> Iterator[Path]:
 
 async def _make(
     context: RootfsContext,
-    flavour: Flavour,
-    output: Path,
     options: Sequence[str],
+    unfinished: Path,
+    output: Path,
     progress: Progress,
 ) -> None:
     """Run the script and put what it made at `output`, whole or not at all."""
-    _check_space(flavour, context.cache)
-    unfinished = output.with_name(f"{output.stem}.{secrets.token_hex(4)}.partial")
-    argv = ["sh", str(context.recipe / SCRIPT), *options, flavour, str(unfinished)]
+    argv = ["sh", str(context.recipe / SCRIPT), *options]
     try:
         # `slim` takes about half a minute, `data` a few; mirrors can be slow.
         result = await context.run(argv, timeout=3600.0, on_line=progress)
         if not result.ok:
             raise failure(result)
-        if not size_of(unfinished):
-            message = "The root filesystem's script made nothing."
-            raise ImageBuildError(message, remedy=f"Run {argv[1]} yourself and see what it says.")
-        unfinished.replace(output)
+        await anyio.to_thread.run_sync(unfinished.replace, output)
     finally:
         # The script has a partial file of its own next to its output.
-        for path in context.cache.glob(f"{unfinished.name}*"):
+        for path in output.parent.glob(f"{unfinished.name}*"):
             path.unlink(missing_ok=True)
 
 
@@ -235,53 +222,6 @@ def _remedy(told: str, result: CommandResult) -> str:
             "range in /etc/subuid and /etc/subgid, or build as root."
         )
     return "Run it with MCP_BRIDGE_LOG_LEVEL=DEBUG, or build online: `mcp-code-bridge image build`."
-
-
-def _check_space(flavour: Flavour, cache: Path) -> None:
-    """Reject a build for which the disk space is insufficient."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        if not os.access(cache, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "not writable", str(cache))
-        places = {
-            path: shutil.disk_usage(path).free for path in (cache, Path(tempfile.gettempdir()))
-        }
-    except OSError as error:
-        message = f"There is nowhere to build: {error}."
-        raise ImageBuildError(message, remedy="Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
-    for path, free in places.items():
-        if free < SPACE_BYTES[flavour]:
-            need, have = SPACE_BYTES[flavour] // 1024**2, free // 1024**2
-            raise ImageBuildError(
-                f"The {flavour} image needs {need} MB free in {path}; there are {have} MB.",
-                remedy="Free some, or point TMPDIR and MCP_BRIDGE_STATE_DIR to another disk.",
-            )
-
-
-def _prune(context: RootfsContext, flavour: Flavour, *, keep: Collection[Path]) -> None:
-    """Remove tarballs that no build would use again, and what dead builds left."""
-    for path in context.cache.glob(f"{flavour}-*.tar"):
-        if path not in keep:
-            path.unlink(missing_ok=True)
-    for path in context.cache.glob(f"{flavour}-*.partial*"):
-        # An older unfinished tarball is a dead build's.
-        if _age(path, context.clock()) > 6 * 3600.0:
-            path.unlink(missing_ok=True)
-
-
-def size_of(path: Path) -> int:
-    """Return a file's size, 0 when there is none."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def _age(path: Path, now: float) -> float:
-    try:
-        return now - path.stat().st_mtime
-    except OSError:
-        return float("inf")
 
 
 def _system() -> str:

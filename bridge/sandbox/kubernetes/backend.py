@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 
 import anyio
@@ -51,6 +51,7 @@ MAX_ATTEMPTS = 3  # Pods tried for one launch: a lost one is replaced twice.
 CONFINE_SECONDS = 20.0
 """From attaching until the first step has reported: milliseconds, once the node is not busy."""
 
+POLL_SECONDS = 0.2  # Between looks at a pod that starts, which takes a second or more.
 LEAVE_SECONDS = 10.0  # For the deletion of all that a bridge has, as it ends.
 
 
@@ -58,11 +59,8 @@ class KubernetesBackend(Backend):
     """Runs sandboxes as pods. Enter it before use; it connects at first use.
 
     Args:
-        settings: The `kubernetes` table.
-        image: The pods' image.
         user: "uid:gid" inside; empty for one of each pod's own.
         environ: The bridge's environment, for KUBECONFIG.
-        limits: The probe's limits.
     """
 
     name = pod.NAME
@@ -191,14 +189,18 @@ class KubernetesBackend(Backend):
 
     async def _running(self, cluster: Cluster, seen: Document) -> Document:
         """Return a pod once it runs; bounded by the time that a run may wait for room."""
+        path = f"{cluster.pods}/{seen['metadata']['name']}"
         with anyio.move_on_after(self._settings.room_seconds):
-            # Closed here: left to the collector, it would keep its connection till then.
-            async with aclosing(cluster.follow(seen)) as changes:
-                async for seen in changes:
-                    if faults.is_running(seen):
-                        return seen
-                    if problem := faults.start_problem(seen):
-                        raise problem
+            while not faults.is_running(seen):
+                if problem := faults.start_problem(seen):
+                    raise problem
+                await anyio.sleep(POLL_SECONDS)
+                with suppress(faults.BusyError):  # it is asked again
+                    found = await cluster.get(path)
+                    if found is None:
+                        raise SandboxLostError(faults.REMOVED)
+                    seen = found
+            return seen
         raise faults.no_room(seen)
 
     async def _confine(self, stream: PodStream, spec: LaunchSpec) -> None:

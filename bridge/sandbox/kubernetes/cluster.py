@@ -27,7 +27,7 @@ from lightkube.core.exceptions import ConfigError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
-from bridge.errors import ClusterDownError, SandboxError, SandboxLostError, SettingsError
+from bridge.errors import ClusterDownError, SandboxError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.faults import Document
@@ -45,9 +45,6 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024
 """Longest answer of the API server; a pod takes some ten kilobytes in a list."""
 
 DELETE_SECONDS = 10.0  # For the deletion of a pod; one that takes longer is left to the sweep.
-
-WATCH_SECONDS = 10
-"""After which the server ends a watch; after twice as long without a word it counts as broken."""
 
 PING_SECONDS = 20.0  # Between pings of a stream, which keep it open in load balancers.
 MAX_MESSAGE_BYTES = 1024 * 1024  # Longest message taken from a stream; kubelets send 32 KiB.
@@ -120,11 +117,7 @@ class Cluster:
     """One namespace of one cluster. Close it after use; making one loads files, and blocks.
 
     Args:
-        config: Which cluster, as whom.
         namespace: Where pods are; the context's if empty.
-
-    Attributes:
-        pods, leases: The paths of its collections.
 
     Raises:
         SettingsError: Its certificates or keys cannot be loaded.
@@ -159,7 +152,6 @@ class Cluster:
         return datetime.now(UTC) + self._ahead
 
     async def create(self, path: str, document: Document) -> Document:
-        """Create an object in the collection at `path`."""
         return _object(await self._ask("POST", path, json=document))
 
     async def get(self, path: str) -> Document | None:
@@ -213,51 +205,9 @@ class Cluster:
             return None
         return None if faults.restarts(found) else found
 
-    async def follow(self, seen: Document) -> AsyncGenerator[Document, None]:
-        """Yield a pod as it was seen, and each time that it has changed."""
-        while True:
-            yield seen
-            try:
-                async with aclosing(self._watch(seen)) as changes:
-                    async for seen in changes:
-                        yield seen
-            except (faults.BusyError, ClusterDownError) as error:
-                logger.info("the watch of a pod is begun again: %s", error)
-            await anyio.sleep(0.5)
-            found = await self.get(f"{self.pods}/{seen['metadata']['name']}")
-            if found is None:
-                raise SandboxLostError(faults.REMOVED)
-            seen = found
-
-    async def _watch(self, seen: Document) -> AsyncGenerator[Document, None]:
-        metadata = seen["metadata"]
-        query = {
-            "watch": "true",
-            "fieldSelector": f"metadata.name={metadata['name']}",
-            "resourceVersion": metadata["resourceVersion"],
-            "timeoutSeconds": str(WATCH_SECONDS),
-        }
-        timeout = httpx2.Timeout(REQUEST_SECONDS, read=2 * WATCH_SECONDS, pool=None)
-        with faults.translated(self.server):
-            async with self._http.stream(
-                "GET", self.pods, params=query, timeout=timeout
-            ) as response:
-                if response.status_code >= 400:
-                    raise faults.refusal(response.status_code, await _whole(response))
-                rest = b""
-                async with aclosing(_bounded(response)) as parts:
-                    async for part in parts:
-                        *lines, rest = (rest + part).split(b"\n")
-                        for line in lines:
-                            yield _changed(json.loads(line))
-
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
-        """Open a stream to a pod's first process.
-
-        Raises:
-            SandboxError: The pod, its node or the API server does not answer.
-        """
+        """Open a stream to a pod's first process."""
         stream = await self._attached(
             f"{self.server}{self.pods}/{pod}/attach?stdin=true&stdout=true&stderr=true"
         )
@@ -317,28 +267,13 @@ class Cluster:
             return found
 
 
-async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
-    """Yield an answer's parts."""
-    size = 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        if size > MAX_ANSWER_BYTES:
-            raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
-        yield part
-
-
 async def _whole(response: httpx2.Response) -> bytes:
-    return b"".join([part async for part in _bounded(response)])
-
-
-def _changed(event: Any) -> Document:
-    """Return the object of a watch's event."""
-    if event["type"] == "DELETED":
-        raise SandboxLostError(faults.REMOVED)
-    if event["type"] == "ERROR":
-        status = event["object"]
-        raise faults.refusal(int(status["code"]), json.dumps(status).encode())
-    return _object(event["object"])
+    body = b""
+    async for part in response.aiter_bytes():
+        body += part
+        if len(body) > MAX_ANSWER_BYTES:
+            raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
+    return body
 
 
 def _object(found: Any) -> Document:

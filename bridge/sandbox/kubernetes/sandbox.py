@@ -29,7 +29,6 @@ class PodSandbox:
 
     Attributes:
         id: The pod's name.
-        isolation: The layers in force.
     """
 
     def __init__(
@@ -55,11 +54,7 @@ class PodSandbox:
         await self.kill()
 
     async def receive(self) -> bytes:
-        """Read from stdout; see `Sandbox.receive`.
-
-        Raises:
-            SandboxLostError: The stream broke, or the cluster ended the pod.
-        """
+        """Read from stdout; see `Sandbox.receive`."""
         try:
             data = await self._stream.receive()
         except BrokenStreamError as error:
@@ -88,11 +83,7 @@ class PodSandbox:
         await self._stream.close()
 
     async def wait(self) -> ExitReport:
-        """Wait for the pod's end; see `Sandbox.wait`.
-
-        Raises:
-            SandboxLostError: The cluster ended the pod.
-        """
+        """Wait for the pod's end; see `Sandbox.wait`."""
         pause = FIRST_POLL_SECONDS
         while self._verdict is None:
             if self._killed:

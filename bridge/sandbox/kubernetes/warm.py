@@ -40,7 +40,6 @@ class WarmPods:
     """The service's waiting pods, as one bridge sees to them.
 
     Attributes:
-        cluster: Where they are.
         problem: Why the API server could not be asked; empty if it could.
         mine: The names of this bridge's pods in use.
     """

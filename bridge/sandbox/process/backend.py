@@ -85,7 +85,6 @@ class BubblewrapBackend(Backend):
         interpreter: The Python to put inside; None finds one.
         packages: A directory of packages, such as a virtual environment's `site-packages`, that
             programs may import from, read-only.
-        limits: The probe's limits.
         seccomp: File name of libseccomp, for the loader.
     """
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -53,10 +52,6 @@ MONITORS = 1
 
 SCOPE_SECONDS = 10.0  # For systemd to run a trial scope.
 
-_NAMESPACE = re.compile(r"^pid:\[(\d+)\]$")
-_SEPARATOR = "_"
-_PARTS = 7
-
 
 @dataclass(frozen=True, kw_only=True)
 class CgroupParent:
@@ -65,8 +60,7 @@ class CgroupParent:
     Attributes:
         directory: The bridge's own cgroup, or an ancestor.
         controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
-        unified: Whether it is version 2.
-        visited: Whether a thread of the bridge can go into its groups and come back.
+        threads_may_enter: Whether a thread of the bridge can go into its groups and come back.
     """
 
     directory: str
@@ -129,29 +123,13 @@ def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> 
 
 
 def group_name(owner: Owner, nonce: str) -> str:
-    """Return a cgroup's name, which holds its owner."""
-    namespace = _NAMESPACE.match(owner.namespace)
-    parts = (
-        PREFIX,
-        str(owner.pid),
-        owner.start,
-        namespace[1] if namespace else "",
-        owner.boot,
-        owner.host,
-        nonce,
-    )
-    return _SEPARATOR.join(parts)
+    return f"{PREFIX}_{owner}_{nonce}"
 
 
 def group_owner(name: str) -> Owner | None:
-    """Parse the owner from a cgroup's name; None if a bridge did not make it."""
-    parts = name.split(_SEPARATOR)
-    if len(parts) != _PARTS or parts[0] != PREFIX or not parts[1].isdecimal():
-        return None
-    namespace = f"pid:[{parts[3]}]" if parts[3] else ""
-    return Owner(
-        pid=int(parts[1]), start=parts[2], namespace=namespace, boot=parts[4], host=parts[5]
-    )
+    """Return the owner in a cgroup's name; None if a bridge did not make it."""
+    prefix, _, rest = name.partition("_")
+    return Owner.parse(rest.rpartition("_")[0]) if prefix == PREFIX else None
 
 
 def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[str, str, bool]]:
@@ -243,42 +221,27 @@ class CgroupParents:
         return frozenset().union(*(place.controllers for place in self.parents))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CgroupEntry:
-    """A cgroup that a thread can enter by itself, and the one it returns to.
-
-    Attributes:
-        inside: The sandbox's cgroup.
-        home: The bridge's own cgroup in the same hierarchy.
-    """
-
-    inside: Path
-    home: Path
-
-
 @dataclass(kw_only=True)
 class SandboxCgroups:
     """The control groups of one sandbox.
 
     Attributes:
-        doors: Those of the groups that a thread can visit.
-        visitor: The one thread that does, if any. It outlives what it starts, whose end the kernel
+        entries: The groups that a thread can enter by itself, each with the one it returns to.
+        launcher: The one thread that does, if any. It outlives what it starts, whose end the kernel
             ties to its own.
     """
 
     name: str
     directories: tuple[Path, ...]
     counter: Path | None = field(default=None)
-    entries: tuple[CgroupEntry, ...] = ()
+    entries: tuple[tuple[Path, Path], ...] = ()
     launcher: Executor | None = field(default=None, repr=False)
 
     @property
     def unentered(self) -> tuple[Path, ...]:
         """The cgroups that a process started by `spawn` has yet to be moved to."""
-        threads_may_enter = (
-            {door.inside for door in self.entries} if self.launcher is not None else set()
-        )
-        return tuple(path for path in self.directories if path not in threads_may_enter)
+        entered = [inside for inside, _ in self.entries] if self.launcher is not None else []
+        return tuple(path for path in self.directories if path not in entered)
 
     def spawn(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         """Start a process, inside those of the cgroups that a thread can enter.
@@ -293,36 +256,28 @@ class SandboxCgroups:
     def _spawn_inside(
         self, start: Callable[[], subprocess.Popen[bytes]]
     ) -> subprocess.Popen[bytes]:
-        entered: list[CgroupEntry] = []
+        process: subprocess.Popen[bytes] | None = None
         try:
-            self._move_thread_in(entered)
+            self._move_thread([inside for inside, _ in self.entries], "enter")
             process = start()
-        except BaseException:
-            self._move_thread_out(entered, None)
-            raise
-        self._move_thread_out(entered, process)
-        return process
-
-    def _move_thread_in(self, entered: list[CgroupEntry]) -> None:
-        for door in self.entries:
-            entered.append(door)
+            return process
+        finally:
             try:
-                _write(door.inside / "tasks", _MYSELF)
-            except OSError as error:
-                message = f"Cannot enter the control group {door.inside}: {error}."
-                raise CgroupError(message) from error
+                self._move_thread([home for _, home in self.entries], "leave")
+            except CgroupError:
+                if process is not None:
+                    process.kill()
+                    process.wait()
+                raise
 
-    def _move_thread_out(
-        self, entered: list[CgroupEntry], process: subprocess.Popen[bytes] | None
-    ) -> None:
-        try:
-            for door in entered:
-                _write(door.home / "tasks", _MYSELF)
-        except OSError as error:
-            if process is not None:
-                process.kill()
-                process.wait()
-            raise CgroupError(f"Cannot leave a control group: {error}.") from error
+    @staticmethod
+    def _move_thread(directories: Sequence[Path], doing: str) -> None:
+        for directory in directories:
+            try:
+                _write(directory / "tasks", _MYSELF)
+            except OSError as error:
+                message = f"Cannot {doing} a control group, by {directory}: {error}."
+                raise CgroupError(message) from error
 
     def enter(self, pid: int) -> None:
         """Move a process to the `unentered`; what it starts from now on is in as well."""
@@ -369,7 +324,7 @@ def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> S
     """
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
-    entries: list[CgroupEntry] = []
+    entries: list[tuple[Path, Path]] = []
     counter: Path | None = None
     try:
         for place in cgroup_parents.parents:
@@ -379,7 +334,7 @@ def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> S
             directory.mkdir()
             made.append(directory)
             if place.threads_may_enter:
-                entries.append(CgroupEntry(inside=directory, home=Path(place.directory)))
+                entries.append((directory, Path(place.directory)))
             for controller in sorted(place.controllers):
                 _limit(directory, limits, controller, unified=place.unified)
                 if controller == "memory":
@@ -396,11 +351,7 @@ def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> S
 def reap(
     cgroup_parents: CgroupParents, judge: Owner, *, dead: Callable[[Owner], bool] | None = None
 ) -> int:
-    """Remove the cgroups of dead bridges; return the number of sandboxes.
-
-    Args:
-        dead: Replaces `is_dead` in tests.
-    """
+    """Remove the cgroups of dead bridges; return the number of sandboxes."""
     gone: set[str] = set()
     for place in cgroup_parents.parents:
         for directory in _directories(Path(place.directory)):
@@ -507,9 +458,6 @@ def _write(file: Path, text: str) -> None:
         os.close(descriptor)
 
 
-MAX_UNREMOVED = 100  # Most unremoved cgroups remembered; the next bridge reaps those beyond it.
-
-
 class CgroupManager:
     """Makes and removes cgroups; remembers those that could not be removed."""
 
@@ -549,5 +497,5 @@ class CgroupManager:
     async def _remove(self, group: SandboxCgroups) -> None:
         self._unremoved.pop(group.name, None)
         gone = await anyio.to_thread.run_sync(group.remove)
-        if not gone and len(self._unremoved) < MAX_UNREMOVED:
+        if not gone:
             self._unremoved[group.name] = group

@@ -103,7 +103,6 @@ class Descriptors:
         passwd, group: Hold the contents of those files.
         data: Hold further files, in the order of `LaunchPlan.data`.
         permission: The stage of a command reads here that it may continue.
-        stage: Holds the stage and its plan.
     """
 
     info: int
@@ -121,7 +120,6 @@ class Surroundings:
 
     Attributes:
         landlock_abi: The kernel's Landlock ABI version; 0 for none.
-        cpus: How many CPUs programs may run on.
         masked: The paths of /proc to cover, and whether each is a directory.
         controllers: The cgroup controllers in use: "memory", "pids", "cpu".
         limits_elsewhere: Why controllers are missing; empty if none is.
@@ -258,7 +256,6 @@ def _covered(path: str, places: Iterable[str]) -> bool:
 
 
 def _executes(command: CommandSpec) -> dict[str, None]:
-    """Return all files that a command may execute."""
     return dict.fromkeys(path for tool in command.executables for path in tool.executes)
 
 

@@ -35,9 +35,6 @@ def compiled(executable: str) -> str:
     """Return the examination's code, compiled by an interpreter, in base64. Blocks.
 
     Compiling it in each stage would cost 8 ms there; loading it costs a tenth.
-
-    Raises:
-        LaunchError: The interpreter cannot compile it.
     """
     modules = guest_modules()
     texts = [
@@ -53,9 +50,6 @@ def judged(isolation: Isolation, facts: Mapping[str, Any], places: Mapping[str, 
 
     Args:
         places: The requested mounts: path inside, and whether it is writable.
-
-    Raises:
-        BrokenIsolationError: A mandatory layer does not hold.
     """
     found = facts.get("mounts")
     seen = {
@@ -106,7 +100,6 @@ async def receive_examination(
     """Read the stage's report, judge it and permit the stage to continue.
 
     Args:
-        status: Descriptor of the report.
         permission: Descriptor on which the stage waits for permission.
 
     Returns:

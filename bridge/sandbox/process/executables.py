@@ -32,9 +32,6 @@ def find_executables(
         search_path: Where names are looked up.
         home: The home directory; no directory that contains it is mounted.
         place: The profile's place in the settings, for errors.
-
-    Raises:
-        SettingsError: One does not exist, or is no executable.
     """
     return tuple(_find(entry, search_path, home, place) for entry in entries)
 

@@ -63,9 +63,7 @@ class KernelSettings:
 
     Attributes:
         userns_clone: kernel.unprivileged_userns_clone (Debian's and Arch's kernels).
-        max_user_namespaces: user.max_user_namespaces.
         apparmor_restricts: kernel.apparmor_restrict_unprivileged_userns.
-        in_container: Whether this process is in a container itself.
         setuid: Whether the bwrap executable has the setuid bit.
     """
 

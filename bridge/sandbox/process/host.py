@@ -148,7 +148,6 @@ def counts_processes_per_namespace(release: str) -> bool:
 
 
 def usable_cpus() -> int:
-    """Return how many CPUs programs may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

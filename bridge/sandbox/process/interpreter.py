@@ -55,7 +55,6 @@ def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> P
 
     Args:
         as_nobody: Whether users that own nothing must be able to read them.
-        setting: Name of the setting, for errors.
 
     Raises:
         SettingsError: They cannot be used; the remedy says what to do.
@@ -131,8 +130,6 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 ASK_SECONDS = 60.0
 """For an interpreter to import its extension modules: a second, more from a cold disk."""
-
-MAX_ANSWER_BYTES = 1024 * 1024
 
 ELSEWHERE = (
     "/usr/local/bin/python3",
@@ -263,7 +260,6 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
 
     Args:
         packages: A virtual environment, or a directory of packages, for programs.
-        only: The one executable to use.
         as_nobody: Whether users that own nothing must be able to read its files.
 
     Raises:
@@ -320,7 +316,6 @@ def _all_candidates() -> tuple[str, ...]:
 
 
 def describe(facts: Mapping[str, object], packages: str | None = None) -> Interpreter:
-    """Return an `Interpreter` from one's own description."""
     executable, stdlib = str(facts["executable"]), str(facts["stdlib"])
     directories = [stdlib, *(p for p in _strings(facts["path"]) if not p.startswith(stdlib + "/"))]
     binds = [_bind(executable)]
@@ -400,7 +395,7 @@ def _ask(executable: str) -> dict[str, object]:
             env={},
             cwd="/",
         )
-        facts: dict[str, object] = json.loads(done.stdout[:MAX_ANSWER_BYTES])
+        facts: dict[str, object] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         message = f"{executable} could not list the files that it needs: {error}."
         raise LaunchError(message, remedy=INSTALL_REMEDY) from error

@@ -91,7 +91,6 @@ class Ruleset:
 
     Attributes:
         files, network, scopes: Rights that are refused unless a rule grants them.
-        rules: Path and rights.
     """
 
     files: int

@@ -25,19 +25,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from bridge.errors import EngineNotFoundError, LaunchError, SandboxError, WrongSystemError
+from bridge.errors import EngineNotFoundError, WrongSystemError
 from bridge.model import Isolation, Json, Limits
-from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, landlock, libseccomp, unnamespaced
 from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.process.cgroups import SandboxCgroups, find_cgroup_parents, missing_controllers
+from bridge.sandbox.process.cgroups import find_cgroup_parents, missing_controllers
 from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits, ruleset
 from bridge.sandbox.process.interpreter import Interpreter, find
 from bridge.sandbox.process.landlock import Rule
 from bridge.sandbox.process.run_directory import RunDirectory
-from bridge.sandbox.process.sandbox import LaunchPlan
-from bridge.sandbox.process.stage_loader import compiled_stage, loader_command
+from bridge.sandbox.process.stage_loader import compiled_stage
 from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBackend
 from bridge.sandbox.syscalls import Refusal, refuse, refuse_datagrams
 
@@ -234,12 +233,12 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         environ: The bridge's environment, for TMPDIR.
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        limits: The probe's limits.
         version: Returns the kernel's Landlock ABI version.
         seccomp: File name of libseccomp, for the loader.
     """
 
     name = NAME
+    title = "landlock (the weaker tier)"
 
     def __init__(
         self,
@@ -294,61 +293,24 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
             around=around,
         )
 
-    def _start(
-        self,
-        found: Findings,
-        spec: LaunchSpec,
-        directory: RunDirectory,
-        group: SandboxCgroups | None,
-    ) -> LaunchPlan:
-        made = steps(spec, found.interpreter, directory, found.around, found.filters, _entries)
+    def _steps(
+        self, found: Findings, spec: LaunchSpec, directory: RunDirectory
+    ) -> Mapping[str, Json]:
+        return steps(spec, found.interpreter, directory, found.around, found.filters, _entries)
+
+    def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
         as_nobody = found.uid is not None
-        return LaunchPlan(
-            command=loader_command(found.interpreter),
-            data=(unnamespaced.monitor_source(),),
-            inside=lambda descriptors: unnamespaced.stage_command(
-                found.interpreter, directory, descriptors
-            ),
-            stage=lambda descriptors: unnamespaced.stage_input(
-                spec, found.interpreter, directory, descriptors, made, found.stage
-            ),
-            options=lambda descriptors: unnamespaced.monitor_instructions(
-                spec, directory, descriptors, adopts=True
-            ),
-            environ={},
-            uid=found.uid,
-            group=group,
-            isolation=isolation(
-                spec, found.around, as_nobody=as_nobody, root=os.getuid() == 0 and not as_nobody
-            ),
-            monitor_failed=_failed,
-            stage_failed=_failed,
-            own_monitor=True,
-            memory_bytes=command.watched_memory(spec, found.around),
-        )
+        root = os.getuid() == 0 and not as_nobody
+        return isolation(spec, found.around, as_nobody=as_nobody, root=root)
 
-    def _success(self, sandbox: Sandbox) -> Probe:
-        found = self._found
-        assert found is not None  # a sandbox runs
-        who = "as root, programs as nobody" if found.uid is not None else "as an ordinary user"
-        return Probe(
-            backend=self.name,
-            ok=True,
-            summary=f"landlock (the weaker tier) {who}, Python {found.interpreter.version}",
-            isolation=sandbox.isolation,
-            details={
-                "interpreter": f"{found.interpreter.executable} ({found.interpreter.version})",
-                "landlock": f"version {found.around.landlock_abi}",
-                "control groups": ", ".join(sorted(found.around.controllers)) or "none",
-                "packages": ", ".join(found.interpreter.packages) or "none",
-                "directories": str(found.base),
-            },
-        )
+    def _watched_memory(self, found: Findings, spec: LaunchSpec) -> int | None:
+        return command.watched_memory(spec, found.around)
 
-
-def _failed(received: str) -> SandboxError:
-    received = received.strip()[:600]
-    return LaunchError(f"The sandbox could not be finished: {received or 'it wrote nothing'}.")
+    def _details(self, found: Findings) -> Mapping[str, str]:
+        return {
+            "landlock": f"version {found.around.landlock_abi}",
+            "control groups": ", ".join(sorted(found.around.controllers)) or "none",
+        }
 
 
 def _entries(directory: str) -> Iterable[tuple[str, bool]]:

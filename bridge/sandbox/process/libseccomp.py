@@ -16,9 +16,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Protocol
 
 from bridge.errors import EngineNotFoundError, LaunchError
 from bridge.sandbox.syscalls import (
@@ -59,26 +59,6 @@ class _Compare(ctypes.Structure):
     )
 
 
-class _Library(Protocol):
-    """The functions used, as `ctypes` offers them."""
-
-    def seccomp_init(self, default: ctypes.c_uint32) -> int | None: ...
-    def seccomp_release(self, context: ctypes.c_void_p) -> None: ...
-    def seccomp_attr_set(
-        self, context: ctypes.c_void_p, attribute: int, value: ctypes.c_uint32
-    ) -> int: ...
-    def seccomp_syscall_resolve_name(self, name: bytes) -> int: ...
-    def seccomp_rule_add_array(
-        self,
-        context: ctypes.c_void_p,
-        action: ctypes.c_uint32,
-        call: int,
-        count: int,
-        rules: object,
-    ) -> int: ...
-    def seccomp_export_bpf(self, context: ctypes.c_void_p, descriptor: int) -> int: ...
-
-
 @cache
 def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
     """Return two filter programs; both must be installed, and the stricter answer applies.
@@ -98,11 +78,7 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
 
 @cache
 def refusal_filter(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
-    """Return a program that refuses calls by argument, to be installed with `filters`.
-
-    Raises:
-        SandboxError: There is no libseccomp, or it fails.
-    """
+    """Return a program that refuses calls by argument, to be installed with `filters`."""
     return _arguments(_load(name), rules)
 
 
@@ -113,8 +89,8 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
     return {name: number for name, number in found.items() if number >= 0}
 
 
-def _list(library: _Library) -> bytes:
-    with _Filter(library, default=_ERRNO | UNKNOWN_ERRNO) as made:
+def _list(library: ctypes.CDLL) -> bytes:
+    with _filter(library, default=_ERRNO | UNKNOWN_ERRNO) as made:
         for name in ALLOWED:
             made.add(_ALLOW, name)
         for name in REFUSED:
@@ -122,8 +98,8 @@ def _list(library: _Library) -> bytes:
         return made.export()
 
 
-def _arguments(library: _Library, rules: tuple[Refusal, ...]) -> bytes:
-    with _Filter(library, default=_ALLOW) as made:
+def _arguments(library: ctypes.CDLL, rules: tuple[Refusal, ...]) -> bytes:
+    with _filter(library, default=_ALLOW) as made:
         for rule in rules:
             first, second = rule.value, 0
             if rule.comparison == "masked_eq":
@@ -133,24 +109,29 @@ def _arguments(library: _Library, rules: tuple[Refusal, ...]) -> bytes:
         return made.export()
 
 
+@contextmanager
+def _filter(library: ctypes.CDLL, *, default: int) -> Iterator[_Filter]:
+    handle = library.seccomp_init(ctypes.c_uint32(default))
+    if not handle:
+        raise LaunchError(f"{LIBRARY} could not make a filter.")
+    context = ctypes.c_void_p(handle)
+    try:
+        killed = ctypes.c_uint32(_KILL_PROCESS)
+        if library.seccomp_attr_set(context, _ATTRIBUTE_BAD_ARCHITECTURE, killed) < 0:
+            raise LaunchError(f"{LIBRARY} refused to kill calls of other architectures.")
+        # For speed only; older versions do not know it.
+        library.seccomp_attr_set(context, _ATTRIBUTE_OPTIMIZE, ctypes.c_uint32(2))
+        yield _Filter(library, context)
+    finally:
+        library.seccomp_release(context)
+
+
 class _Filter:
     """One libseccomp context."""
 
-    def __init__(self, library: _Library, *, default: int) -> None:
+    def __init__(self, library: ctypes.CDLL, context: ctypes.c_void_p) -> None:
         self._library = library
-        handle = library.seccomp_init(ctypes.c_uint32(default))
-        if not handle:
-            raise LaunchError(f"{LIBRARY} could not make a filter.")
-        self._context = ctypes.c_void_p(handle)
-
-    def __enter__(self) -> _Filter:
-        self._set(_ATTRIBUTE_BAD_ARCHITECTURE, _KILL_PROCESS)
-        # For speed only; older versions do not know it.
-        self._library.seccomp_attr_set(self._context, _ATTRIBUTE_OPTIMIZE, ctypes.c_uint32(2))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._library.seccomp_release(self._context)
+        self._context = context
 
     def add(self, action: int, name: str, compare: _Compare | None = None) -> None:
         number = self._library.seccomp_syscall_resolve_name(name.encode("ascii"))
@@ -175,17 +156,13 @@ class _Filter:
             raise LaunchError(f"{LIBRARY} exported no usable filter.")
         return program
 
-    def _set(self, attribute: int, value: int) -> None:
-        done = self._library.seccomp_attr_set(self._context, attribute, ctypes.c_uint32(value))
-        self._check(done, f"attribute {attribute}")
-
     def _check(self, result: int, what: str) -> None:
         if result < 0:
             name = errno.errorcode.get(-result, str(result))
             raise LaunchError(f"{LIBRARY} refused the {what}: {name}.")
 
 
-def _load(name: str) -> _Library:
+def _load(name: str) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(name)
     except OSError as error:

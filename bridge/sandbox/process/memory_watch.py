@@ -37,9 +37,6 @@ class MemoryWatch(threading.Thread):
         child: The first process inside; killed only if killing the others does not help.
         limit: Bytes.
         directories: The paths inside of the memory-backed directories.
-
-    Attributes:
-        kills: How many processes it has killed.
     """
 
     def __init__(self, monitor: int, child: int, limit: int, directories: Iterable[str]) -> None:

@@ -33,8 +33,6 @@ class RunDirectory:
 
     Attributes:
         path: The parent of the other two; the run cannot write there itself.
-        workspace: The working directory.
-        tmp: For temporary files.
     """
 
     path: Path
@@ -46,7 +44,6 @@ class RunDirectory:
 
     @property
     def tmp(self) -> Path:
-        """For temporary files."""
         return self.path / "tmp"
 
 
@@ -63,7 +60,6 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
     """Make a directory that only the run and the bridge can read.
 
     Args:
-        base: The parent directory.
         owner: The bridge, which its name identifies.
         uid: The run's user; None for this one.
 
@@ -101,11 +97,7 @@ def remove(path: Path) -> bool:
 
 
 def reap(base: Path, judge: Owner, *, dead: Callable[[Owner], bool] | None = None) -> int:
-    """Remove the directories of this user's dead bridges; return how many.
-
-    Args:
-        dead: Replaces `is_dead` in tests.
-    """
+    """Remove the directories of this user's dead bridges; return how many."""
     count = 0
     with suppress(OSError):
         for entry in list(os.scandir(base)):

@@ -47,7 +47,6 @@ class Monitor:
     """The process outside, and what it says of the one inside.
 
     Args:
-        process: It.
         info: Where it says what it started and how that ended.
         own_monitor: Whether it is `monitor`, which ends in order on SIGTERM.
         use_pidfds: Whether to signal processes by pidfd, as Linux offers. Otherwise the first
@@ -273,7 +272,6 @@ class LaunchPlan:
         options: Makes bubblewrap's options, or the monitor's instructions.
         environ: The environment of that process itself; the sandbox gets none of it.
         uid: The user to switch to first; None to stay.
-        group: The cgroups to enter, if any.
         isolation: The layers that all this puts in force.
         monitor_failed, stage_failed: Make the error for that process's or the stage's output.
         error_prefix: Start of bubblewrap's own messages.
@@ -282,7 +280,6 @@ class LaunchPlan:
         gid: The group to switch to with `uid`; None for the same number.
         on_error: Called with what the program writes to stderr; without it the end is kept.
         own_monitor: Whether it is `monitor`, which ends when the pipe of its instructions does.
-        use_pidfds: See `Monitor`.
         judge: If the stage examines its isolation: returns the isolation as seen from inside, or
             raises a `SandboxError`, and then nothing is run.
         watchdog: Ends the launch if the bridge is killed; None if the monitor does.
@@ -394,11 +391,7 @@ def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
 
 @asynccontextmanager
 async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
-    """Start a sandbox; on leaving, everything in it has ended.
-
-    Raises:
-        SandboxError: On entering, when it cannot be started.
-    """
+    """Start a sandbox; on leaving, everything in it has ended."""
     with ExitStack() as opened:
         ends, pipes = _open_pipes(start, opened)
         options = start.options(ends.descriptors)
@@ -499,11 +492,7 @@ def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:
 
 
 def joined(options: Sequence[str]) -> bytes:
-    """Return bubblewrap's options in the format of `--args`.
-
-    Raises:
-        LaunchError: One contains the separator and would be read as two.
-    """
+    """Return bubblewrap's options in the format of `--args`."""
     if any("\0" in word for word in options):
         message = "An option of the sandbox, such as a variable of its environment, holds a NUL."
         raise LaunchError(message)
@@ -529,9 +518,6 @@ async def _in_force(
 
     Args:
         received: Bytes of it that were read already.
-
-    Raises:
-        SandboxError: It is not, and does not run.
     """
     os.set_blocking(status, False)
     while len(received) < 8 * 1024:

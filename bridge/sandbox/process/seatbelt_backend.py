@@ -22,18 +22,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.errors import EngineNotFoundError, LaunchError, SandboxError, WrongSystemError
-from bridge.model import Isolation, Limits
-from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.errors import EngineNotFoundError, WrongSystemError
+from bridge.model import Isolation, Json, Limits
+from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, unnamespaced
 from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.process.cgroups import CgroupParents, SandboxCgroups
-from bridge.sandbox.process.command import Descriptors, Surroundings
+from bridge.sandbox.process.cgroups import CgroupParents
+from bridge.sandbox.process.command import Surroundings
 from bridge.sandbox.process.interpreter import find
 from bridge.sandbox.process.run_directory import RunDirectory
-from bridge.sandbox.process.sandbox import LaunchPlan
-from bridge.sandbox.process.stage_loader import compiled_stage, loader_command
+from bridge.sandbox.process.stage_loader import compiled_stage
 from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBackend, nobody_uid
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
@@ -169,11 +168,11 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         sandbox_exec: The system's command that applies a profile.
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        limits: The probe's limits.
         system: The value of `sys.platform`.
     """
 
-    name = NAME
+    name = title = NAME
+    linux = False
 
     def __init__(
         self,
@@ -211,68 +210,27 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
             around=around,
         )
 
-    def _start(
-        self,
-        found: Findings,
-        spec: LaunchSpec,
-        directory: RunDirectory,
-        group: SandboxCgroups | None,
-    ) -> LaunchPlan:
-        paths = resolved(
-            Paths(
-                executable=found.interpreter.executable,
-                readable=tuple(bind.source for bind in found.interpreter.binds),
-                writable=str(directory.path),
-            ),
-            os.path.realpath,
-        )
-        steps = {
-            # Capabilities and "no_new_privs" are Linux's; the profile allows no other executable.
-            "privileges": False,
-            "rlimits": [
-                limit for limit in command.rlimits(spec.limits, found.around) if limit[0] in _LIMITS
-            ],
-        }
+    def _steps(
+        self, found: Findings, spec: LaunchSpec, directory: RunDirectory
+    ) -> Mapping[str, Json]:
+        limits = command.rlimits(spec.limits, found.around)
+        # Capabilities and "no_new_privs" are Linux's; the profile allows no other executable.
+        return {"privileges": False, "rlimits": [each for each in limits if each[0] in _LIMITS]}
 
-        def inside(descriptors: Descriptors) -> list[str]:
-            words = unnamespaced.stage_command(found.interpreter, directory, descriptors)
-            return arguments(paths, words, sandbox_exec=found.sandbox_exec)
+    def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
+        return isolation(spec)
 
-        return LaunchPlan(
-            command=loader_command(found.interpreter),
-            data=(unnamespaced.monitor_source(),),
-            inside=inside,
-            stage=lambda descriptors: unnamespaced.stage_input(
-                spec, found.interpreter, directory, descriptors, steps, found.stage
-            ),
-            options=lambda descriptors: unnamespaced.monitor_instructions(
-                spec, directory, descriptors, adopts=False
-            ),
-            environ={},
-            uid=found.uid,
-            group=group,
-            isolation=isolation(spec),
-            monitor_failed=_failed,
-            stage_failed=_failed,
-            own_monitor=True,
-            use_pidfds=False,
+    def _confined(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
+        paths = Paths(
+            executable=found.interpreter.executable,
+            readable=tuple(bind.source for bind in found.interpreter.binds),
+            writable=str(directory.path),
         )
+        paths = resolved(paths, os.path.realpath)
+        return arguments(paths, words, sandbox_exec=found.sandbox_exec)
 
-    def _success(self, sandbox: Sandbox) -> Probe:
-        found = self._found
-        assert found is not None  # a sandbox runs
-        return Probe(
-            backend=self.name,
-            ok=True,
-            summary=f"seatbelt, Python {found.interpreter.version}",
-            isolation=sandbox.isolation,
-            details={
-                "sandbox-exec": found.sandbox_exec,
-                "interpreter": f"{found.interpreter.executable} ({found.interpreter.version})",
-                "packages": ", ".join(found.interpreter.packages) or "none",
-                "directories": str(found.base),
-            },
-        )
+    def _details(self, found: Findings) -> Mapping[str, str]:
+        return {"sandbox-exec": found.sandbox_exec}
 
 
 def isolation(spec: LaunchSpec) -> Isolation:
@@ -291,8 +249,3 @@ def isolation(spec: LaunchSpec) -> Isolation:
         layers=("seatbelt", "network-calls-refused", "unprivileged-user", "ulimits"),
         weaker=tuple(weaker),
     )
-
-
-def _failed(received: str) -> SandboxError:
-    received = received.strip()[:600]
-    return LaunchError(f"Seatbelt did not start the sandbox: {received or 'it wrote nothing'}.")

@@ -22,7 +22,8 @@ from typing import Generic, TypeVar
 import anyio
 import anyio.to_thread
 
-from bridge.model import Json, Limits
+from bridge.errors import LaunchError, SandboxError
+from bridge.model import Isolation, Json, Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.ownership import Owner
@@ -129,15 +130,11 @@ def weaker_processes(*, adopts: bool) -> str:
     )
 
 
-MAX_UNREMOVED = 100  # Most unremoved directories remembered; the next bridge reaps those beyond it.
-
-
 @dataclass(frozen=True, kw_only=True)
 class BaseFindings:
     """Facts about this machine that every such backend finds once.
 
     Attributes:
-        stage: The stage, compiled; see `stage`.
         base: Parent of the runs' directories.
         uid: The programs' user; None for the bridge's own.
         cgroup_parents: Where cgroups are made; may be empty.
@@ -155,7 +152,15 @@ F = TypeVar("F", bound=BaseFindings)
 
 
 class UnnamespacedBackend(Backend, Generic[F]):
-    """Runs programs without namespaces. Enter before use; examines the machine at first use."""
+    """Runs programs without namespaces. Enter before use; examines the machine at first use.
+
+    Attributes:
+        title: What the probe's summary calls it.
+        linux: Whether the monitor can adopt orphans, and signal by pidfd.
+    """
+
+    title: str
+    linux = True
 
     def __init__(
         self,
@@ -182,14 +187,72 @@ class UnnamespacedBackend(Backend, Generic[F]):
         """Return the findings about this machine. Blocks."""
 
     @abstractmethod
+    def _steps(self, found: F, spec: LaunchSpec, directory: RunDirectory) -> Mapping[str, Json]:
+        """Return this backend's part of the stage's plan."""
+
+    @abstractmethod
+    def _isolation(self, found: F, spec: LaunchSpec) -> Isolation:
+        """Return the layers that a launch puts in force, and what is weaker."""
+
+    @abstractmethod
+    def _details(self, found: F) -> Mapping[str, str]:
+        """Return what `doctor` shows beyond the interpreter, packages and directories."""
+
+    def _confined(self, found: F, directory: RunDirectory, words: list[str]) -> list[str]:
+        """Return the command line that runs a command confined from outside."""
+        return words
+
+    def _watched_memory(self, found: F, spec: LaunchSpec) -> int | None:
+        return None
+
+    def _failed(self, said: str) -> SandboxError:
+        said = said.strip()[:600] or "it wrote nothing"
+        return LaunchError(f"{self.name} did not start the sandbox: {said}.")
+
     def _start(
         self, found: F, spec: LaunchSpec, directory: RunDirectory, group: SandboxCgroups | None
     ) -> LaunchPlan:
-        """Return the plan of one launch."""
+        python, steps = found.interpreter, self._steps(found, spec, directory)
+        return LaunchPlan(
+            command=loader_command(python),
+            data=(monitor_source(),),
+            inside=lambda descriptors: self._confined(
+                found, directory, stage_command(python, directory, descriptors)
+            ),
+            stage=lambda descriptors: stage_input(
+                spec, python, directory, descriptors, steps, found.stage
+            ),
+            options=lambda descriptors: monitor_instructions(
+                spec, directory, descriptors, adopts=self.linux
+            ),
+            environ={},
+            uid=found.uid,
+            group=group,
+            isolation=self._isolation(found, spec),
+            monitor_failed=self._failed,
+            stage_failed=self._failed,
+            own_monitor=True,
+            use_pidfds=self.linux,
+            memory_bytes=self._watched_memory(found, spec),
+        )
 
-    @abstractmethod
     def _success(self, sandbox: Sandbox) -> Probe:
-        """Return the probe's result for a sandbox that answered."""
+        found = self._found
+        assert found is not None  # a sandbox runs
+        python = found.interpreter
+        who = "as root, programs as nobody" if found.uid is not None else "as an ordinary user"
+        return Probe(
+            backend=self.name,
+            ok=True,
+            summary=f"{self.title} {who}, Python {python.version}",
+            isolation=sandbox.isolation,
+            details={
+                "interpreter": f"{python.executable} ({python.version})",
+                **self._details(found),
+                "packages": ", ".join(python.packages) or "none",
+                "directories": str(found.base),
+            },
+        )
 
     async def aclose(self) -> None:
         await self._groups.aclose()
@@ -242,7 +305,7 @@ class UnnamespacedBackend(Backend, Generic[F]):
     async def _remove(self, path: Path) -> None:
         self._unremoved.discard(path)
         gone = await anyio.to_thread.run_sync(rundir.remove, path)
-        if not gone and len(self._unremoved) < MAX_UNREMOVED:
+        if not gone:
             self._unremoved.add(path)
 
 

@@ -34,7 +34,6 @@ def urls(endpoints: Sequence[Endpoint]) -> list[str]:
 
 
 def test_dockers_usual_places_in_order() -> None:
-    """Rootful, rootless, Docker Desktop, colima, OrbStack."""
     found = candidates("docker", around(XDG_RUNTIME_DIR="/run/user/1000"))
     assert urls(found) == [
         "unix:///var/run/docker.sock",
@@ -47,7 +46,6 @@ def test_dockers_usual_places_in_order() -> None:
 
 
 def test_podmans_usual_places() -> None:
-    """One's own; root's only for root."""
     found = candidates("podman", around(XDG_RUNTIME_DIR="/tmp/x"))
     assert urls(found) == [
         "unix:///tmp/x/podman/podman.sock",
@@ -69,7 +67,6 @@ def test_a_place_that_is_named_is_the_only_one(kind: str, variable: str) -> None
 
 
 def test_a_configured_podman_gets_a_service_of_its_own() -> None:
-    """A listening service was started with another configuration."""
     assert candidates("podman", around(CONTAINERS_CONF="/etc/x.conf")) == ()
 
 
@@ -82,7 +79,6 @@ def test_places_that_cannot_be_used_are_refused_with_a_way_out(url: str) -> None
 
 
 def test_tls_as_dockers_own_variables_ask_for_it() -> None:
-    """Verified, unverified, and none."""
     verified = around(DOCKER_HOST="tcp://h:2376", DOCKER_TLS_VERIFY="1", DOCKER_CERT_PATH="/c")
     (found,) = candidates("docker", verified)
     assert (found.certificates, found.verify) == (Path("/c"), True)
@@ -95,7 +91,6 @@ def test_tls_as_dockers_own_variables_ask_for_it() -> None:
 
 
 def test_the_docker_context_in_use_is_followed(tmp_path: Path) -> None:
-    """By name in the environment, or as `docker context use` left it."""
     digest = hashlib.sha256(b"colima").hexdigest()
     meta = tmp_path / ".docker/contexts/meta" / digest / "meta.json"
     meta.parent.mkdir(parents=True)
@@ -110,7 +105,6 @@ def test_the_docker_context_in_use_is_followed(tmp_path: Path) -> None:
 
 
 async def test_the_first_that_listens_is_taken(tmp_path: Path) -> None:
-    """Dead sockets, plain files and absent paths are passed over."""
     (tmp_path / "file").write_text("")
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
@@ -128,14 +122,12 @@ async def test_the_first_that_listens_is_taken(tmp_path: Path) -> None:
 
 
 async def test_a_named_place_where_nobody_listens_is_an_error(tmp_path: Path) -> None:
-    """It says which place, and who named it."""
     endpoint = Endpoint(url=f"unix://{tmp_path}/x", origin="DOCKER_HOST", explicit=True)
     with pytest.raises(EngineDownError, match="DOCKER_HOST"):
         await first_listening([endpoint], engine="docker")
 
 
 async def test_a_port_where_nobody_listens_is_an_error() -> None:
-    """TCP is looked at like any other place."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
@@ -148,7 +140,6 @@ async def test_a_port_where_nobody_listens_is_an_error() -> None:
 
 
 async def test_an_executable_is_asked_what_it_is() -> None:
-    """podman is often installed as `docker`."""
     run = Scripted(CommandResult(exit_code=0, stdout="podman version 4.3.1\n"))
     assert await kind_of("/usr/bin/docker", run) == "podman"
     assert run.asked == [["/usr/bin/docker", "--version"]]
@@ -165,7 +156,6 @@ async def test_an_executable_that_is_neither_is_refused() -> None:
 
 
 async def test_the_machines_socket_is_asked_for() -> None:
-    """podman forwards it somewhere under a temporary directory."""
     run = Scripted(CommandResult(exit_code=0, stdout="/var/folders/x/podman-api.sock\n"))
     found = await machine_endpoint("podman", "podman-machine-default", run)
     assert found.url == "unix:///var/folders/x/podman-api.sock"

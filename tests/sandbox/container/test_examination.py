@@ -25,14 +25,12 @@ FACTS: dict[str, Any] = {
 
 
 def test_what_holds_is_verified_and_what_does_not_runs_nothing() -> None:
-    """The workspace is the user's directory and need not be without execution."""
     assert judged(ISOLATION, FACTS).verified == ("no-capabilities", "sized-tmpfs-noexec")
     with pytest.raises(BrokenIsolationError, match="no-capabilities"):
         judged(ISOLATION, {**FACTS, "cap_eff": "00000000a80425fb"})
 
 
 def test_an_image_without_python_is_said_not_to_be_looked_into() -> None:
-    """Where a kernel of its own was demanded, that is not enough."""
     made = judged(ISOLATION, None)
     assert (made.verified, made.weaker) == ((), (UNEXAMINED,))
     gvisor = Isolation(backend="podman", oci_runtime="runsc", layers=("own-kernel",))
@@ -62,5 +60,4 @@ def test_it_is_the_same_container_but_for_what_it_runs() -> None:
     ],
 )
 def test_only_a_missing_python_is_taken_for_one(said: str, lacks: bool) -> None:
-    """As runc, crun and runsc say it."""
     assert lacks_python(said) is lacks

@@ -8,6 +8,7 @@ import pytest
 
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.hardening import (
     GVISOR_TASKS,
     Placement,
@@ -17,6 +18,7 @@ from bridge.sandbox.container.hardening import (
 )
 from bridge.sandbox.proc_entries import masked_by_engines
 from tests.sandbox.container.test_facts import ROOT
+from tests.sandbox.golden import is_golden
 
 DOCKER = replace(ROOT, version="20.10.24", mandatory_access="apparmor")
 PODMAN = replace(DOCKER, kind="podman", version="4.3.1", cgroup_version="2", mandatory_access="")
@@ -42,97 +44,12 @@ PLACEMENT = Placement(
     labels={"org.mcp-code-bridge.owner": "42"},
 )
 
-COMMON = {
-    "Image": "localhost/mcp-code-bridge-runtime:slim",
-    "Entrypoint": ["python3", "-I", "-S", "-c", "pass"],
-    "Cmd": [],
-    "Env": ["A=1=1", "B=2"],
-    "User": "65534:65534",
-    "WorkingDir": "/workspace",
-    "Hostname": "sandbox",
-    "Domainname": "",
-    "AttachStdin": True,
-    "AttachStdout": True,
-    "AttachStderr": True,
-    "OpenStdin": True,
-    "StdinOnce": True,
-    "Tty": False,
-    "NetworkDisabled": True,
-    "Healthcheck": {"Test": ["NONE"]},
-    "StopSignal": "SIGKILL",
-    "Volumes": {},
-    "Labels": {"org.mcp-code-bridge.owner": "42", "org.mcp-code-bridge.run": "run-1"},
-}
-COMMON_HOST = {
-    "NetworkMode": "none",
-    "ReadonlyRootfs": True,
-    "Privileged": False,
-    "CapAdd": [],
-    "CapDrop": ["ALL"],
-    "SecurityOpt": ["no-new-privileges"],
-    "IpcMode": "private",
-    "PidMode": "",
-    "UTSMode": "",
-    "UsernsMode": "",
-    "ShmSize": 16777216,
-    "Devices": [],
-    "GroupAdd": [],
-    "Ulimits": [
-        {"Name": "nofile", "Soft": 512, "Hard": 512},
-        {"Name": "nproc", "Soft": 4096, "Hard": 4096},
-        {"Name": "core", "Soft": 0, "Hard": 0},
-        {"Name": "sigpending", "Soft": 1024, "Hard": 1024},
-    ],
-    "LogConfig": {"Type": "none", "Config": {}},
-    "Init": False,
-    "AutoRemove": False,
-    "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
-}
-LIMITS = {
-    "Memory": 536870912,
-    "MemorySwap": 536870912,
-    "PidsLimit": 128,
-    "NanoCpus": 500000000,
-}
-PODMAN_SECURITY = ["no-new-privileges", f"mask={':'.join(masked_by_engines(local=False))}"]
-DOCKER_TMPFS = "rw,noexec,nosuid,nodev,mode=1777,nr_inodes=16384,uid=65534,gid=65534"
-PODMAN_MOUNTS = {
-    "Tmpfs": {
-        "/tmp": "rw,noexec,nosuid,nodev,mode=1777,U,size=67108864",
-        "/workspace": "rw,noexec,nosuid,nodev,mode=1777,U,size=134217728",
-        "/run": "ro,noexec,nosuid,nodev,size=4096,mode=0755",
-        "/var/tmp": "ro,noexec,nosuid,nodev,size=4096,mode=0755",
-    },
-    "Binds": ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"],
-}
 
-
-def test_on_docker() -> None:
-    """The create call's body, whole."""
-    placement = replace(PLACEMENT, oci_runtime="runsc")
-    assert container_config(SPEC, DOCKER, placement) == {
-        **COMMON,
-        "HostConfig": {
-            **COMMON_HOST,
-            **LIMITS,
-            "MemorySwappiness": 0,
-            "Tmpfs": {
-                "/tmp": f"{DOCKER_TMPFS},size=67108864",
-                "/workspace": f"{DOCKER_TMPFS},size=134217728",
-            },
-            "Binds": [],
-            "Runtime": "runsc",
-        },
-    }
-
-
-def test_on_podman() -> None:
-    """podman's extra mounts are taken away; it would ignore a runtime, so none is asked for."""
-    placement = replace(PLACEMENT, oci_runtime="runsc")
-    assert container_config(SPEC, PODMAN, placement) == {
-        **COMMON,
-        "HostConfig": {**COMMON_HOST, **LIMITS, **PODMAN_MOUNTS},
-    }
+@pytest.mark.parametrize("facts", [DOCKER, PODMAN, ROOTLESS], ids=["docker", "podman", "rootless"])
+def test_the_create_call_is_this(facts: EngineFacts, request: pytest.FixtureRequest) -> None:
+    """Limits that would be refused or ignored are not asked for; only docker takes a runtime."""
+    config = container_config(SPEC, facts, replace(PLACEMENT, oci_runtime="runsc"))
+    assert is_golden(request.node.callspec.id, config)
 
 
 def test_what_an_engine_is_told_beyond_its_defaults() -> None:
@@ -151,27 +68,17 @@ def test_what_an_engine_is_told_beyond_its_defaults() -> None:
     assert {"/proc/interrupts", "/proc/sys/fs", "/sys/firmware"} <= set(masks)
 
 
-def test_on_rootless_podman_without_controllers() -> None:
-    """Limits that would be refused or ignored are not asked for."""
-    assert container_config(SPEC, ROOTLESS, PLACEMENT) == {
-        **COMMON,
-        "HostConfig": {**COMMON_HOST, **PODMAN_MOUNTS, "SecurityOpt": PODMAN_SECURITY},
-    }
-
-
 @pytest.mark.parametrize(
     ("user", "owner"),
     [("1000", ",uid=1000"), ("1000:100", ",uid=1000,gid=100"), ("nobody", ""), ("", "")],
 )
 def test_writable_directories_belong_to_the_user(user: str, owner: str) -> None:
-    """An image's own directory of that name, whatever its mode, does not get in the way."""
     config = container_config(SPEC, DOCKER, replace(PLACEMENT, user=user))
     mount = config["HostConfig"]["Tmpfs"]["/tmp"]
     assert mount.endswith(f"nr_inodes=16384{owner},size=67108864")
 
 
 def test_ulimits_stay_below_what_the_host_allows() -> None:
-    """Asking for more than the engine may give fails the start."""
     placement = replace(PLACEMENT, max_open_files=256, max_processes=100)
     config = container_config(SPEC, DOCKER, placement)
     assert config["HostConfig"]["Ulimits"][:2] == [
@@ -181,7 +88,6 @@ def test_ulimits_stay_below_what_the_host_allows() -> None:
 
 
 def test_more_cpus_than_there_are_means_all() -> None:
-    """Docker refuses more than it has."""
     spec = replace(SPEC, limits=Limits(cpus=64))
     config = container_config(spec, DOCKER, PLACEMENT)
     assert config["HostConfig"]["NanoCpus"] == 2_000_000_000
@@ -201,7 +107,6 @@ LIMIT_LAYERS = ("memory-limit", "pids-limit", "cpu-limit", "ulimits")
 
 
 def test_isolation_lists_layers_and_what_is_missing() -> None:
-    """The account of a fully working engine, and of the weakest one."""
     own = replace(PLACEMENT, seccomp="{}")
     assert isolation(SPEC, DOCKER, own, oci_runtime="runc") == Isolation(
         backend="docker",
@@ -224,7 +129,6 @@ def test_isolation_lists_layers_and_what_is_missing() -> None:
 
 
 def test_ids_are_remapped_by_dockers_daemon_or_on_podmans_being_told() -> None:
-    """Either way it is the same layer."""
     remapping = replace(DOCKER, remaps_ids=True)
     told = replace(PLACEMENT, user_namespace="auto:size=65536")
     for facts, placement in ((remapping, PLACEMENT), (PODMAN, told)):
@@ -235,7 +139,6 @@ def test_ids_are_remapped_by_dockers_daemon_or_on_podmans_being_told() -> None:
 
 @pytest.mark.parametrize("runtime", ["runsc", "kata-qemu"])
 def test_a_kernel_of_its_own_is_claimed_and_no_filter_of_the_hosts(runtime: str) -> None:
-    """With it goes what the guest may not see; filters of the host's do not reach the program."""
     host = HostKernel(release="6.1")
     found = isolation(SPEC, PODMAN, PLACEMENT, oci_runtime=runtime, host_kernel=host)
     assert "own-kernel" in found.layers
@@ -256,14 +159,12 @@ def test_an_oci_runtime_told_to_apply_no_limits_is_not_said_to() -> None:
 
 @pytest.mark.parametrize("user", ["0:0", "root", ""])
 def test_a_root_user_inside_is_called_weaker(user: str) -> None:
-    """What the user configured away is not claimed."""
     account = isolation(SPEC, DOCKER, replace(PLACEMENT, user=user), oci_runtime="runc")
     assert "unprivileged-user" not in account.layers
     assert account.weaker == ("unprivileged user: MCP_BRIDGE_CONTAINER_USER asks for root",)
 
 
 def test_an_engine_without_seccomp_is_called_weaker() -> None:
-    """An engine configured `unconfined` shows."""
     account = isolation(SPEC, replace(DOCKER, seccomp=False), PLACEMENT, oci_runtime="runc")
     assert "seccomp" not in account.layers
     assert account.weaker[0].startswith("seccomp")
@@ -278,12 +179,10 @@ def test_an_engine_without_seccomp_is_called_weaker() -> None:
     ],
 )
 def test_names_hold_only_what_engines_take(run_id: str, expected: str) -> None:
-    """A run's id is not trusted to be a name."""
     assert container_name(run_id, "ab12") == expected
 
 
 def test_gvisors_own_threads_do_not_use_up_the_programs_processes() -> None:
-    """The host counts them all, and gVisor ends with all that is in it when it gets no more."""
     placement = replace(PLACEMENT, tasks_per_process=GVISOR_TASKS)
     host = container_config(SPEC, DOCKER, placement)["HostConfig"]
     assert host["PidsLimit"] == SPEC.limits.pids * GVISOR_TASKS

@@ -13,14 +13,11 @@ from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
     LABEL_GUEST,
     LABEL_VERSION,
-    LEFTOVER_SECONDS,
     REPOSITORY,
     choose,
     describe,
     ensure_present,
-    leftovers,
     local_name,
-    partial_name,
     require_present,
     status,
 )
@@ -28,7 +25,6 @@ from bridge.sandbox.container.image_engine import (
     ImageEngine,
     ImageFacts,
     Progress,
-    _split,
     _Tail,
     build_failure,
 )
@@ -56,8 +52,7 @@ class FakeImages(ImageEngine):
 
     async def pull(self, name: str, *, progress: Progress) -> None:
         if not self.reachable:
-            message = f"podman could not pull {name}."
-            raise ImagePullError(message)
+            raise ImagePullError(f"podman could not pull {name}.")
         self.pulled.append(name)
         self.images[name] = ImageFacts(id="pulled")
 
@@ -80,26 +75,6 @@ async def test_the_set_image_comes_first_then_a_built_one_then_the_public_one(
     assert await choose(setting, engine) == chosen
 
 
-async def test_an_unfinished_build_is_never_chosen() -> None:
-    name = partial_name("slim", now=5.0)
-    engine = FakeImages(images={name: ImageFacts(id=name)})
-    assert await choose(None, engine) == DEFAULT_FALLBACK
-
-
-def test_unfinished_builds_have_names_of_their_own() -> None:
-    assert partial_name("slim", now=5.0) != partial_name("slim", now=5.0)
-
-
-def test_only_what_dead_builds_left_counts_as_left_over() -> None:
-    now = 10_000_000.0
-    old, young = (
-        partial_name("slim", now=now - LEFTOVER_SECONDS - 1),
-        partial_name("data", now=now - 60),
-    )
-    others = [local_name("slim"), f"{REPOSITORY}:slim-new-", f"{REPOSITORY}:mine", "x:slim-new-1-a"]
-    assert leftovers([old, young, *others], now=now) == (old,)
-
-
 async def test_a_present_image_is_not_fetched() -> None:
     engine = FakeImages(images={DEFAULT_FALLBACK: ImageFacts(id="1")})
     await ensure_present(DEFAULT_FALLBACK, engine, progress=lambda _: None)
@@ -107,7 +82,6 @@ async def test_a_present_image_is_not_fetched() -> None:
 
 
 async def test_a_models_call_does_not_wait_for_an_image() -> None:
-    """It gets an error at once, with the command that fetches or builds the image."""
     engine = FakeImages(images={"there:1": ImageFacts(id="1")})
     await require_present("there:1", engine)
     with pytest.raises(ImageMissingError, match=r"no runtime image yet.*image build"):
@@ -170,21 +144,6 @@ async def test_the_status_names_both_flavours_and_the_image_that_runs_get() -> N
     ]
     set_one = await status(engine, guest_digest="abc", version="3", setting=local_name("slim"))
     assert len(set_one) == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [
-        ("python", ("python", None)),
-        ("python:3.13-slim", ("python", "3.13-slim")),
-        ("localhost/a/b:c", ("localhost/a/b", "c")),
-        ("registry.example:5000/a", ("registry.example:5000/a", None)),
-        ("registry.example:5000/a:1", ("registry.example:5000/a", "1")),
-        ("python@sha256:00ff", ("python@sha256:00ff", None)),
-    ],
-)
-def test_a_name_is_split_at_its_tag_only(name: str, split: tuple[str, str | None]) -> None:
-    assert _split(name) == split
 
 
 @pytest.mark.parametrize(

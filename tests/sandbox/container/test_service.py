@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -69,7 +68,6 @@ def is_running(made: PodmanService) -> bool:
 
 
 def test_the_command_line() -> None:
-    """The OCI runtime is the service's; gVisor needs a flag."""
     socket = Path("/run/x/podman.sock")
     assert service_argv("podman", socket, None) == [
         "podman",
@@ -92,7 +90,6 @@ def test_the_command_line() -> None:
 
 
 def test_a_service_is_no_remote_client() -> None:
-    """What points podman at another engine is not handed on; its configuration is."""
     environ = {"CONTAINER_HOST": "unix:///x", "CONTAINERS_CONF": "/c", "HOME": "/h"}
     assert service_environment(environ) == {"CONTAINERS_CONF": "/c", "HOME": "/h"}
 
@@ -114,7 +111,6 @@ async def test_a_service_lives_in_a_private_directory_and_leaves_none(tmp_path: 
 
 
 async def test_a_service_that_says_why_it_fails_is_heard(tmp_path: Path) -> None:
-    """In words recorded from podman."""
     words = 'Error: default OCI runtime "x" not found: invalid argument'
     script = f"#!/bin/sh\necho '{words}' >&2\nexit 125\n"
     made = service(podman_that(tmp_path, script), tmp_path / "run", "x")
@@ -124,7 +120,6 @@ async def test_a_service_that_says_why_it_fails_is_heard(tmp_path: Path) -> None
 
 
 async def test_a_service_that_dies_silently_is_down(tmp_path: Path) -> None:
-    """With a remedy all the same."""
     made = service(podman_that(tmp_path, "#!/bin/sh\nexit 1\n"), tmp_path / "run")
     with anyio.fail_after(PATIENCE), pytest.raises(EngineDownError) as caught:
         await made.start()
@@ -132,7 +127,6 @@ async def test_a_service_that_dies_silently_is_down(tmp_path: Path) -> None:
 
 
 async def test_a_podman_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    """Nothing is left of the attempt either."""
     made = service(str(tmp_path / "no-podman"), tmp_path / "run")
     with anyio.fail_after(PATIENCE), pytest.raises((EngineNotFoundError, EngineDownError)):
         await made.start()
@@ -140,14 +134,12 @@ async def test_a_podman_that_is_not_there_is_said_to_be_missing(tmp_path: Path) 
 
 
 async def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    """Before anything is started."""
     with pytest.raises(EngineDownError, match="too long") as caught:
         await service("podman", tmp_path / ("x" * 100)).start()
     assert "XDG_RUNTIME_DIR" in caught.value.remedy
 
 
 async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
-    """They could put a socket of theirs in place of ours."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run").chmod(0o777)
     with pytest.raises(EngineDownError, match="every user can write to it"):
@@ -204,9 +196,9 @@ async def test_only_dead_bridges_services_are_reaped(tmp_path: Path, word: str) 
     owners = {"podman-live": current_owner(), "podman-dead": replace(current_owner(), start="1")}
     for name, owner in owners.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "owner.json").write_text(json.dumps(asdict(owner)))
+        (tmp_path / name / "owner").write_text(str(owner))
     (tmp_path / "podman-odd").mkdir()
-    (tmp_path / "podman-odd" / "owner.json").write_text("[]")
+    (tmp_path / "podman-odd" / "owner").write_text("[]")
     served = word.format(tmp_path / "podman-dead" / "engine.sock")
     left = start([sys.executable, "-c", "import signal; signal.pause()", served])
     assert left.stdout is not None

@@ -42,7 +42,6 @@ def stream_to(far: socket.socket, leftover: bytes = b"") -> AttachedStream:
 
 
 async def test_what_is_printed_comes_whole_though_the_input_is_reset(far: socket.socket) -> None:
-    """With a connection for each, of which the one for the input brings the output as well."""
     near, feeder = socket.socketpair()
     near.setblocking(False)
     feeding = AttachedStream(near, b"")
@@ -77,7 +76,6 @@ async def test_what_is_printed_comes_whole_though_the_input_is_reset(far: socket
 
 
 async def test_what_came_with_the_header_comes_first(far: socket.socket) -> None:
-    """Bytes read along with the HTTP answer are part of the stream."""
     stream = stream_to(far, frame(1, b"early")[:10])
     far.sendall(frame(1, b"early")[10:] + frame(2, b"oops") + frame(1, b"late"))
     received = b""
@@ -89,18 +87,7 @@ async def test_what_came_with_the_header_comes_first(far: socket.socket) -> None
     stream.close()
 
 
-async def test_the_end_between_frames_is_an_end(far: socket.socket) -> None:
-    """Empty, and empty again."""
-    stream = stream_to(far)
-    far.sendall(frame(1, b"x"))
-    far.close()
-    with anyio.fail_after(PATIENCE):
-        assert [await stream.receive() for _ in range(3)] == [b"x", b"", b""]
-    assert stream.ended
-
-
 async def test_the_end_inside_a_frame_is_an_error(far: socket.socket) -> None:
-    """Lost output is not taken for no output."""
     stream = stream_to(far)
     far.sendall(frame(1, b"abc")[:-1])
     far.close()
@@ -111,7 +98,6 @@ async def test_the_end_inside_a_frame_is_an_error(far: socket.socket) -> None:
 
 
 async def test_a_terminals_raw_output_is_an_error(far: socket.socket) -> None:
-    """Something that is not frames."""
     stream = stream_to(far)
     far.sendall(b"Hello, world")
     with anyio.fail_after(PATIENCE), pytest.raises(ChannelClosedError, match="attach stream"):
@@ -119,7 +105,6 @@ async def test_a_terminals_raw_output_is_an_error(far: socket.socket) -> None:
 
 
 async def test_the_engines_own_words_are_kept(far: socket.socket) -> None:
-    """Docker reports trouble with a stream in the stream."""
     stream = stream_to(far)
     far.sendall(frame(3, b"error copying"))
     far.close()
@@ -128,44 +113,7 @@ async def test_the_engines_own_words_are_kept(far: socket.socket) -> None:
     assert stream.stderr == "error copying"
 
 
-async def test_sending_to_nobody_is_an_error(far: socket.socket) -> None:
-    """The other side has gone."""
-    stream = stream_to(far)
-    far.close()
-    with anyio.fail_after(PATIENCE), pytest.raises(ChannelClosedError, match="write to"):
-        await stream.send(b"x" * 10_000_000)
-
-
-async def test_closing_wakes_those_who_wait(far: socket.socket) -> None:
-    """A reader and a writer in other tasks are told."""
-    stream = stream_to(far)
-    told: list[str] = []
-
-    async def read() -> None:
-        try:
-            await stream.receive()
-        except ChannelClosedError as error:
-            told.append(error.message)
-
-    async def write() -> None:
-        try:
-            await stream.send(b"x" * 10_000_000)
-        except ChannelClosedError as error:
-            told.append(error.message)
-
-    with anyio.fail_after(PATIENCE):
-        async with anyio.create_task_group() as group:
-            group.start_soon(read)
-            group.start_soon(write)
-            await anyio.wait_all_tasks_blocked()
-            stream.close()
-            stream.close()
-    assert len(told) == 2
-    assert all("closed" in text for text in told)
-
-
 async def test_a_cancelled_read_loses_nothing(far: socket.socket) -> None:
-    """Whoever reads next gets all that came."""
     stream = stream_to(far)
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
@@ -185,7 +133,6 @@ ANSWER = (
 
 @pytest.mark.parametrize("early", [b"", frame(1, b"early") + frame(1, b"bird")[:9]])
 async def test_an_upgrade_loses_no_byte(early: bytes) -> None:
-    """An engine may send output in the same packet as its HTTP header."""
     whole = frame(1, b"early") + frame(1, b"bird")
 
     def serve(listener: socket.socket) -> None:
@@ -230,7 +177,6 @@ async def test_an_upgrade_loses_no_byte(early: bytes) -> None:
 async def test_a_refusal_is_told_and_leaves_no_connection(
     answer: bytes, error: type[Exception], told: str
 ) -> None:
-    """Of an engine, and of what is none."""
     ends: list[bytes] = []
 
     def serve(listener: socket.socket) -> None:

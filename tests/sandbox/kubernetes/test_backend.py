@@ -18,7 +18,6 @@ from tests.sandbox.kubernetes.rig import PATIENCE
 
 
 async def test_the_probe_sees_what_is_in_force(backend: KubernetesBackend) -> None:
-    """The cluster gives its pods this machine's network; the bridge's filters take it away."""
     with anyio.fail_after(PATIENCE):
         probe = await backend.probe()
     assert probe.ok, (probe.summary, probe.remedy)
@@ -55,7 +54,6 @@ async def test_what_is_no_program_of_the_pods_interpreter_is_refused_by_its_name
 async def test_directories_of_this_machine_are_refused(
     backend: KubernetesBackend, tmp_path: Path
 ) -> None:
-    """Nodes do not have them; nothing is asked of the cluster."""
     bind = Bind(source=str(tmp_path), inside="/mnt/here")
     asked = spec(ECHO)
     asked = type(asked)(

@@ -47,7 +47,6 @@ def plugin(directory: Path, *tokens: str) -> Path:
 async def test_a_plugins_token_is_renewed_once_it_has_expired(
     server: ApiServer, tmp_path: Path, version: str
 ) -> None:
-    """Also for a stream, whose library knows nothing of tokens."""
     server.tokens = {"first"}
     asked = f"client.authentication.k8s.io/{version}"
     command = str(plugin(tmp_path, "first", "second", "third"))
@@ -69,7 +68,6 @@ async def test_a_plugins_token_is_renewed_once_it_has_expired(
 async def test_a_token_that_is_refused_is_an_error_with_its_own_code(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """It says nothing of the token."""
     server.tokens = {"right"}
     async with backend_on(server, tmp_path, token="wrong-one") as backend:
         with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError) as caught:
@@ -123,7 +121,6 @@ def certificates(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("inline", [False, True], ids=["files", "inline"])
 async def test_a_client_certificate_is_who_the_bridge_is(certificates: Path, inline: bool) -> None:
-    """For requests and for streams, with the server's own authority trusted and no other."""
     names = {"client-certificate": "me.crt", "client-key": "me.key"}
     user = names
     if inline:
@@ -139,7 +136,6 @@ async def test_a_client_certificate_is_who_the_bridge_is(certificates: Path, inl
 
 
 def test_a_context_is_found_in_any_of_several_files(tmp_path: Path) -> None:
-    """KUBECONFIG may name several; the first current context counts if none is set."""
     for name in ("one", "two"):
         context = {"cluster": name, "user": name, "namespace": f"in-{name}"}
         document = {

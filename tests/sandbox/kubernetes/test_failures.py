@@ -24,7 +24,6 @@ from bridge.errors import (
     QuotaError,
     SandboxLostError,
 )
-from bridge.sandbox.kubernetes import cluster as cluster_module
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
 from tests.contract.programs import ECHO, FOREVER, read_all, read_exactly, spec
@@ -194,22 +193,11 @@ async def test_a_server_that_is_away_is_an_error_with_its_own_code(
     await server.start()
 
 
-async def test_a_watch_whose_connection_died_is_begun_again(
-    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a load balancer that forgot it: no error comes, and no event."""
-    monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 1)
-    server.faults.mute_watch = True
-    async with backend_on(server, tmp_path, Kubernetes(room_seconds=20)) as backend:
-        with anyio.fail_after(PATIENCE):
-            await launch(backend)
-    assert len(server.created_pods) == 1
-
-
-async def test_a_watch_that_is_too_old_is_begun_again(
+async def test_a_server_that_is_busy_while_a_pod_starts_is_asked_again(
     backend: KubernetesBackend, server: ApiServer
 ) -> None:
-    server.faults.watch = [Refusal(410, "Expired", "too old resource version")]
+    server.faults.get_pod = [Refusal(503, "ServiceUnavailable", "try later")]
     with anyio.fail_after(PATIENCE):
         await launch(backend)
     assert len(server.created_pods) == 1
+    assert not server.faults.get_pod

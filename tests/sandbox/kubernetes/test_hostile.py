@@ -40,7 +40,6 @@ ODD_POD = b'{"metadata": {"name": "a", "uid": "b", "resourceVersion": "1"}, "sta
 async def test_an_answer_that_is_none_is_an_error_of_the_bridges(
     backend: KubernetesBackend, server: ApiServer, answer: bytes
 ) -> None:
-    """Whatever is in front of the API server may have written it."""
     with anyio.fail_after(PATIENCE):
         await launch(backend)
         server.answer = answer
@@ -67,7 +66,6 @@ async def test_an_answer_without_end_is_cut_off(
 async def test_a_pod_that_floods_in_place_of_its_first_step_is_given_up(
     backend: KubernetesBackend, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be another one's, with the labels of the bridge's own."""
     heard = 0
     receive = PodStream.receive
 
@@ -149,7 +147,6 @@ async def test_a_context_without_a_user_is_a_mistake_of_settings(tmp_path: Path)
 async def test_a_pod_that_was_replaced_before_the_bridge_spoke_to_it_is_not_used(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one of the same name, or by another process in it."""
     confine = KubernetesBackend._confine
 
     async def replaced(self: KubernetesBackend, *args: Any) -> None:
@@ -162,49 +159,3 @@ async def test_a_pod_that_was_replaced_before_the_bridge_spoke_to_it_is_not_used
     async with backend_on(server, tmp_path) as backend:
         with anyio.fail_after(PATIENCE), pytest.raises(SandboxLostError):
             await launch(backend)
-
-
-async def test_watches_that_end_at_once_are_not_begun_without_a_pause(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    """As behind a proxy that knows no watches."""
-    server.faults.unschedulable = "0/2 nodes are available"
-    with anyio.fail_after(PATIENCE):
-        async with backend_on(server, tmp_path, Kubernetes(room_seconds=1)) as backend:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_refused, backend)
-                while not server.pods:
-                    await server.changed()
-                server.answer = b""
-            server.answer = None
-            await backend.reap()
-    watches = [path for method, path in server.requests if method == "GET" and path[-5:] == "/pods"]
-    assert len(watches) < 8
-
-
-async def test_a_watch_without_end_is_cut_off(
-    server: ApiServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Also where no line of it ends; the pod is looked at again."""
-    monkeypatch.setattr(cluster_module, "MAX_ANSWER_BYTES", 100_000)
-    caplog.set_level("INFO")
-    server.faults.unschedulable = "0/2 nodes are available"
-    with anyio.fail_after(PATIENCE):
-        async with backend_on(server, tmp_path, Kubernetes(room_seconds=2)) as backend:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_refused, backend)
-                while not server.pods:
-                    await server.changed()
-                server.answer = b"x" * 200_000
-            server.answer = None
-            await backend.reap()
-    told = [text for text in caplog.messages if text.startswith("the watch of a pod")]
-    assert "100,000" in told[0]
-
-
-async def _refused(backend: KubernetesBackend) -> None:
-    with pytest.raises(BridgeError):
-        await launch(backend)

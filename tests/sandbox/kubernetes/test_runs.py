@@ -39,7 +39,6 @@ async def engine(server: ApiServer, tmp_path: Path) -> AsyncIterator[Engine]:
 
 
 async def test_a_program_in_a_pod_calls_tools(engine: Engine) -> None:
-    """Over the attach stream, with what comes back whole."""
     code = "got = await mcp_work_shop.big(size=200_000)\nprint(len(got))"
     with anyio.fail_after(PATIENCE):
         result = await engine.run(RunRequest(code=code))

@@ -16,7 +16,6 @@ TOO_MUCH = bytes(64 * 1024 * 1024)
 
 
 async def test_a_stream_whose_peer_takes_nothing_more_is_closed_all_the_same() -> None:
-    """Who waits until it takes something is told."""
     over = anyio.Event()
 
     async def take_nothing(connection: ServerConnection) -> None:

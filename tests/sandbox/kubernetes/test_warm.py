@@ -68,7 +68,6 @@ async def used(backend: KubernetesBackend) -> str:
 async def test_a_run_takes_a_pod_that_waits_and_another_one_is_started(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """Each is used once; what waits follows the first run's limits."""
     with anyio.fail_after(PATIENCE):
         async with tended(server, tmp_path) as backend:
             first = await used(backend)
@@ -130,7 +129,6 @@ async def test_a_pod_taken_by_another_in_between_is_left_to_it(
 async def test_pods_of_a_bridge_that_died_are_deleted_by_the_next(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """Its lease is no longer renewed; a living one's pods stay."""
     server.put_pod("of-a-dead-one", owner="bridge-dead")
     server.put_lease("bridge-dead", "2020-01-01T00:00:00.000000Z")
     with anyio.fail_after(PATIENCE):
@@ -156,7 +154,6 @@ async def test_what_another_service_has_is_left_alone(server: ApiServer, tmp_pat
 async def test_a_server_that_is_away_is_known_and_its_return_as_well(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """Readiness asks for it; no run has to fail first."""
     with anyio.fail_after(PATIENCE):
         async with tended(server, tmp_path) as backend:
             await used(backend)
@@ -183,7 +180,6 @@ def test_every_replica_starts_its_part() -> None:
 async def test_no_bridge_deletes_the_first_pod_of_another_one(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """A bridge has its lease before its first pod."""
     for name in ("one", "two"):
         await anyio.Path(tmp_path / name).mkdir()
     with anyio.fail_after(PATIENCE):
@@ -200,7 +196,6 @@ async def test_no_bridge_deletes_the_first_pod_of_another_one(
 async def test_a_pod_taken_while_it_is_swept_is_left_to_who_took_it(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """What was seen of it counts no more."""
     server.put_pod("taken", owner="bridge-dead")
     taken = server.objects["/api/v1/namespaces/sandboxes/pods/taken"]
     server.slow_delete = lambda name: server.put(f"/api/v1/namespaces/sandboxes/pods/{name}", taken)
@@ -216,7 +211,6 @@ async def test_a_pod_taken_while_it_is_swept_is_left_to_who_took_it(
 async def test_a_bridge_that_starts_while_another_sweeps_keeps_its_first_pod(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """Its lease was made in between two lists, and its pod after that."""
     with anyio.fail_after(PATIENCE):
         async with backend_on(server, tmp_path) as backend:
             await backend.reap()
@@ -241,7 +235,6 @@ async def test_a_bridge_that_starts_while_another_sweeps_keeps_its_first_pod(
 async def test_a_pod_made_with_other_settings_is_no_pod_for_this_bridge(
     server: ApiServer, tmp_path: Path, other: dict[str, Any]
 ) -> None:
-    """As two versions of a service's settings are while one replaces the other."""
     with anyio.fail_after(PATIENCE):
         async with (
             tended(server, tmp_path / "one") as one,
@@ -258,7 +251,6 @@ async def test_a_pod_made_with_other_settings_is_no_pod_for_this_bridge(
 async def test_a_bridge_whose_clock_goes_ahead_leaves_living_bridges_alone(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """The API server's clock counts."""
     server.behind = timedelta(hours=1)
     server.put_lease("bridge-other", server.now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
     server.put_pod("of-another", owner="bridge-other")
@@ -288,7 +280,6 @@ async def test_a_quota_without_room_for_waiting_pods_costs_no_lease_and_no_readi
 
 
 def test_a_lease_outlives_the_longest_pause_between_renewals() -> None:
-    """A look that takes as long as it may included."""
     assert warm.LONGEST_BACKOFF_SECONDS + warm.LOOK_SECONDS < warm.LEASE_SECONDS - 10
 
 
@@ -316,7 +307,6 @@ async def test_a_look_that_hangs_does_not_keep_the_lease_from_renewal(
 async def test_a_lease_of_an_impossible_time_is_a_dead_bridges(
     server: ApiServer, tmp_path: Path, renewed: str
 ) -> None:
-    """The API server takes such years, from who may write leases."""
     server.put_lease("bridge-odd", renewed)
     server.put_pod("odd", owner="bridge-odd")
     with anyio.fail_after(PATIENCE):

@@ -109,7 +109,6 @@ def _state(file: str) -> tuple[int, str]:
 async def test_what_landlock_does_not_guard_is_refused_all_the_same(
     target: tuple[str, int],
 ) -> None:
-    """Files of the same user by path, its other processes, the host's network addresses."""
     file, _ = target
     program = f"FILE, VICTIM, FCHMODAT2 = {(*target, FCHMODAT2)!r}\n{ATTACKS}"
     done = await anyio.run_process(
@@ -135,7 +134,6 @@ async def test_what_landlock_does_not_guard_is_refused_all_the_same(
 async def test_before_its_third_version_nothing_is_emptied_either(
     target: tuple[str, int],
 ) -> None:
-    """With rules of the second version, which know no right to truncate."""
     file, _ = target
     program = (
         "import json, os\n"

@@ -67,7 +67,6 @@ async def test_nothing_but_the_two_directories_can_be_written(
 async def test_what_is_not_needed_is_not_there_or_empty(
     path: str, backend: BubblewrapBackend
 ) -> None:
-    """Nothing of the host is in the tree but the interpreter."""
     program = (
         "import os\n"
         f"path = {path!r}\n"
@@ -82,7 +81,6 @@ async def test_what_is_not_needed_is_not_there_or_empty(
 
 
 async def test_limits_cannot_be_raised_again(backend: BubblewrapBackend) -> None:
-    """The hard limits are the soft ones."""
     program = (
         "import resource as r\n"
         "for name in ('NOFILE', 'NPROC', 'FSIZE', 'AS', 'CORE', 'MEMLOCK'):\n"

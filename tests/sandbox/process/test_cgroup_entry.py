@@ -16,7 +16,7 @@ from bridge.model import Limits
 from bridge.sandbox.ownership import Owner
 from bridge.sandbox.process.cgroups import CgroupParent, CgroupParents, SandboxCgroups, make_group
 
-OWNER = Owner(pid=42, start="1", namespace="pid:[1]", boot="0f-1e", host="0123456789abcdef")
+OWNER = Owner(pid=42, start="1", namespace="1", boot="0f-1e", host="0123456789abcdef")
 
 
 @pytest.fixture
@@ -60,7 +60,6 @@ def quickly() -> subprocess.Popen[bytes]:
 def test_a_process_is_started_by_a_thread_that_is_in_the_groups(
     tmp_path: Path, launcher: ThreadPoolExecutor
 ) -> None:
-    """It goes into all of them before, and home from all of them after."""
     group = filled(hierarchy(tmp_path), launcher)
     homes = [tmp_path / name / "tasks" for name in ("pids", "memory")]
     seen: list[list[str]] = []
@@ -93,7 +92,6 @@ def test_without_a_thread_for_it_processes_are_moved(tmp_path: Path) -> None:
 def test_nothing_is_started_outside_of_a_group_that_cannot_be_entered(
     tmp_path: Path, launcher: ThreadPoolExecutor
 ) -> None:
-    """And the thread comes home from those that it entered."""
     group = filled(hierarchy(tmp_path), launcher)
     (group.directories[1] / "tasks").unlink()
     with pytest.raises(CgroupError, match="Cannot enter"):
@@ -104,7 +102,6 @@ def test_nothing_is_started_outside_of_a_group_that_cannot_be_entered(
 def test_what_cannot_be_started_is_told_as_it_is(
     tmp_path: Path, launcher: ThreadPoolExecutor
 ) -> None:
-    """Whoever asked for it knows what to make of that; the thread is at home again."""
     group = filled(hierarchy(tmp_path), launcher)
     with pytest.raises(FileNotFoundError):
         group.spawn(lambda: subprocess.Popen(["/not/there"]))

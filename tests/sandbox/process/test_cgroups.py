@@ -25,9 +25,7 @@ from bridge.sandbox.process.cgroups import (
     settings,
 )
 
-OWNER = Owner(
-    pid=42, start="12345", namespace="pid:[4026531836]", boot="0f-1e", host="0123456789abcdef"
-)
+OWNER = Owner(pid=42, start="12345", namespace="4026531836", boot="0f-1e", host="0123456789abcdef")
 
 HYBRID_OWN = "9:name=systemd:/\n8:pids:/\n4:memory:/some/where\n1:cpu,cpuacct:/\n0::/\n"
 HYBRID_MOUNTS = """\
@@ -44,7 +42,6 @@ UNIFIED_MOUNTS = (
 
 
 def test_version_one_has_a_place_for_each_controller() -> None:
-    """Below the bridge's own group in each hierarchy."""
     found = {
         place.directory: set(place.controllers)
         for place in candidate_parents(HYBRID_OWN, HYBRID_MOUNTS)
@@ -58,7 +55,6 @@ def test_version_one_has_a_place_for_each_controller() -> None:
 
 
 def test_version_two_is_tried_upwards() -> None:
-    """A group with processes in it can have no limited groups below."""
     found = [place.directory for place in candidate_parents(UNIFIED_OWN, UNIFIED_MOUNTS)]
     root = "/sys/fs/cgroup"
     user = f"{root}/user.slice/user-1000.slice/user@1000.service"
@@ -67,7 +63,6 @@ def test_version_two_is_tried_upwards() -> None:
 
 
 def test_a_group_that_is_mounted_from_further_down_is_found() -> None:
-    """In a container the mount's root is a group of the host's."""
     own = "4:memory:/docker/abc/inner\n"
     mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     assert [place.directory for place in candidate_parents(own, mounts)] == [
@@ -76,13 +71,11 @@ def test_a_group_that_is_mounted_from_further_down_is_found() -> None:
 
 
 def test_nonsense_has_no_places() -> None:
-    """Systems without control groups, and texts that are none."""
     assert candidate_parents("", "") == ()
     assert candidate_parents("garbage\n4:memory:/x\n", "garbage\n") == ()
 
 
 def test_a_name_says_whose_the_group_is() -> None:
-    """Everything that the judgement needs, there and back."""
     name = group_name(OWNER, "abcd")
     assert group_owner(name) == OWNER
     assert group_owner(group_name(replace(OWNER, namespace=""), "x")) == replace(
@@ -93,12 +86,10 @@ def test_a_name_says_whose_the_group_is() -> None:
 
 @pytest.mark.parametrize("name", ["user.slice", "mcp-code-bridge", "mcp-code-bridge_x_1_2_3_4_5"])
 def test_other_groups_are_nobodys(name: str) -> None:
-    """They are left alone."""
     assert group_owner(name) is None
 
 
 def test_both_versions_are_told_the_same_limits() -> None:
-    """Memory without swap, processes with room for bubblewrap's own, CPU as a quota."""
     limits = Limits(memory_bytes=64 * MEBIBYTE, pids=10, cpus=0.5)
     written = {
         unified: {
@@ -126,14 +117,12 @@ def test_both_versions_are_told_the_same_limits() -> None:
 
 
 def test_kills_are_counted_in_both_versions() -> None:
-    """And unknown where the kernel does not say."""
     assert oom_kills("low 0\nhigh 0\noom 3\noom_kill 2\noom_group_kill 0\n") == 2
     assert oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n") == 1
     assert oom_kills("oom_kill_disable 0\nunder_oom 0\n") is None
 
 
 def test_systemd_is_asked_for_the_same() -> None:
-    """Its words for it."""
     assert scope_command("/usr/bin/systemd-run", Limits(cpus=1.5), "unit") == [
         "/usr/bin/systemd-run",
         "--user",
@@ -152,7 +141,6 @@ def test_systemd_is_asked_for_the_same() -> None:
 
 
 def test_what_is_lacking_is_told_to_whom_it_concerns() -> None:
-    """Root and ordinary users can do different things about it."""
     assert missing_controllers(["memory", "pids", "cpu"], root=True) == ""
     assert "cpu" in missing_controllers(["memory", "pids"], root=True)
     assert "delegated" in missing_controllers([], root=False)
@@ -172,7 +160,6 @@ def test_a_limit_that_cannot_be_set_leaves_no_group(tmp_path: Path) -> None:
 
 
 def test_only_dead_bridges_groups_are_removed(tmp_path: Path) -> None:
-    """Not one's own, not a living peer's, not a stranger's."""
     cgroup_parents = CgroupParents(
         parents=(
             CgroupParent(directory=str(tmp_path), controllers=frozenset({"pids"}), unified=True),

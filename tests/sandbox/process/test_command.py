@@ -19,6 +19,7 @@ from bridge.sandbox.process.command import (
 )
 from bridge.sandbox.process.host import counts_processes_per_namespace
 from bridge.sandbox.process.interpreter import Bind, Interpreter
+from tests.sandbox.golden import is_golden
 
 INTERPRETER = Interpreter(
     executable="/usr/bin/python3.11",
@@ -50,56 +51,11 @@ SPEC = LaunchSpec(
 )
 
 
-OPTIONS = """
---unshare-all
---unshare-user
---uid 65534
---gid 65534
---hostname sandbox
---die-with-parent
---new-session
---as-pid-1
---clearenv
---setenv A 1
---setenv B 2
---cap-drop ALL
---cap-add CAP_SYS_ADMIN
---cap-add CAP_SETPCAP
---json-status-fd 10
---ro-bind /usr/bin/python3.11 /usr/bin/python3.11
---ro-bind /usr/lib/python3.11 /usr/lib/python3.11
---ro-bind /usr/lib/libz.so.1.2 /usr/lib/libz.so.1
---tmpfs /usr/lib/python3.11/site-packages
---remount-ro /usr/lib/python3.11/site-packages
---symlink /usr/bin/python3.11 /usr/bin/python3
---symlink usr/lib /lib
---perms 0444
---file 12 /etc/passwd
---perms 0444
---file 13 /etc/group
---proc /proc
---ro-bind /dev/null /proc/kcore
---tmpfs /proc/scsi
---dev-bind /dev/full /dev/full
---dev-bind /dev/null /dev/null
---dev-bind /dev/random /dev/random
---dev-bind /dev/urandom /dev/urandom
---dev-bind /dev/zero /dev/zero
---symlink /proc/self/fd /dev/fd
---symlink /proc/self/fd/0 /dev/stdin
---symlink /proc/self/fd/1 /dev/stdout
---symlink /proc/self/fd/2 /dev/stderr
---dir /dev/shm
---dir /tmp
---dir /workspace
---remount-ro /
---chdir /
-"""
-
-
 def test_bubblewraps_options_are_these() -> None:
     """A snapshot: each change of it is a change of the isolation, and is to be seen in review."""
-    assert options(SPEC, INTERPRETER, FULL, DESCRIPTORS) == OPTIONS.split()
+    assert is_golden("bubblewrap", options(SPEC, INTERPRETER, FULL, DESCRIPTORS))
+    full = isolation(SPEC, FULL)
+    assert is_golden("bubblewrap's layers", [full.backend, sorted(full.layers), full.weaker])
 
 
 def test_the_stage_runs_first_and_knows_what_to_do() -> None:
@@ -121,14 +77,12 @@ def test_the_stage_runs_first_and_knows_what_to_do() -> None:
 
 
 def test_another_command_is_executed() -> None:
-    """Only `python3 -I -S -c TEXT` can run in the stage's own interpreter."""
     spec = LaunchSpec(run_id="r", argv=("python3", "-c", "1"), env={"PWD": "/"}, limits=Limits())
     plan = stage_plan(spec, INTERPRETER, FULL, ())
     assert (plan["text"], plan["argv"], plan["unset"]) == (None, ["python3", "-c", "1"], [])
 
 
 def test_no_limit_counts_reserved_addresses_as_memory() -> None:
-    """Where no cgroup bounds memory, a process's own data has a limit far above it."""
     limits = {
         around: {
             name: soft for name, soft, _ in stage_plan(SPEC, INTERPRETER, around, ())["rlimits"]
@@ -155,40 +109,7 @@ def test_without_landlock_no_rules_are_made() -> None:
     assert {"/tmp", "/workspace", "/dev/shm", "/proc", "/etc", "/dev/null"} <= set(rules)
 
 
-def test_every_layer_is_named_where_all_can_be_had() -> None:
-    """By the same names as for containers."""
-    found = isolation(SPEC, FULL)
-    assert found.backend == "bubblewrap"
-    assert found.weaker == ()
-    assert {
-        "no-network",
-        "read-only-root",
-        "sized-tmpfs-noexec",
-        "no-capabilities",
-        "no-new-privileges",
-        "private-ipc",
-        "unprivileged-user",
-        "user-namespace",
-        "seccomp",
-        "own-seccomp",
-        "ulimits",
-        "landlock",
-        "memory-limit",
-        "pids-limit",
-        "cpu-limit",
-    } == set(found.layers)
-
-
-def test_what_engines_hide_of_proc_is_covered_here_too() -> None:
-    """A file by one that is empty, a directory by an empty one."""
-    covers = ["--ro-bind", "/dev/null", "/proc/kcore", "--tmpfs", "/proc/scsi"]
-    words = options(SPEC, INTERPRETER, FULL, DESCRIPTORS)
-    at = words.index("/proc/kcore") - 2
-    assert words[at : at + len(covers)] == covers
-
-
 def test_what_is_lacking_is_called_weaker() -> None:
-    """With its cause, in every result."""
     found = isolation(SPEC, BARE)
     assert not {"landlock", "memory-limit", "pids-limit", "cpu-limit"} & set(found.layers)
     told = "\n".join(found.weaker)

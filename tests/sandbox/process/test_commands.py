@@ -71,7 +71,6 @@ def _pairs(words: list[str], option: str) -> list[tuple[str, str]]:
 
 
 def test_only_what_is_named_may_be_executed_and_only_what_is_granted_written() -> None:
-    """Of all rules, the system's directories included."""
     rules = _plan()["landlock"]["rules"]
     executable = {path for path, rights in rules if rights & landlock.EXECUTE}
     writable = {path for path, rights in rules if rights & landlock.WRITE_FILE}
@@ -98,7 +97,6 @@ def test_mounts_are_read_only_unless_they_are_granted_to_be_written() -> None:
 
 
 def test_a_command_is_not_the_first_process_and_has_a_network_only_when_granted() -> None:
-    """The first process gets no signals it does not handle, SIGPIPE among them."""
     words = command.options(SPEC, INTERPRETER, AROUND, DESCRIPTORS)
     assert "--as-pid-1" not in words
     assert "--share-net" not in words
@@ -122,7 +120,6 @@ def test_the_filter_for_a_network_refuses_every_other_family() -> None:
 
 
 def test_the_stage_is_told_limits_and_what_to_become() -> None:
-    """CPU seconds and file size are the profile's."""
     plan = _plan()
     limits = {name: (soft, hard) for name, soft, hard in plan["rlimits"]}
     assert limits["RLIMIT_CPU"] == (60, 65)
@@ -147,7 +144,6 @@ def test_nothing_is_tried_that_would_leave_something_or_is_not_claimed(abi: int)
 
 
 def test_layers_that_a_command_lacks_are_told() -> None:
-    """Without Landlock any executable that is there can be run."""
     assert "named-executables-only" in command.isolation(SPEC, AROUND).layers
     without = command.isolation(SPEC, replace(AROUND, landlock_abi=0))
     assert "named-executables-only" not in without.layers
@@ -155,7 +151,6 @@ def test_layers_that_a_command_lacks_are_told() -> None:
 
 
 def test_an_executable_is_found_with_its_interpreter_and_environment(tmp_path: Path) -> None:
-    """A script of a virtual environment, called through a link."""
     environment = tmp_path / "venv"
     (environment / "bin").mkdir(parents=True)
     (environment / "lib").mkdir()
@@ -179,7 +174,6 @@ def test_an_executable_is_found_with_its_interpreter_and_environment(tmp_path: P
 
 
 def test_what_is_no_script_has_no_interpreter() -> None:
-    """A first line without the two characters is none."""
     assert shebang(b"#!/usr/bin/env -S python3 -I\nx") == ["/usr/bin/env", "-S", "python3", "-I"]
     assert shebang(b"\x7fELF") == []
     assert shebang(b"") == []

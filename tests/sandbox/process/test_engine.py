@@ -40,7 +40,6 @@ async def engine(settings: Settings, backend: BubblewrapBackend) -> AsyncIterato
 
 
 async def test_the_standard_library_works(engine: Engine) -> None:
-    """Threads, processes, shared memory, subprocesses, sqlite, ctypes."""
     result = await engine.run(RunRequest(code=TIME_ZONES + STANDARD_LIBRARY))
     assert (result.status, result.result) == (
         "success",
@@ -52,8 +51,6 @@ async def test_the_standard_library_works(engine: Engine) -> None:
 async def test_programs_live_in_the_users_zone(
     settings: Settings, backend: BubblewrapBackend, zone: str, offset: int
 ) -> None:
-    """By its name, with the data of all others."""
-
     code = (
         "import datetime, os, time, zoneinfo\n"
         "now = datetime.datetime.now().astimezone()\n"

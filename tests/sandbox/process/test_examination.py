@@ -53,13 +53,11 @@ FACTS: dict[str, Any] = {
 def test_a_mount_that_was_not_asked_for_or_can_be_written_to_is_a_stray(
     row: list[Any], stray: bool
 ) -> None:
-    """The innermost place that was asked for decides."""
     assert bool(unexpected_mounts([row], PLACES)) is stray
     assert unexpected_mounts([], PLACES) is None
 
 
 def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
-    """The workspace is not in memory, and what is said of it does not count."""
     made = judged(ISOLATION, {**FACTS, "denials": {"named-executables-only": "EACCES"}}, PLACES)
     assert made.layers == ISOLATION.layers
     assert made.verified == ISOLATION.layers[:3]
@@ -74,7 +72,6 @@ def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
     ],
 )
 def test_what_may_not_be_ends_it(seen: Mapping[str, Any], layer: str) -> None:
-    """A path too many, or an executable."""
     with pytest.raises(BrokenIsolationError, match=layer):
         judged(ISOLATION, {**FACTS, **seen}, PLACES)
 
@@ -89,7 +86,6 @@ def pipes() -> Iterator[tuple[int, int, int, int]]:
 
 
 async def test_leave_is_given_after_the_judgement_only(pipes: tuple[int, int, int, int]) -> None:
-    """What the stage says later is kept."""
     status, told, waits, permission = pipes
     os.set_blocking(waits, False)
     os.write(told, json.dumps({"pid": 2}).encode() + b"\nok")
@@ -109,14 +105,12 @@ async def test_leave_is_given_after_the_judgement_only(pipes: tuple[int, int, in
 async def test_an_answer_that_is_none_gets_no_leave(
     pipes: tuple[int, int, int, int], said: bytes
 ) -> None:
-    """Nor one that is refused."""
     status, told, waits, permission = pipes
     os.set_blocking(waits, False)
     os.write(told, said)
 
     def refuse(facts: Mapping[str, Any]) -> Isolation:
-        message = "no"
-        raise BrokenIsolationError(message)
+        raise BrokenIsolationError("no")
 
     with anyio.fail_after(PATIENCE_SECONDS):
         with pytest.raises(LaunchError):
@@ -131,7 +125,6 @@ async def test_an_answer_that_is_none_gets_no_leave(
 @pytest.mark.skipif(sys.platform != "linux", reason="there is a mount table")
 @pytest.mark.parametrize("answer", [b"go", b"g", b""])
 def test_the_stage_goes_on_with_leave_only(pipes: tuple[int, int, int, int], answer: bytes) -> None:
-    """Whoever should give it may be gone."""
     status, told, waits, permission = pipes
     wanted = {"code": compiled(sys.executable), "attempts": [], "unnamed": ""}
     os.write(permission, answer)

@@ -58,38 +58,32 @@ PLAIN = KernelSettings(max_user_namespaces=96365)
 def test_each_refusal_has_its_remedy(
     said: str, kernel: KernelSettings, kind: type[SandboxError], remedy: str
 ) -> None:
-    """The reader is told what to do on this very system."""
     error = classify(said, kernel)
     assert type(error) is kind
     assert error.remedy == remedy
 
 
 def test_a_refusal_without_a_known_cause_names_both_likely_ones() -> None:
-    """Rather than nothing."""
     remedy = classify(NO_CLONE, PLAIN).remedy
     assert faults.MAXIMUM_REMEDY in remedy
     assert faults.CONTAINER_REMEDY in remedy
 
 
 def test_capabilities_of_the_bridge_are_told() -> None:
-    """bubblewrap refuses to start with some."""
     assert "capabilities" in classify(CAPABLE, PLAIN).message
 
 
 def test_what_was_said_is_bounded() -> None:
-    """A usage text of two pages is not an explanation."""
     assert len(classify("x" * 100_000, PLAIN).message) < 1000
 
 
 def test_an_absent_bubblewrap_is_to_be_installed() -> None:
-    """By the names that packages have."""
     error = not_installed("bwrap")
     assert isinstance(error, EngineNotFoundError)
     assert "apt install bubblewrap" in error.remedy
 
 
 def test_a_mount_that_apparmor_forbids_has_the_same_remedy() -> None:
-    """Ubuntu's profile for bubblewrap takes its children's capabilities away."""
     said = "mounting /tmp: Permission denied"
     assert stage_failed(said, UBUNTU).remedy == faults.APPARMOR_REMEDY
     assert isinstance(stage_failed(said, PLAIN), LaunchError)

@@ -10,7 +10,6 @@ from bridge.sandbox.process.host import find_command, in_container, is_mapped, k
 
 
 def test_an_id_exists_where_it_is_mapped() -> None:
-    """All do outside of user namespaces; in one, those that its map names."""
     assert is_mapped(65534, "         0          0 4294967295\n")
     assert is_mapped(65534, "         0       1000          1\n         1     100000      65536\n")
     assert not is_mapped(65534, "         0       1000          1\n")
@@ -18,7 +17,6 @@ def test_an_id_exists_where_it_is_mapped() -> None:
 
 
 def test_commands_are_found_by_the_bridges_path() -> None:
-    """And by no other."""
     assert find_command("no-such-command", {}) is None
     assert find_command("sh", {"PATH": "/no/such/directory"}) is None
     assert (find_command("sh", {}) or "").startswith("/")
@@ -26,7 +24,6 @@ def test_commands_are_found_by_the_bridges_path() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="these are settings of Linux")
 def test_the_kernels_settings_can_be_read() -> None:
-    """Whatever they are here; what does not exist is None and no error."""
     found = kernel_settings("/no/such/bwrap")
     assert found.max_user_namespaces is None or found.max_user_namespaces >= 0
     assert not found.setuid

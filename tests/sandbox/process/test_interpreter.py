@@ -26,13 +26,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is f
 
 
 def test_the_systems_python_comes_first() -> None:
-    """Every user can read it, and it is kept up to date by the distribution."""
     assert candidates("/opt/python") == (SYSTEM_PYTHON, "/opt/python/bin/python3")
     assert candidates("/usr") == (SYSTEM_PYTHON,)
 
 
 def test_what_is_bound_is_the_interpreter_and_nothing_above_it() -> None:
-    """No library directory as a whole, no home, nothing twice."""
     found = find(as_nobody=os.getuid() == 0)
     places = [bind.inside for bind in found.binds]
     assert found.executable in places
@@ -44,7 +42,6 @@ def test_what_is_bound_is_the_interpreter_and_nothing_above_it() -> None:
 
 
 def test_packages_beside_the_standard_library_are_hidden(tmp_path: Path) -> None:
-    """An installed package is not part of the standard library, wherever it lies."""
     stdlib = tmp_path / "lib" / "python3.12"
     (stdlib / "site-packages").mkdir(parents=True)
     facts = {
@@ -76,7 +73,6 @@ def test_a_private_interpreter_is_not_for_strangers(tmp_path: Path) -> None:
 
 
 def test_an_absent_interpreter_is_named() -> None:
-    """With what to install."""
     with pytest.raises(EngineNotFoundError, match="/no/python is not there") as caught:
         find(only="/no/python", as_nobody=False)
     assert "apt install python3" in caught.value.remedy
@@ -89,7 +85,6 @@ def test_packages_that_are_not_there_are_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_named_environments_packages_can_be_imported() -> None:
-    """When asked for, and only then."""
     shared = Path("/var/tmp") / f"mcp-code-bridge-test-{os.getpid()}"
     await anyio.to_thread.run_sync(_make_package, shared)
     try:
@@ -116,7 +111,6 @@ def _remove_package(directory: Path) -> None:
 
 
 async def test_no_installed_package_is_found_inside(backend: BubblewrapBackend) -> None:
-    """Neither the bridge's own nor the distribution's."""
     paths = [sysconfig.get_path("purelib"), "/usr/lib/python3/dist-packages"]
     program = f"import os\nprint([p for p in {paths!r} if os.path.isdir(p) and os.listdir(p)])"
     assert (await run(backend, program)).out == "[]\n"
@@ -125,7 +119,6 @@ async def test_no_installed_package_is_found_inside(backend: BubblewrapBackend) 
 def test_a_broken_python_does_not_hide_one_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """/usr/bin/python3 may be too old, or another program."""
     broken = tmp_path / "python3"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
@@ -140,7 +133,6 @@ def test_a_broken_python_does_not_hide_one_that_works(
 def test_a_python_whose_files_only_root_may_read_is_not_offered_to_nobody(
     tmp_path: Path,
 ) -> None:
-    """Such as one below /root, made by uv or pyenv; the remedy says what to do."""
     tmp_path.chmod(0o700)
     library = tmp_path / "libpython.so"
     library.touch(mode=0o644)

@@ -51,14 +51,12 @@ def test_every_right_that_a_version_knows_is_handled(
 
 @pytest.mark.parametrize("abi", [1, 3, 7])
 def test_no_rule_grants_what_is_not_handled(abi: int) -> None:
-    """The kernel refuses such rules."""
     made = ruleset(RULES, abi)
     assert made is not None
     assert all(rights & ~made.files == 0 for _, rights in made.rules)
 
 
 def test_nothing_can_be_both_written_and_executed() -> None:
-    """The mounts say noexec; this says it again."""
     assert WRITE & landlock.EXECUTE == 0
     assert RUN & landlock.WRITE_FILE == 0
 

@@ -226,7 +226,6 @@ async def test_what_any_user_may_do_outside_is_refused_inside(
 
 
 async def test_a_program_has_what_it_needs(backend: LandlockBackend) -> None:
-    """Its library, its directories, its children, threads and pairs of sockets; little besides."""
     program = (
         "import asyncio, os, socket, sqlite3, ssl, subprocess, sys, tempfile, threading\n"
         "async def main():\n"
@@ -249,8 +248,6 @@ async def test_a_program_has_what_it_needs(backend: LandlockBackend) -> None:
 
 @pytest.mark.guarantee("weaker-tier")
 async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path) -> None:
-    """The whole engine on it; the layers hold as seen from inside, and no more is claimed."""
-
     environ = {**os.environ, "HOME": str(room), "MCP_BRIDGE_STATE_DIR": "/nonexistent"}
     code = (
         "import os, tempfile\n"
@@ -276,7 +273,6 @@ async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path)
 
 @pytest.mark.guarantee("weaker-tier")
 async def test_a_daemon_ends_with_the_program(backend: LandlockBackend) -> None:
-    """Whatever detaches itself becomes its monitor's child, and the monitor ends it."""
     mark = f"landlock-daemon-{os.getpid()}-"
     with anyio.fail_after(PATIENCE):
         async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
@@ -290,7 +286,6 @@ async def test_a_daemon_ends_with_the_program(backend: LandlockBackend) -> None:
 
 
 async def test_bombs_are_bounded_and_ended(backend: LandlockBackend) -> None:
-    """Processes that fork for ever, and files without end; the next run sees nothing of it."""
     program = (
         "import os\n"
         "try:\n"
@@ -329,7 +324,6 @@ anyio.run(main)
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: LandlockBackend, room: Path
 ) -> None:
-    """The monitor's leash ends, daemons included; the next bridge removes directory and groups."""
     mark = f"landlock-orphan-{os.getpid()}-"
     environ = {**os.environ, "TMPDIR": str(room)}
     async with await anyio.open_process(
@@ -349,7 +343,6 @@ async def test_a_bridge_that_is_killed_leaves_no_process(
 
 @pytest.mark.guarantee("weaker-tier")
 async def test_a_kernel_without_landlock_runs_nothing(room: Path) -> None:
-    """This tier stands on it; nothing is left out instead."""
     async with LandlockBackend(environ={"TMPDIR": str(room)}, version=lambda: 0) as backend:
         probe = await backend.probe()
         assert (probe.ok, probe.error_code) == (False, "engine_not_found")
@@ -360,7 +353,6 @@ async def test_a_kernel_without_landlock_runs_nothing(room: Path) -> None:
 
 
 def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
-    """Without scopes, signals reach processes of the same user."""
     asked = spec("1")
     old = isolation(asked, Surroundings(landlock_abi=3, cpus=1), as_nobody=False, root=False)
     assert old.weaker[0] == TIER
@@ -375,7 +367,6 @@ def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
 
 
 def test_packages_within_the_library_are_left_out_one_by_one() -> None:
-    """Landlock knows no exceptions below a rule."""
     python = Interpreter(
         executable="/opt/bin/python3",
         version="3.12.1",
@@ -428,7 +419,6 @@ anyio.run(main)
 
 @pytest.mark.rootless
 def test_an_ordinary_user_gets_the_same(room: Path) -> None:
-    """Without control groups the monitor alone ends what is left, and removes what resists it."""
     with ordinary_user() as (become, environ, directory):
         python = usable_python(become, environ)
         place = directory / "runs"

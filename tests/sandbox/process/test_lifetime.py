@@ -55,7 +55,6 @@ def parent_of(pid: int) -> int:
 
 
 async def test_everything_dies_when_bubblewrap_is_killed(backend: BubblewrapBackend) -> None:
-    """Nothing outlives the process that the bridge knows."""
     with anyio.fail_after(PATIENCE):
         async with ready(backend) as sandbox:
             child = int(sandbox.id)
@@ -134,7 +133,6 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
 
 
 async def test_a_living_bridge_is_not_reaped(backend: BubblewrapBackend) -> None:
-    """Neither this one's sandboxes nor, by the same judgement, another's."""
     with anyio.fail_after(PATIENCE):
         await backend.reap()  # what bridges killed by earlier tests have left
         async with ready(backend) as sandbox:
@@ -146,7 +144,6 @@ async def test_a_living_bridge_is_not_reaped(backend: BubblewrapBackend) -> None
 
 
 async def test_the_program_ends_when_its_stdin_does() -> None:
-    """What holds a sandbox up is the bridge's end of the pipe."""
     with anyio.fail_after(PATIENCE):
         async with BubblewrapBackend(environ=os.environ) as backend:
             async with backend.launch(spec(READY + "sys.stdin.read()\nprint('end')")) as sandbox:
@@ -164,7 +161,6 @@ async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend
 
 
 async def test_another_command_than_python_runs_as_well(backend: BubblewrapBackend) -> None:
-    """The stage becomes whatever was asked for, shut in all the same."""
     other = replace(
         spec(""), argv=("/usr/bin/python3", "-S", "-c", "import os; print(os.getpid())")
     )
@@ -196,7 +192,6 @@ async def test_a_step_of_the_stage_that_fails_keeps_the_program_from_running(
 
 
 async def test_control_groups_hold_the_limits_while_it_runs(backend: BubblewrapBackend) -> None:
-    """Read from outside, from the kernel; and they are gone afterwards."""
     found = await backend._look_around()
     limits = replace(Limits(), memory_bytes=96 * MEBIBYTE, pids=9, cpus=0.5)
     with anyio.fail_after(PATIENCE):
@@ -227,7 +222,6 @@ def read_groups(member: int) -> dict[str, str]:
 
 
 def test_status_documents_are_read_however_they_are_cut() -> None:
-    """bubblewrap writes one JSON object after another, and a pipe may cut any of them."""
     received = b'{ "child-pid": 42, "net-namespace": 7 }\n{ "exit-code": 3 }\n'
     assert parse_status(received)["exit-code"] == 3
     assert "exit-code" not in parse_status(received[:-4])
@@ -246,6 +240,5 @@ def test_exit_codes_tell_signals(code: int, exit_code: int | None, number: int |
 
 
 def test_an_end_that_nobody_reported_is_a_kill() -> None:
-    """bubblewrap itself was killed; and where nothing counts, nothing is claimed."""
     report = exit_report(None, oom_kills=None)
     assert (report.exit_code, report.signal, report.oom_killed) == (None, 9, None)

@@ -116,7 +116,6 @@ async def test_what_holds_more_than_the_limit_is_killed(
 
 
 async def test_files_in_memory_count(unlimited: BubblewrapBackend | LandlockBackend) -> None:
-    """A quarter of the limit in each directory, and three quarters in the process."""
     if unlimited.name == "landlock":
         pytest.skip("it has no directories in memory")
     quarter = LIMITS.memory_bytes // 4
@@ -183,8 +182,6 @@ async def test_what_holds_less_runs(
 async def test_a_program_that_is_killed_for_memory_is_told_so(
     unlimited: BubblewrapBackend | LandlockBackend, tmp_path: Path
 ) -> None:
-    """The supervisor stays, with what the program had written."""
-
     async def choose(_: Settings) -> BubblewrapBackend | LandlockBackend:
         return unlimited
 
@@ -224,7 +221,6 @@ threads = list(ThreadPoolExecutor(64).map(lambda _: meet.wait(), range(64)))
 async def test_data_libraries_work_in_the_default_memory(
     unlimited: BubblewrapBackend | LandlockBackend, tmp_path: Path
 ) -> None:
-    """A frame of 96 MB and a pool of 64 threads among them. The packages come from PyPI."""
     if unlimited.name == "landlock":
         pytest.skip("it takes no packages")
 

@@ -25,7 +25,6 @@ ROWS = [
 
 
 def test_descendants_are_found_however_deep() -> None:
-    """By parents alone, where orphans have a parent that is known."""
     pairs = [(row[0], row[1]) for row in ROWS]
     assert descendants(100, pairs) == {101, 102, 105}
     assert descendants(200, pairs) == {201}
@@ -43,26 +42,22 @@ def test_relatives_are_found_by_parent_group_and_mark() -> None:
 
 
 def test_relatives_are_still_found_when_the_first_has_gone() -> None:
-    """Its group and its mark are left."""
     rows = [row for row in ROWS if row[0] in (101, 104, 200)]
     assert relatives(rows, 100, {100}, MARK) == {101, 104}
     assert relatives(rows, 100, {7}, "") == {101}, "by its parent, and an empty mark fits nobody"
 
 
 def test_the_monitor_does_not_find_itself() -> None:
-    """It has the mark on its own command line."""
     rows = [(os.getpid(), 1, 100, "S", f"monitor {MARK}")]
     assert relatives(rows, 100, {100}, MARK) == set()
 
 
 def test_what_ps_prints_is_read() -> None:
-    """And what it may print besides is passed by."""
     text = "  PID PPID\n   12     1    12 Ss   /sbin/x a b\n 13 12 12 Z\n\nnonsense\n 1 2 x S c\n"
     assert parse_ps(text) == [(12, 1, 12, "Ss", "/sbin/x a b"), (13, 12, 12, "Z", "")]
 
 
 def test_ps_shows_this_very_process() -> None:
-    """The options mean the same to every `ps` there is."""
     with subprocess.Popen([sys.executable, "-c", "input()", MARK], stdin=subprocess.PIPE) as child:
         found = {row[0]: row for row in processes_by_ps()}
         child.communicate(b"\n")

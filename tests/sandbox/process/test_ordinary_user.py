@@ -109,7 +109,6 @@ def ask_as(become: list[str], environ: dict[str, str], python: list[str]) -> Tol
 
 
 def test_an_ordinary_user_gets_the_same_isolation() -> None:
-    """Namespaces, filters and Landlock need no privileges; control groups may."""
     told = ask()
     assert told.uid != 0
     assert told.ok, (told.summary, told.remedy)
@@ -153,7 +152,6 @@ exec "$@"
 
 
 def test_the_users_systemd_is_asked_where_there_is_one() -> None:
-    """With a stand-in that starts things as `systemd-run --scope` does, and limits nothing."""
     with ordinary_user() as (become, environ, directory):
         command = directory / "systemd-run"
         command.write_text(STAND_IN)
@@ -171,7 +169,6 @@ def test_the_users_systemd_is_asked_where_there_is_one() -> None:
 
 @pytest.mark.parametrize("name", ["no-such-bwrap", "/no/such/bwrap"])
 async def test_an_absent_bubblewrap_is_a_refusal(name: str) -> None:
-    """With what to install."""
     async with BubblewrapBackend(environ=os.environ, bwrap=name) as backend:
         probe = await backend.probe()
     assert (probe.ok, probe.error_code) == (False, "engine_not_found")
@@ -179,7 +176,6 @@ async def test_an_absent_bubblewrap_is_a_refusal(name: str) -> None:
 
 
 async def test_a_bubblewrap_that_is_something_else_is_a_refusal(tmp_path: Path) -> None:
-    """A program that says nothing and succeeds is no sandbox."""
     for word in ("true", "false", "cat"):
         async with BubblewrapBackend(environ=os.environ, bwrap=word) as backend:
             probe = await backend.probe()
@@ -188,7 +184,6 @@ async def test_a_bubblewrap_that_is_something_else_is_a_refusal(tmp_path: Path) 
 
 
 async def test_the_probe_says_what_is_in_force(backend: BubblewrapBackend) -> None:
-    """For `doctor`."""
     probe = await backend.probe()
     assert probe.ok, (probe.summary, probe.remedy)
     assert probe.isolation is not None

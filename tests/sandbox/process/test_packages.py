@@ -52,7 +52,6 @@ def environment(place: Path, version: str, line: str = "version = {}.4") -> Path
 def test_an_environments_packages_are_found(
     tmp_path: Path, line: str, version: tuple[int, int]
 ) -> None:
-    """However it was made; compiled packages fit one version only."""
     found = read_packages(environment(tmp_path / "e", "3.12", line), as_nobody=False)
     assert found.directory == os.path.realpath(tmp_path / "e/lib/python3.12/site-packages")
     assert found.version == version
@@ -147,7 +146,6 @@ async def test_a_program_imports_from_the_environment_and_cannot_change_it(
 async def test_a_name_in_several_places_is_what_was_asked_for_and_what_depends_on_it_fits(
     shared: Path, tmp_path: Path
 ) -> None:
-    """The working directory, then what the run asks for, then the environment."""
     place, links = shared / "environment", tmp_path / "links"
     await anyio.to_thread.run_sync(_make, place)
     (site,) = place.glob("lib/python*/site-packages")
@@ -174,7 +172,6 @@ async def test_a_name_in_several_places_is_what_was_asked_for_and_what_depends_o
 
 
 async def test_a_program_finds_a_shell_and_its_commands(tmp_path: Path) -> None:
-    """As in the runtime image; no other program of the host is there."""
     settings = load({"warm": "0", "runtime": "bubblewrap"}, {"HOME": str(tmp_path)})
     command = "echo b a | sort | head -1; ls; command -v perl bash bwrap"
     code = f"import os; open('x', 'w'); print(os.popen({command!r}).read())"

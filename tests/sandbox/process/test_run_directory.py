@@ -38,7 +38,6 @@ def test_another_users_directory_is_passed_through_and_not_listed(tmp_path: Path
 
 
 def test_what_a_program_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    """Without rights, deeper than a path can be, pointing elsewhere, or no file at all."""
     keep = tmp_path / "keep"
     keep.mkdir()
     (keep / "file").write_text("x")
@@ -66,7 +65,6 @@ def test_what_a_program_left_is_removed_and_nothing_else(tmp_path: Path) -> None
 def test_only_a_dead_bridges_directories_are_reaped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither a living peer's, nor what only has such a name; and no user is bothered with it."""
     owner = current_owner()
     dead, peer = replace(owner, start="1"), replace(owner, pid=os.getppid(), start="2")
     for other in (dead, peer):
@@ -86,7 +84,6 @@ def test_only_a_dead_bridges_directories_are_reaped(
 
 
 def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    """With what to do."""
     with pytest.raises(LaunchError, match="cannot be made") as caught:
         rundir.make(tmp_path / "none", current_owner(), None)
     assert "TMPDIR" in caught.value.remedy

@@ -18,13 +18,11 @@ def lines(text: str) -> list[str]:
 
 
 def test_everything_is_refused_first() -> None:
-    """What no line names is denied, and network and services once more by name."""
     text = lines(profile(2))
     assert text[:4] == ["(version 1)", "(deny default)", "(deny network*)", "(deny mach-lookup)"]
 
 
 def test_no_service_and_no_network_is_allowed() -> None:
-    """Least of all by a wildcard."""
     text = profile(2)
     for operation in ("mach-lookup", "network", "iokit", "appleevent", "job-creation", "ipc-posix"):
         assert f"(allow {operation}" not in text
@@ -57,7 +55,6 @@ def test_paths_are_parameters_and_never_text() -> None:
 
 
 def test_every_parameter_is_used_and_given() -> None:
-    """An unset parameter is an error of the whole profile."""
     text = profile(len(PATHS.readable))
     given = parameters(PATHS)
     assert {name for name in given if f'(param "{name}")' in text} == set(given)
@@ -65,7 +62,6 @@ def test_every_parameter_is_used_and_given() -> None:
 
 
 def test_links_are_resolved_before_the_kernel_does() -> None:
-    """/tmp is /private/tmp, and rules are about the latter."""
     found = resolved(
         Paths(executable="/tmp/p", readable=("/tmp/a", "/private/tmp/a"), writable="/tmp/w"),
         lambda path: path.replace("/tmp", "/private/tmp") if path.startswith("/tmp") else path,
@@ -81,13 +77,11 @@ def test_nothing_written_can_be_executed() -> None:
 
 
 def test_brackets_are_balanced() -> None:
-    """The profile is a program."""
     text = profile(3)
     assert text.count("(") == text.count(")")
 
 
 @pytest.mark.parametrize("path", ["relative", "", "/with\0null"])
 def test_a_path_that_is_none_is_refused(path: str) -> None:
-    """Rather than applied to whatever it means."""
     with pytest.raises(ValueError, match="no usable path"):
         arguments(Paths(executable="/p", readable=(), writable=path), ["/p"])

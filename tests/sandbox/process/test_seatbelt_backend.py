@@ -82,7 +82,6 @@ async def backend(room: Path) -> AsyncIterator[SeatbeltBackend]:
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="it is macOS")
 async def test_elsewhere_it_is_refused_without_trying(room: Path) -> None:
-    """By its name, whatever there is to be executed."""
     command = stand_in(room)
     async with SeatbeltBackend(environ=os.environ, sandbox_exec=command) as backend:
         probe = await backend.probe()
@@ -95,7 +94,6 @@ async def test_elsewhere_it_is_refused_without_trying(room: Path) -> None:
 
 
 async def test_one_that_confines_nothing_is_not_used(backend: SeatbeltBackend) -> None:
-    """The probe looks around inside, and finds what the profile should have refused."""
     probe = await backend.probe()
     assert (probe.ok, probe.error_code) == (False, "isolation_broken")
     assert "lacks seatbelt" in probe.summary
@@ -104,7 +102,6 @@ async def test_one_that_confines_nothing_is_not_used(backend: SeatbeltBackend) -
 async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    """And the profile is told that directory, and no other to write to."""
     program = (
         "import os, resource, stat, sys\n"
         "open('file', 'w').write('x')\n"
@@ -130,7 +127,6 @@ async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
 
 
 async def test_how_a_program_ends_is_told(backend: SeatbeltBackend) -> None:
-    """By the monitor, as bubblewrap tells it."""
     assert (await run(backend, "raise SystemExit(3)")).report.exit_code == 3
     ended = await run(backend, "import os; os.kill(os.getpid(), 11)")
     assert (ended.report.signal, ended.report.oom_killed) == (signal.SIGSEGV, None)
@@ -154,8 +150,6 @@ DETACHED = READY.replace("os.write", "pid = os.fork()\nif pid: os.write") + (
 async def test_what_detaches_itself_is_found_and_ended(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    """As far as `ps` shows where it came from; see the monitor for what can escape that."""
-
     def said() -> str:
         return "".join(path.read_text() for path in (room / "runs").glob("*/workspace/pid"))
 
@@ -190,7 +184,6 @@ anyio.run(main)
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    """The monitor notices; the next bridge removes the directory."""
     argv = [sys.executable, "-c", BRIDGE, str(room / "sandbox-exec")]
     environ = {**os.environ, "TMPDIR": str(room / "runs")}
     async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
@@ -203,7 +196,6 @@ async def test_a_bridge_that_is_killed_leaves_no_process(
 
 
 async def test_a_launch_that_is_called_off_leaves_nothing(backend: SeatbeltBackend) -> None:
-    """At once, and when the program runs."""
     with anyio.fail_after(PATIENCE):
         for seconds in (0.0, 0.02, 0.1):
             with anyio.move_on_after(seconds):
@@ -221,7 +213,6 @@ async def test_a_launch_that_is_called_off_leaves_nothing(backend: SeatbeltBacke
     ],
 )
 async def test_one_that_fails_is_an_error_with_its_words(room: Path, text: str, said: str) -> None:
-    """Nothing is run without it."""
     environ = {"TMPDIR": str(room / "runs")}
     async with SeatbeltBackend(
         environ=environ, sandbox_exec=stand_in(room, text), system="darwin"
@@ -232,7 +223,6 @@ async def test_one_that_fails_is_an_error_with_its_words(room: Path, text: str, 
 
 
 async def test_an_absent_one_is_a_refusal() -> None:
-    """It is a part of the system."""
     async with SeatbeltBackend(
         environ={}, sandbox_exec="/no/sandbox-exec", system="darwin"
     ) as backend:
@@ -242,7 +232,6 @@ async def test_an_absent_one_is_a_refusal() -> None:
 
 
 def test_what_it_lacks_is_told() -> None:
-    """No memory limit, no process namespace, and that it is untested."""
     found = seatbelt_backend.isolation(spec("1", limits=replace(Limits(), cpus=1.0)))
     words = [text.partition(":")[0] for text in found.weaker]
     assert words == ["seatbelt", "memory limit", "processes", "pids limit", "disk", "cpu limit"]

@@ -22,7 +22,6 @@ no_new_privs: 0
 
 
 def test_the_command_is_told_whom_to_become_and_to_keep_no_groups() -> None:
-    """What follows is the command that it becomes, whatever that looks like."""
     assert setpriv_options(1, 2) == ("--reuid=1", "--regid=2", "--clear-groups", "--")
 
 
@@ -37,13 +36,11 @@ def test_the_command_is_told_whom_to_become_and_to_keep_no_groups() -> None:
     ],
 )
 def test_only_a_command_that_did_it_is_used(dump: str, right: bool) -> None:
-    """By what it says of itself afterwards."""
     assert shows_user(dump, 65534) is right
 
 
 @pytest.mark.parametrize("does", ["exit 1", "exit 0", None])
 def test_another_command_of_that_name_is_not_used(tmp_path: Path, does: str | None) -> None:
-    """Then this process becomes the user itself, which takes longer."""
     if does is not None:
         script = tmp_path / "setpriv"
         script.write_text(f"#!/bin/sh\n{does}\n")
@@ -55,7 +52,6 @@ def test_another_command_of_that_name_is_not_used(tmp_path: Path, does: str | No
     sys.platform != "linux" or os.getuid() != 0, reason="only root becomes another user"
 )
 def test_the_command_leaves_nothing_of_root() -> None:
-    """Where there is one that works."""
     found = find_setpriv(65534, {})
     if not found:
         pytest.skip("no setpriv")

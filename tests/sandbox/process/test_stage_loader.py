@@ -59,7 +59,6 @@ def test_what_is_compiled_runs_in_the_interpreter_it_is_for(tag: str) -> None:
 def test_what_a_descriptor_holds_finds_its_own_words_and_those_of_the_command(
     compiled: bool,
 ) -> None:
-    """As if its text had been on the command line, whether it is text or code."""
     text = "import sys; print(__name__, sys.argv)"
     step = marshal.dumps(compile(text, "<string>", "exec")) if compiled else text
     command = loader_command(interpreter(""), "FD", "more")
@@ -70,7 +69,6 @@ def test_what_a_descriptor_holds_finds_its_own_words_and_those_of_the_command(
 
 
 def test_the_command_is_short_and_says_whose_it_is() -> None:
-    """People and scanners of endpoints read it."""
     words = loader_command(interpreter(""), "3")
     assert words[:4] == [sys.executable, "-I", "-S", "-c"]
     assert len(" ".join(words[1:])) < 400
@@ -78,18 +76,15 @@ def test_the_command_is_short_and_says_whose_it_is() -> None:
 
 
 def test_an_interpreter_is_asked_for_its_kind() -> None:
-    """In the same words that this one is told by."""
     assert find(only=sys.executable, as_nobody=False).tag == own_tag()
 
 
 def test_an_interpreter_that_compiles_nothing_is_named() -> None:
-    """Nothing can be started with it."""
     with pytest.raises(LaunchError, match="/bin/false cannot compile"):
         compile_with("/bin/false", ["1"], name="x")
 
 
 def test_the_stage_imports_nothing_that_is_not_needed_always() -> None:
-    """Each of these is milliseconds of every start."""
     stage = marshal.dumps(compile(stage_text(), "<string>", "exec"))
     text = f"""
 import marshal, sys

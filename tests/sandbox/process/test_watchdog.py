@@ -28,7 +28,6 @@ def waiting() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_what_is_held_when_its_line_ends_is_killed_and_nothing_else() -> None:
-    """Whichever was released, and in whatever order."""
     watchdog = LaunchWatchdog()
     watchdog.start()
     with waiting() as first, waiting() as held, waiting() as last, waiting() as also:
@@ -44,7 +43,6 @@ def test_what_is_held_when_its_line_ends_is_killed_and_nothing_else() -> None:
 def test_one_that_was_killed_or_never_there_takes_nothing_along(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Launches go on; where it could not be started there is a warning."""
     ended, absent = LaunchWatchdog("/bin/false"), LaunchWatchdog("/no/such/shell")
     for watchdog in (ended, absent):
         watchdog.start()
