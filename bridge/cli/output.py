@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import time
@@ -20,6 +21,8 @@ from typing import TextIO
 from bridge import text as texts
 from bridge.cli.status import hidden
 from bridge.cli.status import is_drawn as is_drawn
+from bridge.cli.wording import for_person
+from bridge.errors import BridgeError
 from bridge.model import Json
 
 visible = texts.visible
@@ -32,6 +35,17 @@ WINDOW_SECONDS = 10.0  # What one period left out is reported with the first lin
 MAX_MESSAGE = 4000  # Characters of one log message, before what is added to each line.
 
 _USUAL_WIDTH = 80
+
+_COLOURS = {
+    **dict.fromkeys(("error:", "FAIL", "WRONG", "-"), "31"),
+    **dict.fromkeys(("ok", "+"), "32"),
+    **dict.fromkeys(("warning:", "off"), "33"),
+    **dict.fromkeys(("hint:", "remedy:", "@"), "36"),
+}
+_WORD = re.compile(r"^ *(error:|FAIL|WRONG|ok|warning:|off|hint:|remedy:)(?=\s)", re.MULTILINE)
+_CHANGED = re.compile(r"^([-+@]).*$", re.MULTILINE)
+"""Words that begin a line, and whole lines of a diff, which terminals show in colour."""
+
 _LEAST_WIDTH = 40
 NEVER_FULL = 1_000_000
 """Columns of a pipe: what reads it wants each row on a line, and nothing cut."""
@@ -49,7 +63,25 @@ def write_err(text: str) -> None:
 
 def write_err_line(text: str) -> None:
     """Write a line to stderr, and nothing that could pass for another."""
-    write_err(visible(text, keep="") + "\n")
+    _write(sys.stderr, visible(text, keep="") + "\n", _WORD)
+
+
+def write_warning(text: str) -> None:
+    write_prose(f"warning: {visible(text)}\n", sys.stderr)
+
+
+def write_error(error: BridgeError) -> None:
+    """Write an error, and below it what to do."""
+    parts = " ".join(part for part in (error.message, error.host_detail) if part)
+    write_prose(f"error: {visible(for_person(parts))}\n", sys.stderr)
+    hint = for_person(error.remedy)
+    if hint:
+        write_prose(f"hint: {visible(hint)}\n", sys.stderr)
+
+
+def write_diff(text: str) -> None:
+    """Write a diff to stdout, which shows it in colour if it is a terminal."""
+    _write(sys.stdout, text, _CHANGED)
 
 
 def write_prose(text: str, stream: TextIO | None = None) -> None:
@@ -61,7 +93,7 @@ def write_prose(text: str, stream: TextIO | None = None) -> None:
     if stream.isatty():
         lines = visible(text).split("\n")
         text = "\n".join(broken for line in lines for broken in _broken(line, stream))
-    _write(stream, text)
+    _write(stream, text, _WORD)
 
 
 def _broken(line: str, stream: TextIO) -> Sequence[str]:
@@ -96,12 +128,15 @@ def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         sys.stdout.flush()
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO, text: str, marked: re.Pattern[str] | None = None) -> None:
     if stream.isatty():
         # A return begins a new line, so that nothing is written over what stands there.
         text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = _encodable(stream, text)
+    if marked is not None and is_drawn(stream):
+        text = marked.sub(lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[0]}\x1b[0m", text)
     with hidden():
-        stream.write(_encodable(stream, text))
+        stream.write(text)
         stream.flush()
 
 

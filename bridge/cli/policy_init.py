@@ -9,7 +9,7 @@ import anyio.to_thread
 from bridge.catalog.policy_proposal import propose
 from bridge.cli.engine import open_engine
 from bridge.cli.options import flag
-from bridge.cli.output import visible, write_err, write_out
+from bridge.cli.output import visible, write_err, write_out, write_warning
 from bridge.errors import UsageError
 from bridge.model import Tool
 from bridge.settings import Settings
@@ -34,8 +34,8 @@ async def init(
     """
     path = settings.policy.path
     if not printed and settings.policy.present:
-        message = f"{path} has a policy already, which is not changed."
-        raise UsageError(message, remedy="`policy init --print` prints a new one to take from.")
+        message = f"{path} already has a [policy]; left unchanged."
+        raise UsageError(message, remedy="Use `policy init --print` to see a new one.")
     text = await _proposal(settings)
     if printed or path is None:
         write_out(text)
@@ -62,5 +62,5 @@ async def _proposal(settings: Settings) -> str:
             if name not in silent and found is not None:
                 tools[name] = found
     for name, error in errors.items():
-        write_err(visible(f"warning: {name}: {error}\n"))
+        write_warning(f"{name}: {error}")
     return propose(tools, silent)

@@ -61,8 +61,8 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
             can be asked; or the policy denies it, or the answer cannot be kept.
     """
     if not names:
-        message = "Which server is to be approved?"
-        raise UsageError(message, remedy="`mcp-code-bridge servers` lists those that wait.")
+        message = "Name a server to approve."
+        raise UsageError(message, remedy="`mcp-code-bridge servers` lists those waiting.")
     consents = consents_of(settings)
     approved = True
     for wanted in names:
@@ -82,7 +82,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
             except ConsentError as error:
                 raise UsageError(f"It cannot be approved: {error}.") from None
             write_err_line(
-                f"{server.name} may be used here as long as its definition stays as it is."
+                f"Approved {server.name} for this directory until its definition changes."
             )
     return 0 if approved else 1
 
@@ -139,7 +139,7 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
         raise UsageError(
             message, remedy=f"See to {settings.store or settings.state_dir / 'store.db'}."
         )
-    write_err_line(f"{spec.name} may be started as long as its definition stays as it is.")
+    write_err_line(f"Approved {spec.name} until its definition changes.")
     return True
 
 

@@ -10,7 +10,14 @@ from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.typed_stubs import server_stub, tool_stub
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, arg, flag, opt
-from bridge.cli.output import terminal_width, visible, write_err, write_json, write_out
+from bridge.cli.output import (
+    terminal_width,
+    visible,
+    write_err,
+    write_json,
+    write_out,
+    write_warning,
+)
 from bridge.cli.servers import none_found
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.servers.project_servers import waiting_line
@@ -158,5 +165,5 @@ def _write_tools(found: Iterable[dict[str, Any]], *, indent: str) -> None:
 
 def _warn(errors: dict[str, BridgeError]) -> int:
     for name, error in errors.items():
-        write_err(visible(f"warning: {name}: {error}\n"))
+        write_warning(f"{name}: {error}")
     return SERVER_UNREACHABLE if errors else 0

@@ -178,7 +178,7 @@ def plan_uninstall(
         document, _, _ = _opened(target, now)
         return document.without(target.table, name).encode()
 
-    notes = ("The file has changed since, or was written by another: only the entry goes.",)
+    notes = ("The file changed since the install, so only the bridge's entry is removed.",)
     return Change(
         target=target,
         action="uninstall",
