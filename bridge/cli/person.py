@@ -102,9 +102,7 @@ class Person:
                 return False
             if answer in ("y", "yes"):
                 return True
-            self.write(
-                f"  {visible(answer[:60], keep='')} is not yes or no. Please answer yes or no.\n"
-            )
+            self.write("  Please answer yes or no.\n")
         return False
 
     async def confirm_digest(

@@ -131,7 +131,7 @@ def test_a_mistake_in_the_words_is_status_2_and_names_what_comes_nearest(
     assert cli.main(argv) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("mcp-code-bridge: ")
+    assert printed.err.startswith("error: ")
     assert said in printed.err
     assert len(printed.err.splitlines()) <= 3
     assert "--description-tokens" not in printed.err
@@ -295,7 +295,7 @@ def test_a_shell_is_told_which_words_may_come_next(tmp_path: Path) -> None:
 def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback for a typing mistake."""
     assert cli.main(["servers", "--memory", "lots"]) == 2
-    assert capsys.readouterr().err.startswith("mcp-code-bridge: --memory: 'lots' is not a size")
+    assert capsys.readouterr().err.startswith("error: --memory: 'lots' is not a size")
 
 
 @pytest.mark.parametrize(
