@@ -50,7 +50,7 @@ async def list_kept(
         write_err("No artifacts.\n")
         return 0
     now = time.time()
-    write_table(_HEADINGS, [_row(each, now) for each in found])
+    write_table(_HEADINGS, [_row(each, now) for each in found], ("TYPE", "EXPIRES", "RUN"))
     write_out(f"\n{counted(len(found), 'artifact')}, {_size(sum(each.size for each in found))}.\n")
     return 0
 

@@ -153,7 +153,9 @@ async def stats(
     headings = [name.upper() for name in columns]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
     if rows:
-        write_table([*headings, *_COUNTS.values()], rows)
+        write_table(
+            [*headings, *_COUNTS.values()], rows, ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS")
+        )
     else:
         write_out("No calls.\n")
     total = f"{counted(counting.runs, 'run')}, {counted(counting.records, 'record')}"

@@ -110,7 +110,7 @@ def _write(document: dict[str, Any]) -> None:
     cells = [_row_cells(row) for row in rows]
     if len(rows) > 1:
         cells.append(_row_cells({"name": "all", "state": "", **totals}))
-    write_table(_HEADINGS, cells)
+    write_table(_HEADINGS, cells, ("PROTOCOL", "SCHEMA", "VERSION"))
     for row in rows:
         if "reason" in row:
             write_prose(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")

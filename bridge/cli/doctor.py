@@ -19,6 +19,7 @@ import anyio.to_thread
 from bridge.cli.offers import offer, state_remedy
 from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_err, write_json, write_prose
+from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory, ServerSpec
@@ -45,7 +46,8 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
     Examples:
         doctor --runtime podman
     """
-    probes = await probe_all(settings)
+    with waiting("trying each sandbox"):
+        probes = await probe_all(settings)
     status = await _report(as_json, settings, _describe_gate(settings), probes)
     if not as_json and await offer(probes, settings):
         status = await _report(as_json, settings, _describe_gate(settings))
@@ -55,11 +57,13 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
 async def _report(
     as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe] | None = None
 ) -> int:
-    probes = await probe_all(settings) if probes is None else probes
+    with waiting("trying each sandbox"):
+        probes = await probe_all(settings) if probes is None else probes
     context = context_for(settings, str(Path.cwd()), sys.platform)
     found = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
-    packages = await check_packages(settings)
+    with waiting("looking for packages and the store"):
+        packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
     warnings = [*map(str, found.warnings), *_missing_commands(found.servers)]
     chosen = next((probe.backend for probe in probes if probe.ok), "")
@@ -83,9 +87,9 @@ async def _report(
         write_json(document, indent=2)
         return status
     servers = ", ".join(spec.name for spec in found.servers) or "none"
-    waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed))
-    if waiting:
-        servers += f". Waiting for your approval (`servers approve NAME`): {waiting}"
+    proposed = ", ".join(dict.fromkeys(each.name for each in found.proposed))
+    if proposed:
+        servers += f". Waiting for your approval (`servers approve NAME`): {proposed}"
     # Of what `auto` tries, one has to work.
     auto = settings.runtime == "auto"
     sections = [

@@ -25,6 +25,7 @@ from bridge.cli.moving import (
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_diff, write_err_line, write_json, write_out
 from bridge.cli.person import Person
+from bridge.cli.status import waiting
 from bridge.clients.entry import (
     NAME,
     Entry,
@@ -289,7 +290,8 @@ async def carry_out(
     try:
         for change, commands in changing:
             for argv in commands:
-                await run_own(argv, machine)
+                with waiting(f"waiting for {change.target.writer.name}"):
+                    await run_own(argv, machine)
             if not commands:
                 await anyio.to_thread.run_sync(apply, change, journal)
             if change.action != "move":
@@ -317,7 +319,8 @@ async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
                 f"so run it yourself: {shlex.join(argv)}\n"
             )
             continue
-        said = await run_own(argv, machine)
+        with waiting(f"waiting for {change.target.writer.name}: {shlex.join(argv)}"):
+            said = await run_own(argv, machine)
         if url := address(change.value, change.target.location.dialect):
             said = said.replace(url, shown_address(url))
         lines = [line for line in said.splitlines() if change.name in line]

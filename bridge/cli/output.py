@@ -120,9 +120,11 @@ def write_json(value: Json, *, indent: int | None = None) -> None:
     write_out(f"{texts.visible_json(text)}\n")
 
 
-def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write rows in columns to stdout: as wide as its terminal, or one on each line of a pipe."""
-    text = table(headings, rows)
+def write_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()
+) -> None:
+    """Write rows in columns to stdout, at most as wide as its terminal; see `table`."""
+    text = table(headings, rows, drop)
     with hidden():
         sys.stdout.write(_encodable(sys.stdout, text))
         sys.stdout.flush()
@@ -249,24 +251,39 @@ def terminal_width() -> int | None:
     return max(shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns, _LEAST_WIDTH)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in columns, wrapped within them where a terminal is too narrow.
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:
+    """Return rows in columns, a line for each.
 
-    Cells come from elsewhere: not even a newline may pass, or a name could forge a row, and nothing
-    in them is markup.
+    Where a terminal is too narrow, columns are left out, then the widest cells are cut. Cells come
+    from elsewhere: not even a newline may pass, or a name could forge a row.
+
+    Args:
+        drop: Headings of columns that may be left out, the least important first.
     """
     # Imported here: `serve` does without it.
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich.cells import cell_len, set_cell_size
 
-    width = terminal_width()
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in headings:
-        drawn.add_column(Text(heading, overflow="fold"), overflow="fold", min_width=len(heading))
-    for row in rows:
-        drawn.add_row(*(Text(visible(cell, keep=""), overflow="fold") for cell in row))
-    console = Console(file=sys.stdout, width=width or NEVER_FULL)
-    with console.capture() as captured:
-        console.print(drawn)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    width = terminal_width() or NEVER_FULL
+    cells = [[visible(cell, keep="") for cell in row] for row in (headings, *rows)]
+    columns = {name: [row[at] for row in cells] for at, name in enumerate(headings)}
+    widths = {name: max(map(cell_len, column)) for name, column in columns.items()}
+    for name in drop:
+        if sum(widths.values()) + 2 * len(widths) - 2 > width:
+            del widths[name]
+    while (over := sum(widths.values()) + 2 * len(widths) - 2 - width) > 0:
+        *_, second, most = [0, *sorted(widths.values())]
+        widest = next(name for name, size in widths.items() if size == most)
+        widths[widest] = max(most - over, min(second, most - 1), len(widest))
+        if widths[widest] == most:
+            break
+    lines = []
+    for at in range(len(cells)):
+        parts = []
+        for name, size in widths.items():
+            cell = columns[name][at]
+            fits = cell_len(cell) <= size
+            parts.append(set_cell_size(cell, size) if fits else f"{set_cell_size(cell, size - 1)}…")
+        lines.append("  ".join(parts).rstrip() + "\n")
+    if is_drawn(sys.stdout):
+        lines[0] = f"\x1b[1m{lines[0].rstrip()}\x1b[0m\n"
+    return "".join(lines)

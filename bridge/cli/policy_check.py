@@ -21,6 +21,7 @@ from bridge.catalog.prose import clip
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, Code, arg
 from bridge.cli.output import visible, write_err, write_json, write_out, write_warning
+from bridge.cli.status import waiting
 from bridge.errors import BridgeError, UsageError
 from bridge.gate.decision import UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow
@@ -153,7 +154,8 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     if reading.references.unknown:
         unknown = "; ".join(reading.references.unknown.values())
         raise UsageError(servers.unknown_server_text(unknown))
-    errors = await servers.load_unknown(reading.references.servers, patient=True)
+    with waiting("asking the program's servers for their tools"):
+        errors = await servers.load_unknown(reading.references.servers, patient=True)
     found = expected_calls(reading.survey, servers.entries())
     policy = engine.gate.policy()
     judged = _judge(policy, found.calls, lambda name: servers.inventory.tools(name) is not None)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, Server, arg
 from bridge.cli.output import visible, write_json, write_out, write_warning
+from bridge.cli.status import waiting
 from bridge.errors import UsageError
 from bridge.gate.decision import CHANGED, CallFacts, Decision, strictest
 from bridge.gate.pins import Pins
@@ -121,7 +122,8 @@ def _given(words: Sequence[str]) -> dict[str, Json]:
 
 async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
     """Return a tool by its name or alias; None if its server cannot be asked."""
-    errors = await engine.servers.load_unknown([server], patient=True)
+    with waiting(f"asking {server} for its tools"):
+        errors = await engine.servers.load_unknown([server], patient=True)
     for error in errors.values():
         write_warning(f"{server}: {error} The explanation assumes that it has this tool.")
         return None

@@ -10,6 +10,7 @@ from bridge.catalog.policy_proposal import propose
 from bridge.cli.engine import open_engine
 from bridge.cli.options import flag
 from bridge.cli.output import visible, write_err, write_out, write_warning
+from bridge.cli.status import waiting
 from bridge.errors import UsageError
 from bridge.model import Tool
 from bridge.settings import Settings
@@ -54,7 +55,8 @@ async def init(
 async def _proposal(settings: Settings) -> str:
     async with open_engine(settings) as engine:
         names = engine.servers.names()
-        errors = await engine.servers.load_unknown(names, patient=True)
+        with waiting(f"asking {', '.join(names)} for their tools"):
+            errors = await engine.servers.load_unknown(names, patient=True)
         tools: dict[str, tuple[Tool, ...]] = {}
         silent = {name: visible(error.message, keep="") for name, error in errors.items()}
         for name in names:

@@ -29,6 +29,7 @@ from bridge.cli.offers import offer
 from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import MAX_TRIES, Person
+from bridge.cli.status import waiting
 from bridge.clients.entry import own_entry
 from bridge.clients.install import standings
 from bridge.clients.writers import Machine, Scope, Target, detected, machine_of, writer_for
@@ -80,7 +81,9 @@ async def setup(
     person = person if person is not None and person.attended else None
     status = 1
     with nothing_written():
-        found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+        with waiting("reading your clients' files"):
+            discover = consents_of(settings).discover
+            found = await anyio.to_thread.run_sync(discover, machine.context)
         here = detected(machine)
         _write_found(here, found, machine)
         if found.servers and not skip_cost:
@@ -152,7 +155,8 @@ async def _show_cost(settings: Settings, person: Person | None) -> None:
 
 async def _show_sandbox(settings: Settings) -> Sequence[Probe]:
     """Print where programs run, or why they cannot; return how each sandbox is."""
-    probes = await probe_all(settings)
+    with waiting("trying each sandbox"):
+        probes = await probe_all(settings)
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     if chosen:
         write_out(f"Programs run in: {chosen}\n")

@@ -19,6 +19,7 @@ from bridge.cli.output import (
     write_warning,
 )
 from bridge.cli.servers import none_found
+from bridge.cli.status import waiting
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.servers.project_servers import waiting_line
 from bridge.settings import Settings
@@ -57,7 +58,8 @@ async def tools(
             names = (engine.servers.resolve(server),)
         else:
             names = engine.servers.names()
-        errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
+        with waiting(f"asking {', '.join(names)} for their tools"):
+            errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
         if named is not None and not errors:
             return await _show_tool(engine, *named, as_json=as_json)
         if stub and not query:
