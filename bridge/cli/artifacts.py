@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
+from bridge.cli import completion
 from bridge.cli.options import AsJson, arg, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import UnknownArtifactError, UsageError
@@ -36,7 +37,10 @@ _UNITS = ((24 * 3600, "d"), (3600, "h"), (60, "min"))
 async def list_kept(
     settings: Settings,
     *,
-    run: Annotated[str | None, opt("RUN", "only this run's; or the beginning of its id")] = None,
+    run: Annotated[
+        str | None,
+        opt("RUN", "only this run's; or the beginning of its id", completes=completion.runs),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """List artifacts, the newest first."""
@@ -80,7 +84,9 @@ async def remove(
     settings: Settings,
     *,
     uris: Annotated[list[str] | None, arg("URI", _URI_HELP)] = None,
-    run: Annotated[str | None, opt("RUN", "all artifacts of this run")] = None,
+    run: Annotated[
+        str | None, opt("RUN", "all artifacts of this run", completes=completion.runs)
+    ] = None,
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
 ) -> int:
     """Remove artifacts."""

@@ -13,6 +13,7 @@ from typing import Annotated, TypeVar, get_args
 import anyio
 import anyio.to_thread
 
+from bridge.cli import completion
 from bridge.cli.options import AsJson, AsJsonLines, arg, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import AuditError, UsageError
@@ -107,7 +108,7 @@ async def tail(
 async def show(
     settings: Settings,
     *,
-    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning")],
+    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", completion.runs)],
     as_json: AsJsonLines = False,
 ) -> int:
     """Show the records of a run or plan."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from bridge.cli import completion
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, Server, arg
 from bridge.cli.output import visible, write_json, write_out, write_warning
@@ -56,7 +57,7 @@ async def explain(
     settings: Settings,
     *,
     server: Server,
-    tool: Annotated[str, arg("TOOL", "its name or alias")],
+    tool: Annotated[str, arg("TOOL", "its name or alias", completion.tools)],
     arguments: Annotated[list[str] | None, arg("ARGS", "a JSON object, or KEY=VALUE words")] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import anyio.to_thread
 
+from bridge.cli import completion
 from bridge.cli.options import arg
 from bridge.cli.output import write_err_line
 from bridge.cli.person import Person
@@ -39,7 +40,8 @@ async def approve(
     settings: Settings,
     *,
     names: Annotated[
-        list[str] | None, arg("NAME[@DIGEST]", "shown, and you are asked; or by digest")
+        list[str] | None,
+        arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", completion.servers),
     ] = None,
 ) -> int:
     """Approve a project's server, or a changed one.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.typed_stubs import server_stub, tool_stub
+from bridge.cli import completion
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, arg, flag, opt
 from bridge.cli.output import (
@@ -35,8 +36,12 @@ _INDENT = "    "
 async def tools(
     settings: Settings,
     *,
-    words: Annotated[list[str] | None, arg("QUERY", "words to search for, or SERVER.TOOL")] = None,
-    server: Annotated[str | None, opt("NAME", "only this server's tools")] = None,
+    words: Annotated[
+        list[str] | None, arg("QUERY", "words to search for, or SERVER.TOOL", completion.tools)
+    ] = None,
+    server: Annotated[
+        str | None, opt("NAME", "only this server's tools", completes=completion.servers)
+    ] = None,
     stub: Annotated[bool, flag("--stub", "as typed Python")] = False,
     fresh: Annotated[bool, flag("--fresh", "ask the servers again")] = False,
     as_json: AsJson = False,

@@ -277,10 +277,29 @@ print(status, [name for name in ("typer", "rich") if name in sys.modules], file=
     assert done.stderr.splitlines()[-1] == "0 []"
 
 
-def test_a_shell_is_told_which_words_may_come_next(tmp_path: Path) -> None:
-    """Commands and options, by typer's own completion."""
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("x ser", ["serve", "servers"]),
+        ("x audit s", ["show", "stats"]),
+        ("x install cur", ["cursor"]),
+        ("x tools --server sh", ["shop"]),
+        ("x policy explain sh", ["shop"]),
+        ("x audit show zz", []),
+    ],
+)
+def test_a_shell_is_told_which_words_may_come_next(
+    words: str, offered: list[str], tmp_path: Path
+) -> None:
+    """Commands, options and values."""
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {"shop": {"command": "true"}}}')
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    asked = {"_MCP_CODE_BRIDGE_COMPLETE": "complete_bash", "COMP_WORDS": "x ser", "COMP_CWORD": "1"}
+    asked = {
+        "_MCP_CODE_BRIDGE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
     done = subprocess.run(
         [sys.executable, "-m", "bridge"],
         env={**environ, **asked},
@@ -289,7 +308,7 @@ def test_a_shell_is_told_which_words_may_come_next(tmp_path: Path) -> None:
         check=False,
         timeout=60,
     )
-    assert done.stdout.split() == ["serve", "servers"]
+    assert done.stdout.split() == offered
 
 
 def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -365,3 +384,16 @@ def test_only_a_reader_that_went_away_is_passed_over(
 ) -> None:
     """Whatever else is in the group is a defect, and has to be seen."""
     assert cli._is_broken_pipe(group) is unheard
+
+
+HELP = Path(__file__).with_name("help.txt")
+
+
+def test_the_help_of_all_commands_is_the_golden_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """`UPDATE_FROZEN=1 pytest tests/frozen tests/cli tests/scripts` writes all golden files."""
+    for words in ([], *(path.split() for path in COMMANDS if path not in ("help", "version"))):
+        assert cli.main([*words, "--help"]) == 0
+    said = capsys.readouterr().out
+    if os.environ.get("UPDATE_FROZEN"):
+        HELP.write_text(said, "utf-8")
+    assert said == HELP.read_text("utf-8")
