@@ -36,7 +36,9 @@ MAX_MESSAGE = 4000  # Characters of one log message, before what is added to eac
 
 _USUAL_WIDTH = 80
 
-_COLOURS = {
+_COLOURS: dict[str | None, str] = {
+    None: "1",
+    "  ": "36",
     **dict.fromkeys(("error:", "FAIL", "WRONG", "-"), "31"),
     **dict.fromkeys(("ok", "+"), "32"),
     **dict.fromkeys(("warning:", "off"), "33"),
@@ -44,7 +46,8 @@ _COLOURS = {
 }
 _WORD = re.compile(r"^ *(error:|FAIL|WRONG|ok|warning:|off|hint:|remedy:)(?=\s)", re.MULTILINE)
 _CHANGED = re.compile(r"^([-+@]).*$", re.MULTILINE)
-"""Words that begin a line, and whole lines of a diff, which terminals show in colour."""
+_NAMED = re.compile(r"^(?:Usage:|[A-Z][\w ]*:$|(  )\S+(?: \S+)*(?=  |$))", re.MULTILINE)
+"""Words that begin a line, whole lines of a diff, headings and names of help: what is in colour."""
 
 _LEAST_WIDTH = 40
 NEVER_FULL = 1_000_000
@@ -77,6 +80,11 @@ def write_error(error: BridgeError) -> None:
     hint = for_person(error.remedy)
     if hint:
         write_prose(f"hint: {visible(hint)}\n", sys.stderr)
+
+
+def write_help(text: str) -> None:
+    """Write a help text to stdout, with its headings and names marked on a terminal."""
+    _write(sys.stdout, text, _NAMED)
 
 
 def write_diff(text: str) -> None:

@@ -37,7 +37,7 @@ async def tools(
     settings: Settings,
     *,
     words: Annotated[
-        list[str] | None, arg("QUERY", "words to search for, or SERVER.TOOL", completion.tools)
+        list[str] | None, arg("QUERY", "words, or SERVER.TOOL", completion.tools)
     ] = None,
     server: Annotated[
         str | None, opt("NAME", "only this server's tools", completes=completion.servers)
@@ -48,11 +48,10 @@ async def tools(
 ) -> int:
     """List or search tools across servers.
 
-    Tools are shown as their servers listed them last; `--fresh` asks every server again.
+    Tools are shown as their servers listed them last.
 
     Examples:
         tools 'create issue'
-        tools github.create_issue
     """
     query = " ".join(words or ())
     async with open_engine(settings) as engine:
