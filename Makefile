@@ -70,11 +70,15 @@ help: ## this list
 
 # --- set-up; each script returns at once when there is nothing to do ---------------------------------
 
-.PHONY: packages venv node more-clients launchers
+.PHONY: packages demo-packages venv node more-clients launchers
 packages:
 	@scripts/system-packages
 
-venv: packages
+# Only what the demonstration needs; the rest comes with the targets that test.
+demo-packages:
+	@scripts/system-packages demo
+
+venv: demo-packages
 	@scripts/venv
 
 node: venv
@@ -90,19 +94,19 @@ launchers: node
 	@scripts/node-peers tests/launchers
 
 .PHONY: install
-install: packages venv ## the virtual environment in .venv, with the mcp-code-bridge command
+install: demo-packages venv ## the virtual environment in .venv, with the mcp-code-bridge command
 	@echo "Installed: $(VENV)/mcp-code-bridge; its \`doctor\` says where programs can run"
 
 .PHONY: image
-image: install ## the runtime image, built from Debian packages and imported into the engines for tests
+image: packages install ## the runtime image, built from Debian packages and imported into the engines for tests
 	@$(WITH_ENGINES) true
 	@echo "Root filesystem: $$($(VENV)/python scripts/image.py tarball)"
 
 # --- use ---------------------------------------------------------------------------------------------
 
 .PHONY: run
-run: packages venv node ## the demonstration: real servers, a real container
-	@$(VENV)/mcp-code-bridge image build --offline
+run: demo-packages venv ## the demonstration: real servers, a real sandbox
+	@if podman info >/dev/null 2>&1; then $(VENV)/mcp-code-bridge image build --offline; fi
 	@$(VENV)/python examples/demo.py
 
 # --- checks ------------------------------------------------------------------------------------------
@@ -128,7 +132,7 @@ peers: venv
 	@scripts/peers $(PEERS)
 
 .PHONY: pytest
-pytest: venv node peers
+pytest: packages venv node peers
 	@# A short directory: sockets lie in it, whose paths may have 107 bytes.
 	@base=$$(mktemp -d /tmp/mcb.XXXXXX); trap 'rm -rf "$$base"' EXIT; \
 	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder \
@@ -175,7 +179,7 @@ SOAK_BACKENDS ?= bubblewrap,podman,docker
 SOAK_ARGS ?=
 
 .PHONY: soak
-soak: venv ## thousands of adversarial runs, RUNS of them; the host has to stay as it was
+soak: packages venv ## thousands of adversarial runs, RUNS of them; the host has to stay as it was
 	@$(MAKE) soak-sessions
 	@$(WITH_ENGINES) $(VENV)/python -m tests.soak --runs $(RUNS) --backends $(SOAK_BACKENDS) $(SOAK_ARGS)
 

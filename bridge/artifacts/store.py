@@ -456,4 +456,4 @@ def _delete(kept: Transaction, ids: Sequence[str]) -> None:
 
 
 def _unknown(uri: str) -> UnknownArtifactError:
-    return UnknownArtifactError(f"Nothing is kept as {uri!r:.200}, or not any more.")
+    return UnknownArtifactError(f"No artifact matches {uri!r:.200}; it may have expired.")

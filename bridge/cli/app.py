@@ -22,7 +22,7 @@ from typer.exceptions import TyperException
 from bridge import __version__
 from bridge.cli import help as helps
 from bridge.cli.line import PROGRAM, SERVE, Invocation
-from bridge.cli.output import terminal_width, write_out
+from bridge.cli.output import terminal_width, write_help, write_out
 from bridge.errors import UsageError
 from bridge.settings import FLAGS
 
@@ -236,7 +236,7 @@ def handler_of(name: str) -> Callable[..., Any]:
 
 def _print_help(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:
     if value:
-        write_out(helps.help_text(context, whole=parameter.name == "whole_help"))
+        write_help(helps.help_text(context, whole=parameter.name == "whole_help"))
         raise typer.Exit
 
 
@@ -268,7 +268,7 @@ def _group(
     context: typer.Context, short_help: ShortHelp = False, whole_help: WholeHelp = False
 ) -> None:
     if context.invoked_subcommand is None:
-        write_out(helps.help_text(context, whole=True))
+        write_help(helps.help_text(context, whole=True))
         raise typer.Exit
 
 

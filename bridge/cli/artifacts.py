@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
+from bridge.cli import completion
 from bridge.cli.options import AsJson, arg, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import UnknownArtifactError, UsageError
@@ -36,7 +37,10 @@ _UNITS = ((24 * 3600, "d"), (3600, "h"), (60, "min"))
 async def list_kept(
     settings: Settings,
     *,
-    run: Annotated[str | None, opt("RUN", "only this run's; or the beginning of its id")] = None,
+    run: Annotated[
+        str | None,
+        opt("RUN", "only this run's; or the beginning of its id", completes=completion.runs),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """List artifacts, the newest first."""
@@ -47,11 +51,11 @@ async def list_kept(
         write_json([_fields(each) for each in found], indent=2)
         return 0
     if not found:
-        write_err("Nothing that a run left is kept.\n")
+        write_err("No artifacts.\n")
         return 0
     now = time.time()
-    write_table(_HEADINGS, [_row(each, now) for each in found])
-    write_out(f"\n{counted(len(found), 'thing')}, {_size(sum(each.size for each in found))}.\n")
+    write_table(_HEADINGS, [_row(each, now) for each in found], ("TYPE", "EXPIRES", "RUN"))
+    write_out(f"\n{counted(len(found), 'artifact')}, {_size(sum(each.size for each in found))}.\n")
     return 0
 
 
@@ -68,7 +72,7 @@ async def get(
         artifacts get 3f9a -o report.csv
     """
     if "?" in uri:
-        message = "Only the whole can be fetched."
+        message = "Only whole artifacts can be fetched."
         raise UsageError(message, remedy="Take the part from it with head, tail or sed.")
     store = store_for(settings)
     work = partial(_get, store, uri, output, force=force)
@@ -80,16 +84,18 @@ async def remove(
     settings: Settings,
     *,
     uris: Annotated[list[str] | None, arg("URI", _URI_HELP)] = None,
-    run: Annotated[str | None, opt("RUN", "all artifacts of this run")] = None,
+    run: Annotated[
+        str | None, opt("RUN", "all artifacts of this run", completes=completion.runs)
+    ] = None,
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
 ) -> int:
     """Remove artifacts."""
     ways = (bool(uris), run is not None, everything)
     if sum(ways) != 1:
-        raise UsageError("Say which: URIs or ids, or --run RUN, or --all.")
+        raise UsageError("Nothing selected. Pass artifact IDs, --run RUN or --all.")
     store = store_for(settings)
     count = await anyio.to_thread.run_sync(partial(_remove, store, uris or (), run))
-    write_err(f"Removed {counted(count, 'thing')}.\n")
+    write_err(f"Removed {counted(count, 'artifact')}.\n")
     return 0
 
 
@@ -127,7 +133,7 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
     if beginning in runs:
         return beginning
     if not beginning or len(runs) != 1:
-        which = f"{len(runs):,} runs begin" if runs else "No run that left something begins"
+        which = f"{len(runs):,} runs begin" if runs else "No run with artifacts begins"
         message = f"{which} with {beginning!r:.80}."
         raise UnknownArtifactError(message, remedy="`artifacts list` shows them.")
     return runs.pop()
@@ -144,8 +150,8 @@ def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
                 with open_directory(path.parent) as parent:
                     write_file(parent, path.name, content.pieces(), force=force)
             except FileExistsError:
-                message = f"{output} is there already."
-                raise UsageError(message, remedy="--force replaces it.") from None
+                message = f"{output} already exists."
+                raise UsageError(message, remedy="Use --force to replace it.") from None
             except OSError as error:
                 message = f"{output} cannot be written: {error.strerror or error}."
                 raise UsageError(message) from error

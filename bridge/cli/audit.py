@@ -13,6 +13,7 @@ from typing import Annotated, TypeVar, get_args
 import anyio
 import anyio.to_thread
 
+from bridge.cli import completion
 from bridge.cli.options import AsJson, AsJsonLines, arg, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.errors import AuditError, UsageError
@@ -62,7 +63,9 @@ async def verify_log(
     """
     wanted = (expect or "").lower().removeprefix("sha256:")
     if wanted and not _HASH.fullmatch(wanted):
-        message = f"--expect: {expect!r:.80} is no hash, nor {LEAST_EXPECTED} digits of one."
+        message = (
+            f"--expect: {expect!r:.80} is not a hash, or at least {LEAST_EXPECTED} digits of one."
+        )
         raise UsageError(message, remedy="A result's receipt has it as `audit`.")
     report = await _read(settings, partial(verify, expect=wanted)) or Report()
     found = not report.problems and (not wanted or report.expected is not None)
@@ -105,16 +108,18 @@ async def tail(
 async def show(
     settings: Settings,
     *,
-    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning")],
+    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", completion.runs)],
     as_json: AsJsonLines = False,
 ) -> int:
     """Show the records of a run or plan."""
     if not _ID.fullmatch(run):
-        message = f"{run!r:.80} is no run or plan, nor the beginning of one."
-        raise UsageError(message, remedy="Results have it as `runId`; `audit tail` shows the last.")
+        message = f"{run!r:.80} is not the id of a run or plan, or its beginning."
+        raise UsageError(
+            message, remedy="Results have it as `runId`; `audit tail` shows the last ones."
+        )
     found = await _read(settings, partial(about, wanted=run))
     if not found:
-        write_err(visible(f"There is nothing about {run} in {_directory(settings)}.\n"))
+        write_err(visible(f"No run or plan {run!r} in the audit log ({_directory(settings)}).\n"))
         return 1
     _write_records(found, as_json=as_json)
     return 0
@@ -149,7 +154,9 @@ async def stats(
     headings = [name.upper() for name in columns]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
     if rows:
-        write_table([*headings, *_COUNTS.values()], rows)
+        write_table(
+            [*headings, *_COUNTS.values()], rows, ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS")
+        )
     else:
         write_out("No calls.\n")
     total = f"{counted(counting.runs, 'run')}, {counted(counting.records, 'record')}"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from contextlib import nullcontext
-from typing import Any, TextIO
+from typing import Any
 
 import anyio
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bridge.cli.output import hold_logs, is_drawn, visible, write_json, write_prose, write_table
+from bridge.cli.output import visible, write_json, write_prose, write_table
+from bridge.cli.status import waiting
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
 from bridge.server.app import tool_list
@@ -30,16 +27,12 @@ async def check_servers(engine: Engine, *, as_json: bool) -> int:
     names = engine.servers.names()
     rows: dict[str, dict[str, Any]] = {}
     turn = anyio.CapacityLimiter(AT_ONCE)
-    bar = progress_bar(sys.stderr)
-    # What is logged meanwhile would be drawn over.
-    with hold_logs() if is_drawn(sys.stderr) else nullcontext(), bar:
-        task = bar.add_task("", total=len(names), server="")
+    with waiting("starting servers") as say:
 
         async def one(name: str) -> None:
             async with turn:
-                bar.update(task, server=visible(name, keep="")[:40])
+                say(f"starting {name} ({len(rows)} of {len(names)} done)")
                 rows[name] = await _check_server(engine, name)
-                bar.advance(task)
 
         async with anyio.create_task_group() as tasks:
             for name in names:
@@ -50,20 +43,6 @@ async def check_servers(engine: Engine, *, as_json: bool) -> int:
     else:
         _write(document)
     return SERVER_UNREACHABLE if any(row["state"] != "ready" for row in rows.values()) else 0
-
-
-def progress_bar(stream: TextIO) -> Progress:
-    """Return a bar that names the server being started; it draws nothing without a terminal."""
-    return Progress(
-        TextColumn("checking {task.fields[server]}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=Console(file=stream),
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        disable=not is_drawn(stream),
-    )
 
 
 async def _check_server(engine: Engine, name: str) -> dict[str, Any]:
@@ -110,7 +89,7 @@ def _write(document: dict[str, Any]) -> None:
     cells = [_row_cells(row) for row in rows]
     if len(rows) > 1:
         cells.append(_row_cells({"name": "all", "state": "", **totals}))
-    write_table(_HEADINGS, cells)
+    write_table(_HEADINGS, cells, ("PROTOCOL", "SCHEMA", "VERSION"))
     for row in rows:
         if "reason" in row:
             write_prose(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")

@@ -19,6 +19,7 @@ import anyio.to_thread
 from bridge.cli.offers import offer, state_remedy
 from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_err, write_json, write_prose
+from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory, ServerSpec
@@ -32,7 +33,7 @@ from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
 from bridge.upstream.launch import explain_missing, server_environment
 
-NEXT = "Next: `mcp-code-bridge doctor` says what to do, and offers to build a missing image.\n"
+NEXT = "Next: run `mcp-code-bridge doctor`. It prints the commands that fix this.\n"
 
 
 async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
@@ -45,7 +46,8 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
     Examples:
         doctor --runtime podman
     """
-    probes = await probe_all(settings)
+    with waiting("trying each sandbox"):
+        probes = await probe_all(settings)
     status = await _report(as_json, settings, _describe_gate(settings), probes)
     if not as_json and await offer(probes, settings):
         status = await _report(as_json, settings, _describe_gate(settings))
@@ -55,11 +57,13 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
 async def _report(
     as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe] | None = None
 ) -> int:
-    probes = await probe_all(settings) if probes is None else probes
+    with waiting("trying each sandbox"):
+        probes = await probe_all(settings) if probes is None else probes
     context = context_for(settings, str(Path.cwd()), sys.platform)
     found = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
-    packages = await check_packages(settings)
+    with waiting("looking for packages and the store"):
+        packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
     warnings = [*map(str, found.warnings), *_missing_commands(found.servers)]
     chosen = next((probe.backend for probe in probes if probe.ok), "")
@@ -83,9 +87,9 @@ async def _report(
         write_json(document, indent=2)
         return status
     servers = ", ".join(spec.name for spec in found.servers) or "none"
-    waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed))
-    if waiting:
-        servers += f". Waiting for your approval (`servers approve NAME`): {waiting}"
+    proposed = ", ".join(dict.fromkeys(each.name for each in found.proposed))
+    if proposed:
+        servers += f". Waiting for your approval (`servers approve NAME`): {proposed}"
     # Of what `auto` tries, one has to work.
     auto = settings.runtime == "auto"
     sections = [
@@ -97,17 +101,18 @@ async def _report(
         describe_packages(packages),
         describe_store(store),
         describe_directories(settings, root=os.geteuid() == 0),
-        f"Servers: {servers}. `servers` tells where each was found.\n",
+        f"Servers: {servers}. `mcp-code-bridge servers` shows where each was found.\n",
         *(f"warning: {warning}\n" for warning in warnings),
     ]
     for section in sections:
         write_prose(visible(section))
     if chosen:
-        write_prose(f"Programs run in: {chosen}{', once that is mended' if status else ''}\n")
+        fixed = f"Programs will run in {chosen} once this is fixed."
+        write_prose(f"{fixed if status else f'Programs run in: {chosen}'}\n")
     else:
-        write_prose("Nothing here can run programs in isolation, so the bridge refuses to.\n")
+        write_prose("No sandbox works here, so the bridge runs no programs.\n")
     if status:
-        write_prose("Next: do what one of the remedies says; one sandbox is enough.\n")
+        write_prose("Next: run one of the commands above yourself (one sandbox is enough).\n")
     return status
 
 
@@ -120,8 +125,8 @@ def _missing_commands(servers: Iterable[ServerSpec]) -> Iterator[str]:
 
 async def doctor_mistake(error: SettingsError, settings: Settings, *, as_json: bool = False) -> int:
     """Try the backends with default settings: the user's have a mistake, which was reported."""
-    write_err("What follows goes by the default settings; the bridge itself runs nothing.\n")
-    await _report(as_json, settings, "policy: not known until that is corrected\n")
+    write_err("The checks below use the default settings. The bridge runs nothing before.\n")
+    await _report(as_json, settings, "policy: unknown until config.toml is fixed\n")
     return error.exit_status
 
 
@@ -200,7 +205,7 @@ def describe_state(settings: Settings, problem: str, command: str) -> str:
         return said if mend else ""
     mend = mend or "See that this user can write there"
     return (
-        f"FAIL  state: nothing can be kept in {settings.state_dir}: {problem}.\n"
+        f"FAIL  state: cannot write to {settings.state_dir}: {problem}.\n"
         f"      remedy: {mend}, or set MCP_BRIDGE_STATE_DIR elsewhere.\n"
     )
 
@@ -224,7 +229,7 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
         enough: Whether another one works and this one was not asked for: then it needs no remedy.
     """
     # What is for another system is not broken here.
-    mark = "ok  " if probe.ok else "n/a " if _is_other(probe) else "off " if enough else "FAIL"
+    mark = "ok  " if probe.ok else "off " if _is_other(probe) else "off " if enough else "FAIL"
     lines = [f"{mark}  {probe.backend}: {probe.summary}"]
     lines.extend(f"      {name}: {text}" for name, text in probe.details.items())
     if probe.isolation is not None:
@@ -232,7 +237,7 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
         lines.append(f"      layers seen from inside: {', '.join(seen) or 'none'}")
         asked = [layer for layer in probe.isolation.layers if layer not in seen]
         if asked:
-            lines.append(f"      layers asked for, out of sight inside: {', '.join(asked)}")
+            lines.append(f"      requested, can't be verified from inside: {', '.join(asked)}")
         lines.extend(f"      weaker: {text}" for text in probe.isolation.weaker)
     if probe.remedy and not enough:
         lines.append(f"      remedy: {probe.remedy}")
@@ -316,7 +321,7 @@ def describe_store(check: Mapping[str, str]) -> str:
         return f"store: ok: {check['place']}\n"
     return (
         f"store: FAIL: {check['problem']}\n      at: {check['place']}\n"
-        "      remedy: see to what MCP_BRIDGE_STORE names, or to the state directory\n"
+        "      remedy: check the path in MCP_BRIDGE_STORE, or the state directory\n"
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from bridge.cli.status import waiting
 from bridge.settings import Settings
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def open_engine(settings: Settings) -> AsyncIterator[Engine]:
     """Open an engine on the user's own servers."""
-    from bridge.runs import open_engine as opened
+    async with AsyncExitStack() as stack:
+        with waiting("finding servers and a sandbox"):
+            from bridge.runs import open_engine as opened
 
-    async with opened(settings) as engine:
+            engine = await stack.enter_async_context(opened(settings))
         yield engine

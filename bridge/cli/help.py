@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import sys
 import textwrap
 from typing import Any
 
 from bridge.cli.line import PROGRAM
-from bridge.cli.output import is_drawn, terminal_width, write_out
+from bridge.cli.output import terminal_width, write_help
 from bridge.settings import SETTINGS, Settings, variable
 
 ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
@@ -66,7 +65,7 @@ def help_text(context: Any, *, whole: bool) -> str:
     if whole and examples:
         with formatter.section("Examples"):
             formatter.write("".join(f"  {PROGRAM} {line}\n" for line in examples))
-    return _drawn(formatter.getvalue())
+    return str(formatter.getvalue())
 
 
 def _panel(parameter: Any) -> str:
@@ -101,14 +100,6 @@ def _word(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
 
 
-def _drawn(text: str) -> str:
-    """Return help with headings and names marked, if stdout's terminal can draw."""
-    if not is_drawn(sys.stdout):
-        return text
-    text = re.sub(r"^(Usage:|\S[^\n]*:$)", "\x1b[1m\\1\x1b[0m", text, flags=re.MULTILINE)
-    return re.sub(r"^  (\S+(?: \S+)*)(?=  |\n)", "  \x1b[36m\\1\x1b[0m", text, flags=re.MULTILINE)
-
-
 # --- settings -------------------------------------------------------------------------------------
 
 
@@ -141,7 +132,7 @@ async def print_settings(settings: Settings) -> int:
         default = f" [default: {_default(name)}]" if _default(name) else ""
         lines += [f"{flag}{variable(name)}{default}"]
         lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
-    write_out(
+    write_help(
         "Every command takes each flag. config.toml has the names in lower case, without "
         "MCP_BRIDGE_.\n\n" + "\n".join(lines) + "\n"
     )

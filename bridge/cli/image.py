@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out
+from bridge.cli.status import waiting
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
 from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
@@ -65,9 +67,8 @@ async def build_image(
         if same and not fresh:
             write_err(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway\n")
         else:
-            built = await build(
-                engine, request, context, progress=lambda text: write_err(f"{text}\n")
-            )
+            with waiting("building the image") as say:
+                built = await build(engine, request, context, progress=partial(_tell, say))
         if as_json:
             write_json(asdict(built))
 
@@ -96,6 +97,11 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
         return 0
     write_err("No engine has an image: `mcp-code-bridge image build` builds one.\n")
     return ImageMissingError.exit_status
+
+
+def _tell(say: Callable[[str], None], text: str) -> None:
+    write_err(f"{text}\n")
+    say(text)
 
 
 async def _with_engines(

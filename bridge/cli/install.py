@@ -24,8 +24,9 @@ from bridge.cli.moving import (
     write_still_started,
 )
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
-from bridge.cli.output import visible, write_err_line, write_json, write_out
+from bridge.cli.output import visible, write_diff, write_err_line, write_json, write_out
 from bridge.cli.person import Person
+from bridge.cli.status import waiting
 from bridge.clients.entry import (
     NAME,
     Entry,
@@ -75,13 +76,13 @@ _ADDRESS = re.compile(r"https?://[!#-&(-;=?-\[\]_a-z~]+", re.IGNORECASE)
 _YOUR_PATH = "<your PATH>"
 
 NO_CLIENT = (
-    "Nothing was changed: no client was found here. Name one to write its file all the same: "
-    "`mcp-code-bridge install cursor`, say."
+    "No changes made: no client was found. Name one to write its file anyway, for example "
+    "`mcp-code-bridge install cursor`."
 )
 
 STOPPED = (
-    "Stopped in the middle: `mcp-code-bridge installed` says where the bridge is now. The same "
-    "command goes on, and `uninstall CLIENT --restore` goes back."
+    "Stopped in the middle. `mcp-code-bridge installed` shows where the bridge is. Run the same "
+    "command again to continue, or `uninstall CLIENT --restore` to undo."
 )
 
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
@@ -93,7 +94,7 @@ def nothing_written() -> Iterator[None]:
     try:
         yield
     except anyio.get_cancelled_exc_class():
-        write_err_line("Nothing was changed.")
+        write_err_line("No changes made.")
         raise
 
 
@@ -175,7 +176,7 @@ async def ask_network(settings: Settings, person: Person, *, asks: bool) -> dict
     if not found or not person.attended:
         return {}
     names = visible(", ".join(found), keep="")
-    prompt = f"Clients pass {names} on to no server, and packages need them. Copy them?"
+    prompt = f"Clients don't pass {names} on to servers, and packages need them. Copy them?"
     return found if await person.confirm(prompt) else {}
 
 
@@ -204,8 +205,8 @@ async def uninstall(
         each for each in standings(machine, broken) if scope is None or each.target.scope == scope
     ]
     if not clients:
-        write_out(_table(found) or "The bridge is in no client's file.\n")
-        write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
+        write_out(_table(found) or "The bridge isn't installed in any client.\n")
+        write_err_line("No changes made. Run `mcp-code-bridge uninstall CLIENT`.")
         return _name_broken(broken.values(), 0)
     named = WRITERS if list(clients) == [ALL] else clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
@@ -225,7 +226,7 @@ async def uninstall(
     there = {change.target.writer.id for change, _ in planned}
     there |= {target.writer.id for target, _ in unread}
     for client in () if named is WRITERS else (each for each in wanted if each not in there):
-        write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
+        write_out(f"{WRITERS[client].name}: the bridge isn't installed.\n")
     done = await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes)
     return _name_broken(unread, 0 if done else 1)
 
@@ -241,7 +242,7 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
     if as_json:
         write_json([_record(each) for each in found])
     else:
-        nowhere = "The bridge is in no client's file; `mcp-code-bridge install` puts it there.\n"
+        nowhere = "The bridge isn't installed in any client. Run `mcp-code-bridge install`.\n"
         write_out(_table(found) or ("" if broken else nowhere))
     return _name_broken(broken.values(), 1 if any(each.is_broken for each in found) else 0)
 
@@ -289,28 +290,29 @@ async def carry_out(
     for each in planned:
         _show(*each, path=path)
     if path:
-        write_out(visible(f"{_YOUR_PATH} stands for: {path}", keep="") + "\n")
+        write_out(visible(f"{_YOUR_PATH} is {path}", keep="") + "\n")
     if not changing:
-        write_err_line("There is nothing to change.")
+        write_err_line("Nothing to change.")
         return True
     if dry_run:
-        write_err_line("Nothing was changed: --dry-run.")
+        write_err_line("No changes made (--dry-run).")
         return True
     if not yes:
         person = person or Person(sys.stdin, sys.stderr)
         if not person.attended:
-            message = "Nothing was changed: no person can be asked here."
-            raise UsageError(message, remedy="--yes changes it as shown.")
+            message = "No changes made: there is no terminal to ask on."
+            raise UsageError(message, remedy="Pass --yes to apply the changes without asking.")
         with nothing_written():
-            agreed = await person.confirm("Change this as shown?")
+            agreed = await person.confirm("Apply these changes?")
         if not agreed:
-            write_err_line("Nothing was changed.")
+            write_err_line("No changes made.")
             return False
     journal = Journal(settings.state_dir / "clients")
     try:
         for change, commands in changing:
             for argv in commands:
-                await run_own(argv, machine)
+                with waiting(f"waiting for {change.target.writer.name}"):
+                    await run_own(argv, machine)
             if not commands:
                 await anyio.to_thread.run_sync(apply, change, journal)
             if change.action != "move":
@@ -330,7 +332,7 @@ async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
     for change in {each.target.writer.id: each for each in changes}.values():
         argv = listing(change.target.writer, machine)
         if not argv:
-            write_out(f"{change.target.writer.name} has no command here that lists its servers.\n")
+            write_out(f"{change.target.writer.name} has no command that lists its servers.\n")
             continue
         if change.target.scope == "project":
             write_out(
@@ -338,7 +340,8 @@ async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
                 f"so run it yourself: {shlex.join(argv)}\n"
             )
             continue
-        said = await run_own(argv, machine)
+        with waiting(f"waiting for {change.target.writer.name}: {shlex.join(argv)}"):
+            said = await run_own(argv, machine)
         if url := address(change.value, change.target.location.dialect):
             said = said.replace(url, shown_address(url))
         lines = [line for line in said.splitlines() if change.name in line]
@@ -346,8 +349,8 @@ async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
         write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
         if lines and re.search(r"folder is (?:untrusted|not trusted)", said, flags=re.IGNORECASE):
             write_out(
-                f"{change.target.writer.name} has it, and uses servers only in folders that you "
-                "let it trust; the home directory, where it was asked, is none.\n"
+                f"{change.target.writer.name} has the entry but runs servers only in trusted "
+                "folders, and your home directory isn't one.\n"
             )
         elif not lines or any(map(_FAILED.search, lines)):
             status = 1
@@ -379,7 +382,7 @@ def _show(change: Change, commands: Commands, *, path: str) -> None:
     target = change.target
     head = f"{target.writer.name} ({target.scope}): {target.path}\n"
     if change.before == change.after:
-        stays = "".join(f"{line}\n" for line in lines_of(change)) or "  is as it should be.\n"
+        stays = "".join(f"{line}\n" for line in lines_of(change)) or "  already up to date.\n"
         write_out(visible(f"{head}{stays}"))
         return
     dialect = target.location.dialect
@@ -397,7 +400,7 @@ def _show(change: Change, commands: Commands, *, path: str) -> None:
         text = text.replace(path, _YOUR_PATH)
     if url := address(change.value, dialect):
         text = text.replace(url, shown_address(url))
-    write_out(text)
+    write_diff(text)
 
 
 def _confirm(change: Change, machine: Machine) -> None:
@@ -410,8 +413,9 @@ def _confirm(change: Change, machine: Machine) -> None:
     if bool(there) is (change.action == "uninstall"):
         state = "still" if there else "not"
         raise BridgeError(f"{change.name} is {state} in {change.target.path}.")
-    verb = "is in" if there else "is no longer in"
-    write_err_line(f"{change.name} {verb} {change.target.path}.")
+    verb = "Added" if there else "Removed"
+    way = "to" if there else "from"
+    write_err_line(f"{verb} {change.name} {way} {change.target.path}.")
 
 
 def _list_detected(machine: Machine) -> int:
@@ -421,7 +425,7 @@ def _list_detected(machine: Machine) -> int:
         state = f"has {there[target.path]}" if target.path in there else ""
         line = f"{target.writer.id:<20} {target.writer.name:<22} {target.path}  {state}"
         write_out(visible(line.rstrip(), keep="") + "\n")
-    named = "Nothing was changed. Name the clients: install CLIENT..."
+    named = "No changes made. Run `mcp-code-bridge install CLIENT`."
     write_err_line(named if found else NO_CLIENT)
     return 0
 
@@ -430,7 +434,7 @@ def _table(found: Sequence[Standing]) -> str:
     lines = []
     for each in found:
         started = shlex.join(each.command) or shown_address(each.url)
-        gone = "  (there is no such program now)" if each.is_broken else ""
+        gone = "  (this program no longer exists)" if each.is_broken else ""
         target = each.target
         lines.append(f"{target.writer.id} ({target.scope}) {target.path}\n")
         lines.append(f"  {each.name}: {started}{gone}\n")

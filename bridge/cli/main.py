@@ -19,15 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
-from bridge.cli.line import PROGRAM, SERVE, Invocation, simple_invocation, with_default
-from bridge.cli.output import (
-    RepeatedLines,
-    TerminalHandler,
-    VisibleFormatter,
-    visible,
-    write_err,
-    write_prose,
-)
+from bridge.cli.line import SERVE, Invocation, simple_invocation, with_default
+from bridge.cli.output import RepeatedLines, TerminalHandler, VisibleFormatter, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
 
@@ -51,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             command, settings = _prepared(invocation)
         return anyio.run(partial(_run_until_signal, command, invocation, settings))
     except BridgeError as error:
-        write_prose(f"{PROGRAM}: {visible(str(error))}\n", sys.stderr)
+        write_error(error)
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -87,7 +80,7 @@ def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
         handler = _run_despite_mistake(invocation)
         if not handler:
             raise
-        write_err(f"{PROGRAM}: {visible(str(error))}\n")
+        write_error(error)
         return partial(_command(handler), error, **invocation.arguments), defaults()
 
 

@@ -166,8 +166,8 @@ def write_stays(planned: Iterable[Planned], settings: Settings) -> None:
         if names:
             write_err_line(
                 visible(
-                    f"{change.target.writer.name} will have none of the servers that moved behind "
-                    f"the bridge: {names}. With --restore they are put back."
+                    f"warning: this leaves {change.target.writer.name} without {names}. "
+                    "Use --restore to put them back."
                 )
             )
 
@@ -203,9 +203,12 @@ def lines_of(change: Change) -> list[str]:
 
 def write_moved(change: Change) -> None:
     """Say which servers a change has moved or put back, once it is made."""
-    for names, verb in ((change.moved, "moved out of"), (change.restored, "back in")):
+    for names, verb, way in (
+        (change.moved, "Moved", "out of"),
+        (change.restored, "Restored", "to"),
+    ):
         if names:
-            write_err_line(visible(f"{', '.join(names)}: {verb} {change.target.path}."))
+            write_err_line(visible(f"{verb} {', '.join(names)} {way} {change.target.path}."))
 
 
 def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machine) -> None:
@@ -230,8 +233,8 @@ def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machi
         replace_file(path, "\n".join([*([old] if old else []), *new]).encode())
     write_err_line(
         visible(
-            "The client had turned tools off, or called some unasked. As lines of a policy, for "
-            f"you to read and to take into config.toml: {path}"
+            "The client had turned tools off, or called some without asking. Read these lines of a "
+            f"policy, and copy them to config.toml if they are right: {path}"
         )
     )
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from bridge.cli import completion
 from bridge.clients.writers import Scope
 
 
-def arg(word: str, text: str) -> Any:
+def arg(word: str, text: str, completes: Callable[..., Any] | None = None) -> Any:
     """Return an argument that help shows as `word`."""
-    return Argument(metavar=word, help=text)
+    return Argument(metavar=word, help=text, autocompletion=completes)
 
 
-def opt(word: str, text: str, *names: str) -> Any:
+def opt(word: str, text: str, *names: str, completes: Callable[..., Any] | None = None) -> Any:
     """Return an option with a value that help shows as `word`."""
-    return Option(*names, metavar=word, help=text)
+    return Option(*names, metavar=word, help=text, autocompletion=completes)
 
 
 def flag(name: str, text: str, *names: str) -> Any:
@@ -26,8 +28,10 @@ def flag(name: str, text: str, *names: str) -> Any:
 AsJson = Annotated[bool, flag("--json", "print JSON")]
 AsJsonLines = Annotated[bool, flag("--json", "print JSON lines")]
 Code = Annotated[str | None, opt("CODE", "program passed as a string", "-c")]
-Server = Annotated[str, arg("SERVER", "its name or alias")]
-Clients = Annotated[list[str] | None, arg("CLIENT", "or all; without one, they are listed")]
+Server = Annotated[str, arg("SERVER", "its name or alias", completion.servers)]
+Clients = Annotated[
+    list[str] | None, arg("CLIENT", "or all; without one, they are listed", completion.clients)
+]
 InScope = Annotated[Scope, opt("<user|project>", "your own files, or the project's")]
 DryRun = Annotated[bool, flag("--dry-run", "only show what would change")]
 Yes = Annotated[bool, flag("--yes", "apply without asking", "-y")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import time
@@ -20,6 +21,8 @@ from typing import TextIO
 from bridge import text as texts
 from bridge.cli.status import hidden
 from bridge.cli.status import is_drawn as is_drawn
+from bridge.cli.wording import for_person
+from bridge.errors import BridgeError
 from bridge.model import Json
 
 visible = texts.visible
@@ -32,6 +35,20 @@ WINDOW_SECONDS = 10.0  # What one period left out is reported with the first lin
 MAX_MESSAGE = 4000  # Characters of one log message, before what is added to each line.
 
 _USUAL_WIDTH = 80
+
+_COLOURS: dict[str | None, str] = {
+    None: "1",
+    "  ": "36",
+    **dict.fromkeys(("error:", "FAIL", "WRONG", "-"), "31"),
+    **dict.fromkeys(("ok", "+"), "32"),
+    **dict.fromkeys(("warning:", "off"), "33"),
+    **dict.fromkeys(("hint:", "remedy:", "@"), "36"),
+}
+_WORD = re.compile(r"^ *(error:|FAIL|WRONG|ok|warning:|off|hint:|remedy:)(?=\s)", re.MULTILINE)
+_CHANGED = re.compile(r"^([-+@]).*$", re.MULTILINE)
+_NAMED = re.compile(r"^(?:Usage:|[A-Z][\w ]*:$|(  )\S+(?: \S+)*(?=  |$))", re.MULTILINE)
+"""Words that begin a line, whole lines of a diff, headings and names of help: what is in colour."""
+
 _LEAST_WIDTH = 40
 NEVER_FULL = 1_000_000
 """Columns of a pipe: what reads it wants each row on a line, and nothing cut."""
@@ -49,7 +66,30 @@ def write_err(text: str) -> None:
 
 def write_err_line(text: str) -> None:
     """Write a line to stderr, and nothing that could pass for another."""
-    write_err(visible(text, keep="") + "\n")
+    _write(sys.stderr, visible(text, keep="") + "\n", _WORD)
+
+
+def write_warning(text: str) -> None:
+    write_prose(f"warning: {visible(text)}\n", sys.stderr)
+
+
+def write_error(error: BridgeError) -> None:
+    """Write an error, and below it what to do."""
+    parts = " ".join(part for part in (error.message, error.host_detail) if part)
+    write_prose(f"error: {visible(for_person(parts))}\n", sys.stderr)
+    hint = for_person(error.remedy)
+    if hint:
+        write_prose(f"hint: {visible(hint)}\n", sys.stderr)
+
+
+def write_help(text: str) -> None:
+    """Write a help text to stdout, with its headings and names marked on a terminal."""
+    _write(sys.stdout, text, _NAMED)
+
+
+def write_diff(text: str) -> None:
+    """Write a diff to stdout, which shows it in colour if it is a terminal."""
+    _write(sys.stdout, text, _CHANGED)
 
 
 def write_prose(text: str, stream: TextIO | None = None) -> None:
@@ -61,7 +101,7 @@ def write_prose(text: str, stream: TextIO | None = None) -> None:
     if stream.isatty():
         lines = visible(text).split("\n")
         text = "\n".join(broken for line in lines for broken in _broken(line, stream))
-    _write(stream, text)
+    _write(stream, text, _WORD)
 
 
 def _broken(line: str, stream: TextIO) -> Sequence[str]:
@@ -88,20 +128,25 @@ def write_json(value: Json, *, indent: int | None = None) -> None:
     write_out(f"{texts.visible_json(text)}\n")
 
 
-def write_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write rows in columns to stdout: as wide as its terminal, or one on each line of a pipe."""
-    text = table(headings, rows)
+def write_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()
+) -> None:
+    """Write rows in columns to stdout, at most as wide as its terminal; see `table`."""
+    text = table(headings, rows, drop)
     with hidden():
         sys.stdout.write(_encodable(sys.stdout, text))
         sys.stdout.flush()
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO, text: str, marked: re.Pattern[str] | None = None) -> None:
     if stream.isatty():
         # A return begins a new line, so that nothing is written over what stands there.
         text = visible(text.replace("\r\n", "\n").replace("\r", "\n"))
+    text = _encodable(stream, text)
+    if marked is not None and is_drawn(stream):
+        text = marked.sub(lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[0]}\x1b[0m", text)
     with hidden():
-        stream.write(_encodable(stream, text))
+        stream.write(text)
         stream.flush()
 
 
@@ -214,24 +259,39 @@ def terminal_width() -> int | None:
     return max(shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns, _LEAST_WIDTH)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in columns, wrapped within them where a terminal is too narrow.
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:
+    """Return rows in columns, a line for each.
 
-    Cells come from elsewhere: not even a newline may pass, or a name could forge a row, and nothing
-    in them is markup.
+    Where a terminal is too narrow, columns are left out, then the widest cells are cut. Cells come
+    from elsewhere: not even a newline may pass, or a name could forge a row.
+
+    Args:
+        drop: Headings of columns that may be left out, the least important first.
     """
     # Imported here: `serve` does without it.
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from rich.cells import cell_len, set_cell_size
 
-    width = terminal_width()
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in headings:
-        drawn.add_column(Text(heading, overflow="fold"), overflow="fold", min_width=len(heading))
-    for row in rows:
-        drawn.add_row(*(Text(visible(cell, keep=""), overflow="fold") for cell in row))
-    console = Console(file=sys.stdout, width=width or NEVER_FULL)
-    with console.capture() as captured:
-        console.print(drawn)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    width = terminal_width() or NEVER_FULL
+    cells = [[visible(cell, keep="") for cell in row] for row in (headings, *rows)]
+    columns = {name: [row[at] for row in cells] for at, name in enumerate(headings)}
+    widths = {name: max(map(cell_len, column)) for name, column in columns.items()}
+    for name in drop:
+        if sum(widths.values()) + 2 * len(widths) - 2 > width:
+            del widths[name]
+    while (over := sum(widths.values()) + 2 * len(widths) - 2 - width) > 0:
+        *_, second, most = [0, *sorted(widths.values())]
+        widest = next(name for name, size in widths.items() if size == most)
+        widths[widest] = max(most - over, min(second, most - 1), len(widest))
+        if widths[widest] == most:
+            break
+    lines = []
+    for at in range(len(cells)):
+        parts = []
+        for name, size in widths.items():
+            cell = columns[name][at]
+            fits = cell_len(cell) <= size
+            parts.append(set_cell_size(cell, size) if fits else f"{set_cell_size(cell, size - 1)}…")
+        lines.append("  ".join(parts).rstrip() + "\n")
+    if is_drawn(sys.stdout):
+        lines[0] = f"\x1b[1m{lines[0].rstrip()}\x1b[0m\n"
+    return "".join(lines)

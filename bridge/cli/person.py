@@ -96,13 +96,13 @@ class Person:
         An empty answer is a no.
         """
         for _ in range(MAX_TRIES):
-            line = await self.ask(f"{prompt} yes or no [no]: ")
+            line = await self.ask(f"{prompt} [y/N] ")
             answer = (line or "").strip().lower()
             if line is None or answer in ("", "n", "no"):
                 return False
             if answer in ("y", "yes"):
                 return True
-            self.write(f"  {visible(answer[:60], keep='')} is no answer to this.\n")
+            self.write("  Please answer yes or no.\n")
         return False
 
     async def confirm_digest(
@@ -125,18 +125,18 @@ class Person:
         if digits:
             given = digits.lower().removeprefix("sha256:")
             if len(given) < LEAST_DIGITS:
-                message = f"{name}@{given}: a digest takes {LEAST_DIGITS} digits at least."
+                message = f"{name}@{given}: a digest needs at least {LEAST_DIGITS} digits."
                 raise UsageError(message, remedy=look)
             if not own.startswith(given):
-                raise UsageError(f"{name} is not what was shown.", remedy=look)
+                raise UsageError(f"{name} has changed since it was shown.", remedy=look)
             return True
         if self.attended:
-            self.write_heading("mcp-code-bridge asks")
+            self.write_heading("Approval needed")
         self.write(shown)
         if not self.attended:
-            message = f"{name} is not approved: no person can be asked here."
+            message = f"{name} is not approved: there is no terminal to ask on."
             approve = f"mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}"
-            raise UsageError(message, remedy=f"To approve it exactly as shown: `{approve}`.")
+            raise UsageError(message, remedy=f"To approve exactly this definition: `{approve}`.")
         agreed = await self.confirm(question)
         if not agreed:
             write_err_line(f"{name} was not approved.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 from bridge.catalog.program.expected_calls import (
@@ -19,7 +20,8 @@ from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, Code, arg
-from bridge.cli.output import visible, write_err, write_json, write_out
+from bridge.cli.output import visible, write_err, write_json, write_out, write_warning
+from bridge.cli.status import waiting
 from bridge.errors import BridgeError, UsageError
 from bridge.gate.decision import UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow
@@ -107,9 +109,9 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
             f"{count} {name}{'' if count == 1 else 's'}"
             for name, count in zip(("rule", "server", "flow rule"), counts.values(), strict=True)
         )
-        write_out(visible(f"{spec.path}: the policy is fine ({told}).\n"))
+        write_out(visible(f"policy OK: {told} ({spec.path})\n"))
         for text in idle:
-            write_err(visible(f"warning: {text}", keep="") + "\n")
+            write_warning(visible(text, keep=""))
 
 
 def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
@@ -132,9 +134,14 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
         # "*" is about all of them, however many there are.
         if glob != "*" and not any(map(matcher(glob), servers))
     )
-    told = [f"no server is called {glob!r}, as {whose} has it" for whose, glob in idle]
+    told = [f"{whose} names unknown server {glob!r}.{_near(glob, servers)}" for whose, glob in idle]
     more = len(told) - MAX_IDLE
-    return [*told[:MAX_IDLE], f"{more:,} more are about no server"] if more > 0 else told
+    return [*told[:MAX_IDLE], f"{more:,} more names match no server"] if more > 0 else told
+
+
+def _near(name: str, servers: Sequence[str]) -> str:
+    near = get_close_matches(name, servers, n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
@@ -147,7 +154,8 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     if reading.references.unknown:
         unknown = "; ".join(reading.references.unknown.values())
         raise UsageError(servers.unknown_server_text(unknown))
-    errors = await servers.load_unknown(reading.references.servers, patient=True)
+    with waiting("asking the program's servers for their tools"):
+        errors = await servers.load_unknown(reading.references.servers, patient=True)
     found = expected_calls(reading.survey, servers.entries())
     policy = engine.gate.policy()
     judged = _judge(policy, found.calls, lambda name: servers.inventory.tools(name) is not None)
@@ -211,8 +219,7 @@ def _write(
     if not present:
         write_err(NO_POLICY)
     for name, error in errors.items():
-        text = f"warning: {name}: {error} What its tools do is not known here.\n"
-        write_err(visible(text, keep="\n"))
+        write_warning(f"{name}: {error} What its tools do is unknown.")
 
 
 def _call_lines(judged: _CallOutlook) -> list[str]:

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from bridge.cli import completion
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, Server, arg
-from bridge.cli.output import visible, write_err, write_json, write_out
+from bridge.cli.output import visible, write_json, write_out, write_warning
+from bridge.cli.status import waiting
 from bridge.errors import UsageError
 from bridge.gate.decision import CHANGED, CallFacts, Decision, strictest
 from bridge.gate.pins import Pins
@@ -55,7 +57,7 @@ async def explain(
     settings: Settings,
     *,
     server: Server,
-    tool: Annotated[str, arg("TOOL", "its name or alias")],
+    tool: Annotated[str, arg("TOOL", "its name or alias", completion.tools)],
     arguments: Annotated[list[str] | None, arg("ARGS", "a JSON object, or KEY=VALUE words")] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -121,9 +123,10 @@ def _given(words: Sequence[str]) -> dict[str, Json]:
 
 async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
     """Return a tool by its name or alias; None if its server cannot be asked."""
-    errors = await engine.servers.load_unknown([server], patient=True)
+    with waiting(f"asking {server} for its tools"):
+        errors = await engine.servers.load_unknown([server], patient=True)
     for error in errors.values():
-        write_err(visible(f"warning: {server}: {error} It is taken to have such a tool.\n"))
+        write_warning(f"{server}: {error} The explanation assumes that it has this tool.")
         return None
     # Which raises what there is to say if there is none.
     docs = await engine.guide.tool_docs(server, tool, "summary")
@@ -220,7 +223,7 @@ def _pin_state(found: _Explanation) -> str:
         return "not known, since the server could not be asked"
     if found.call.definition is None:
         return "none: such requests are the protocol's"
-    return "as it was when first allowed, or never allowed yet"
+    return "unchanged"
 
 
 def _flow_text(rule: FlowRule) -> str:
@@ -232,16 +235,18 @@ def _remedy(found: _Explanation) -> list[str]:
     """Return what to write for another decision on calls of this tool."""
     call, final = found.call, found.final
     if final.rule == OPEN:
-        return ["There is no [policy]; `mcp-code-bridge policy init` writes a first one."]
+        return ["There is no [policy]. Run `mcp-code-bridge policy init` to create one."]
     deciding = next((s for s in found.steps if s.about == "rule" and s.applies), None)
     wanted: Action = "ask" if final.action == "allow" else "allow"
-    lines = [f"To {wanted}, in config.toml:"]
+    lines = [f"To {wanted} this call, add to config.toml:"]
     if deciding is not None:
-        lines[0] = f"To {wanted}, in config.toml in front of the rule {deciding.name!r}:"
+        lines[0] = f"To {wanted} this call, add to config.toml before the rule {deciding.name!r}:"
     lines += [f"  {line}" for line in rule_for(f"{wanted} {call}", call.server, call.tool, wanted)]
     if final.rule == CHANGED:
         lines = ['Answer "always" once when asked: the definition is remembered as it is now.']
-    elif deciding is None and any("nobody" in s.why for s in found.steps if s.about == "effect"):
+    elif deciding is None and any(
+        s.why.startswith("unknown") for s in found.steps if s.about == "effect"
+    ):
         server, tool = toml_value(literal(call.server)), toml_value(literal(call.tool))
         lines += [
             "or say what the tool does, and leave the decision to the default for that:",

@@ -9,7 +9,8 @@ import anyio.to_thread
 from bridge.catalog.policy_proposal import propose
 from bridge.cli.engine import open_engine
 from bridge.cli.options import flag
-from bridge.cli.output import visible, write_err, write_out
+from bridge.cli.output import visible, write_err, write_out, write_warning
+from bridge.cli.status import waiting
 from bridge.errors import UsageError
 from bridge.model import Tool
 from bridge.settings import Settings
@@ -34,8 +35,8 @@ async def init(
     """
     path = settings.policy.path
     if not printed and settings.policy.present:
-        message = f"{path} has a policy already, which is not changed."
-        raise UsageError(message, remedy="`policy init --print` prints a new one to take from.")
+        message = f"{path} already has a [policy]; left unchanged."
+        raise UsageError(message, remedy="Use `policy init --print` to see a new one.")
     text = await _proposal(settings)
     if printed or path is None:
         write_out(text)
@@ -54,7 +55,8 @@ async def init(
 async def _proposal(settings: Settings) -> str:
     async with open_engine(settings) as engine:
         names = engine.servers.names()
-        errors = await engine.servers.load_unknown(names, patient=True)
+        with waiting(f"asking {', '.join(names)} for their tools"):
+            errors = await engine.servers.load_unknown(names, patient=True)
         tools: dict[str, tuple[Tool, ...]] = {}
         silent = {name: visible(error.message, keep="") for name, error in errors.items()}
         for name in names:
@@ -62,5 +64,5 @@ async def _proposal(settings: Settings) -> str:
             if name not in silent and found is not None:
                 tools[name] = found
     for name, error in errors.items():
-        write_err(visible(f"warning: {name}: {error}\n"))
+        write_warning(f"{name}: {error}")
     return propose(tools, silent)

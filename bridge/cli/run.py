@@ -18,6 +18,7 @@ from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.status import DRAW_SECONDS
 from bridge.cli.terminal import Terminal
+from bridge.cli.wording import for_person
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
@@ -229,11 +230,11 @@ def show(
         write_out(result.stdout)
         write_err(result.stderr)
     if result.error:
-        write_err(f"{result.error}\n" if not result.error.endswith("\n") else result.error)
+        write_err(f"{for_person(result.error).rstrip()}\n")
     if result.plan is not None and plan:
         write_out(f"{plan_text(result.plan, how=False)}\n")
         if result.plan.plan_id and not terminal:
-            write_err("Run this in a terminal to be asked, and to have it done.\n")
+            write_err("Run this in a terminal to be asked, and to apply the plan.\n")
         if why := unknown_effects(result.plan.calls):
             write_err(f"{why}\n")
     shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
@@ -241,9 +242,9 @@ def show(
     for item in result.shown:
         # Shown texts are part of the program's output.
         write_out(item.text if not item.text or item.text.endswith("\n") else f"{item.text}\n")
-    if shown and terminal:
-        # The value of the last expression is no part of the program's output.
-        write_err(f"=> {shown}\n")
+    if shown:
+        # Marked on a terminal, where output stands above it; alone in a pipe, for scripts.
+        write_out(f"=> {shown}\n" if sys.stdout.isatty() else f"{shown}\n")
     if terminal:
         # Nor is what the guard says of it; `--json` has it for scripts.
         for source in get_args(FindingSource):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
+from bridge.cli import completion
 from bridge.cli.options import Code, arg, flag, opt
 from bridge.settings import Settings
 
@@ -29,7 +30,12 @@ async def run(
         opt("REQUIREMENT", "a package that your settings allow; may be repeated", "--package"),
     ] = None,
     session: Annotated[
-        str | None, opt("NAME", "keep variables, imports and files under this name")
+        str | None,
+        opt(
+            "NAME",
+            "keep variables, imports and files under this name",
+            completes=completion.sessions,
+        ),
     ] = None,
     end_session: Annotated[
         bool, flag("--end-session", "end the session after the run; without a program, just end it")

@@ -112,8 +112,8 @@ def write_files(
                 written.append(artifact.name)
             except FileExistsError:
                 problems.append(
-                    f"{quoted(artifact.name)} was there already and stays. The run's own: "
-                    f"`mcp-code-bridge artifacts get {artifact.uri}`. --force replaces files."
+                    f"{quoted(artifact.name)} already exists and was kept; use --force to replace "
+                    f"it. The run's copy: `mcp-code-bridge artifacts get {artifact.uri}`."
                 )
             except OSError as error:
                 why = error.strerror or error

@@ -23,8 +23,8 @@ from bridge.servers.configuration import context_for
 from bridge.settings import Settings, http_token
 
 ALONE = (
-    "Serving MCP on stdin and stdout, which is for an MCP client to start. "
-    "Try `mcp-code-bridge doctor` or `mcp-code-bridge --help`; Ctrl-C ends this."
+    "Serving MCP over stdio. An MCP client normally starts this; press Ctrl-C to stop. "
+    "`mcp-code-bridge --help` lists the other commands."
 )
 
 

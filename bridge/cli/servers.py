@@ -108,7 +108,7 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
         cells = [_cells(row) for row in used]
         if width is not None:
             cells = [(*row[:-1], _from_home(row[-1], home_directory)) for row in cells]
-        write_table(_HEADINGS, cells)
+        write_table(_HEADINGS, cells, ("TRANSPORT", "CLIENTS"))
     differences = [(row["name"], text) for row in used for text in row.get("differences", ())]
     if differences:
         write_out("\nDefined differently elsewhere; the table has the definition that is used:\n")

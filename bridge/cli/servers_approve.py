@@ -12,6 +12,7 @@ from typing import Annotated
 
 import anyio.to_thread
 
+from bridge.cli import completion
 from bridge.cli.options import arg
 from bridge.cli.output import write_err_line
 from bridge.cli.person import Person
@@ -39,7 +40,8 @@ async def approve(
     settings: Settings,
     *,
     names: Annotated[
-        list[str] | None, arg("NAME[@DIGEST]", "shown, and you are asked; or by digest")
+        list[str] | None,
+        arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", completion.servers),
     ] = None,
 ) -> int:
     """Approve a project's server, or a changed one.
@@ -61,8 +63,8 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
             can be asked; or the policy denies it, or the answer cannot be kept.
     """
     if not names:
-        message = "Which server is to be approved?"
-        raise UsageError(message, remedy="`mcp-code-bridge servers` lists those that wait.")
+        message = "Name a server to approve."
+        raise UsageError(message, remedy="`mcp-code-bridge servers` lists those waiting.")
     consents = consents_of(settings)
     approved = True
     for wanted in names:
@@ -82,7 +84,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
             except ConsentError as error:
                 raise UsageError(f"It cannot be approved: {error}.") from None
             write_err_line(
-                f"{server.name} may be used here as long as its definition stays as it is."
+                f"Approved {server.name} for this directory until its definition changes."
             )
     return 0 if approved else 1
 
@@ -139,7 +141,7 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
         raise UsageError(
             message, remedy=f"See to {settings.store or settings.state_dir / 'store.db'}."
         )
-    write_err_line(f"{spec.name} may be started as long as its definition stays as it is.")
+    write_err_line(f"Approved {spec.name} until its definition changes.")
     return True
 
 

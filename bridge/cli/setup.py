@@ -29,6 +29,7 @@ from bridge.cli.offers import offer
 from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import MAX_TRIES, Person
+from bridge.cli.status import waiting
 from bridge.clients.entry import own_entry
 from bridge.clients.install import standings
 from bridge.clients.writers import Machine, Scope, Target, detected, machine_of, writer_for
@@ -80,7 +81,9 @@ async def setup(
     person = person if person is not None and person.attended else None
     status = 1
     with nothing_written():
-        found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+        with waiting("reading your clients' files"):
+            discover = consents_of(settings).discover
+            found = await anyio.to_thread.run_sync(discover, machine.context)
         here = detected(machine)
         _write_found(here, found, machine)
         if found.servers and not skip_cost:
@@ -102,7 +105,7 @@ async def setup(
 def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
     """Print the clients of this machine, and how many servers each has."""
     has = {(each.target.path, each.name) for each in standings(machine)}
-    write_out(f"{counted(len(here), 'client')} here{':' if here else ''}\n")
+    write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
     left_out = False
     for target in here:
         used = sum(_is_in(spec, target) for spec in found.servers)
@@ -134,7 +137,7 @@ def _is_in(spec: ServerSpec, target: Target) -> bool:
 
 async def _show_cost(settings: Settings, person: Person | None) -> None:
     """Print what the servers' tools cost a client now, and would cost behind the bridge."""
-    question = "Start each server once, to count what its tools cost in every conversation?"
+    question = "Start each server once to measure its tool definitions?"
     if person is not None and not await person.confirm(question):
         return
     # Imported here: it counts the tokens of the bridge's own tools, and imports its server.
@@ -145,7 +148,7 @@ async def _show_cost(settings: Settings, person: Person | None) -> None:
             async with open_engine(settings) as engine:
                 await check_servers(engine, as_json=False)
         except BridgeError as error:
-            write_err_line(visible(f"What they cost is not known: {error}"))
+            write_err_line(visible(f"Could not measure their tools: {error}"))
     if scope.cancelled_caught:
         write_err_line(
             f"Not all servers started within {COST_SECONDS:.0f} s; `servers --check` waits longer."
@@ -154,12 +157,13 @@ async def _show_cost(settings: Settings, person: Person | None) -> None:
 
 async def _show_sandbox(settings: Settings) -> Sequence[Probe]:
     """Print where programs run, or why they cannot; return how each sandbox is."""
-    probes = await probe_all(settings)
+    with waiting("trying each sandbox"):
+        probes = await probe_all(settings)
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     if chosen:
         write_out(f"Programs run in: {chosen}\n")
         return probes
-    write_out("Programs cannot run here yet: no sandbox works.\n")
+    write_out("No sandbox works yet, so programs cannot run here.\n")
     here = [probe for probe in probes if probe.error_code != WrongSystemError.code]
     for probe in here or probes:
         write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
@@ -186,10 +190,10 @@ async def _clients(
     if given is not None:
         return _named(given, here)
     if person is None:
-        message = "Nothing was changed: which clients are to get the bridge?"
-        raise UsageError(message, remedy="Say --clients A,B or --clients all.")
+        message = "No changes made: no client was named."
+        raise UsageError(message, remedy="Pass --clients A,B or --clients all.")
     for _ in range(MAX_TRIES):
-        line = await person.ask("Which clients get the bridge? all, none, or names [none]: ")
+        line = await person.ask("Which clients should use the bridge? Names, all or none [none]: ")
         try:
             return _named(line or NONE, here)
         except UsageError as error:
@@ -217,7 +221,8 @@ async def _ask_move(
         return NONE
     names = ", ".join(moved)
     person.write(
-        f"As long as a client starts a server itself, its model gets its tools twice. These can "
-        f"move behind the bridge, and come back as they were: {names}\n"
+        f"These clients also start the servers themselves, so the model sees every tool twice: "
+        f"{names}\n"
     )
-    return ALL if await person.confirm("Move them?") else NONE
+    question = "Move the servers behind the bridge? (`uninstall --restore` undoes it.)"
+    return ALL if await person.confirm(question) else NONE

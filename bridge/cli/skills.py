@@ -10,7 +10,7 @@ from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, arg
-from bridge.cli.output import visible, write_err, write_json, write_out, write_table
+from bridge.cli.output import visible, write_err, write_json, write_out, write_table, write_warning
 from bridge.cli.person import LEAST_DIGITS, Person
 from bridge.errors import UnknownSkillError, UsageError
 from bridge.gate.question import visible_lines
@@ -41,7 +41,7 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
         write_table(_HEADINGS, rows)
         write_out(f"\n{counted(len(found), 'skill')} in {visible(str(shelf.folder))}\n")
     else:
-        write_err(f"No skill is saved in {visible(str(shelf.folder))}.\n")
+        write_err(f"No skills in {visible(str(shelf.folder))}.\n")
     return 0
 
 
@@ -63,7 +63,7 @@ async def show(
     write_err(_about(skill, fields, settings))
     digits = skill.digest.removeprefix("sha256:")[:LEAST_DIGITS]
     write_err(
-        "To have programs use it as it stands here, without asking: "
+        "To let programs use it as shown, without asking: "
         f"mcp-code-bridge skills approve {skill.name}@{digits}\n"
     )
     return 0
@@ -105,18 +105,16 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
                 skill.digest,
                 digits,
                 shown=f"{_shown(skill)}{_about(skill, _fields(engine, skill, approved), settings)}",
-                question=f"May programs use {name} as it stands here, in {lines}?",
+                question=f"May programs use {name} as shown above ({lines})?",
                 command="skills approve",
             ):
                 refused = True
                 continue
             if not await shelf.approve(skill):
-                raise UsageError(f"{name} is not what was shown, and was not approved.")
+                raise UsageError(f"{name} has changed since it was shown, and was not approved.")
             if skill.problem:
-                write_err(f"warning: {name} cannot be used as it is: {visible(skill.problem)}\n")
-            write_err(
-                f"{name}, version {skill.version}, may be used as long as it stays as it is.\n"
-            )
+                write_warning(f"{name} cannot be used: {skill.problem}")
+            write_err(f"Approved {name}, version {skill.version}, until it changes.\n")
     return 1 if refused else 0
 
 

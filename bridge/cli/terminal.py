@@ -133,7 +133,7 @@ class Terminal:
                 try:
                     value = read_field(described, line.strip(), needed=needed)
                 except ValueError as error:
-                    wrong = f"{line.strip():.60} is no answer to this. " if line.strip() else ""
+                    wrong = f"{line.strip():.60} is not a valid answer. " if line.strip() else ""
                     self._person.write(f"  {visible(wrong, keep='')}{error}\n")
                     continue
                 if value is not None:
@@ -183,7 +183,7 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
         if field.get("default") is not None:
             return field["default"]
         if needed:
-            raise ValueError("This is needed.")
+            raise ValueError("An answer is required.")
         return None
     choices = _choices(field)
     kind = field.get("type")

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.typed_stubs import server_stub, tool_stub
+from bridge.cli import completion
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, arg, flag, opt
-from bridge.cli.output import terminal_width, visible, write_err, write_json, write_out
+from bridge.cli.output import (
+    terminal_width,
+    visible,
+    write_err,
+    write_json,
+    write_out,
+    write_warning,
+)
 from bridge.cli.servers import none_found
+from bridge.cli.status import waiting
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.servers.project_servers import waiting_line
 from bridge.settings import Settings
@@ -27,19 +36,22 @@ _INDENT = "    "
 async def tools(
     settings: Settings,
     *,
-    words: Annotated[list[str] | None, arg("QUERY", "words to search for, or SERVER.TOOL")] = None,
-    server: Annotated[str | None, opt("NAME", "only this server's tools")] = None,
+    words: Annotated[
+        list[str] | None, arg("QUERY", "words, or SERVER.TOOL", completion.tools)
+    ] = None,
+    server: Annotated[
+        str | None, opt("NAME", "only this server's tools", completes=completion.servers)
+    ] = None,
     stub: Annotated[bool, flag("--stub", "as typed Python")] = False,
     fresh: Annotated[bool, flag("--fresh", "ask the servers again")] = False,
     as_json: AsJson = False,
 ) -> int:
     """List or search tools across servers.
 
-    Tools are shown as their servers listed them last; `--fresh` asks every server again.
+    Tools are shown as their servers listed them last.
 
     Examples:
         tools 'create issue'
-        tools github.create_issue
     """
     query = " ".join(words or ())
     async with open_engine(settings) as engine:
@@ -50,7 +62,8 @@ async def tools(
             names = (engine.servers.resolve(server),)
         else:
             names = engine.servers.names()
-        errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
+        with waiting(f"asking {', '.join(names)} for their tools"):
+            errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
         if named is not None and not errors:
             return await _show_tool(engine, *named, as_json=as_json)
         if stub and not query:
@@ -158,5 +171,5 @@ def _write_tools(found: Iterable[dict[str, Any]], *, indent: str) -> None:
 
 def _warn(errors: dict[str, BridgeError]) -> int:
     for name, error in errors.items():
-        write_err(visible(f"warning: {name}: {error}\n"))
+        write_warning(f"{name}: {error}")
     return SERVER_UNREACHABLE if errors else 0

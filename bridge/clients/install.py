@@ -197,7 +197,7 @@ def plan_uninstall(
             document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
         return document.encode()
 
-    notes = ("The file has changed since, or was written by another: only the entry goes.",)
+    notes = ("The file changed since the install, so only the bridge's entry is removed.",)
     return Change(
         target=target,
         action="uninstall",

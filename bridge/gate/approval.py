@@ -203,8 +203,8 @@ class Approver:
         if decision == "apply":
             return Approval()
         said = "declined" if decision else "gave no answer"
-        message = f"The client was asked whether the plan may be carried out, and {said}."
-        remedy = "Nothing of it was done. Ask the user what to do instead."
+        message = f"The client was asked whether to apply the plan, and {said}."
+        remedy = "Nothing was changed. Ask the user how to proceed."
         raise ApprovalRefusedError(message, remedy=remedy)
 
     def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
@@ -358,7 +358,9 @@ def _refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
         f"{named(call)} was not called: an earlier call of it was not allowed in this run "
         f"({one_line(ask.rule, MAX_RULE_CHARS)}), and is not asked again."
     )
-    return ApprovalRefusedError(message, remedy="Ask the user what to do instead.")
+    return ApprovalRefusedError(
+        message, remedy="Ask the user how to proceed; don't work around this."
+    )
 
 
 def _needed(call: CallFacts, asks: Sequence[Decision], why: str) -> ApprovalNeededError:

@@ -342,7 +342,7 @@ ORIGINS: Mapping[Origin, str] = {
     "policy": "the policy says so",
     "annotations": "the server's annotations say so, and it is trusted",
     "protocol": "the protocol says so",
-    "nobody": "nobody says what it does: neither the policy nor a server that it trusts",
+    "nobody": "unknown: neither your policy nor a trusted server classifies it",
 }
 
 

@@ -160,7 +160,9 @@ class Starts:
     async def _ask(self, spec: ServerSpec, decision: Decision, asker: StartApprover) -> None:
         if _key(spec) in asker.refused:
             message = f"A person did not allow {safe_name(spec.name)} to start earlier in this run."
-            raise ApprovalRefusedError(message, remedy="Ask the user what to do instead.")
+            raise ApprovalRefusedError(
+                message, remedy="Ask the user how to proceed; don't work around this."
+            )
         choices = ["once", "always"] if asker.lasting else ["once"]
         question = start_question(spec, decision, choices)
         try:
@@ -182,7 +184,7 @@ class Starts:
                 f"The client was asked whether {safe_name(spec.name)} may start "
                 f"({because(decision)}), and {became}."
             )
-            remedy = "It was not started. Ask the user what to do instead."
+            remedy = "It was not started. Ask the user how to proceed; don't work around this."
             raise await self._refused(spec, decision, ApprovalRefusedError(message, remedy=remedy))
 
     async def _refused(

@@ -67,7 +67,7 @@ def refused(run_id: str, program: Reading, verdict: Verdict, timeout: float) -> 
     told = _all_told(certain[:MAX_TOLD], lines)
     if untold := len(certain) - len(told) + verdict.omitted:
         told.append(f"... and {untold} more")
-    remedy = "Nothing was started and no tool was called. Mend this and run the program again."
+    remedy = "The program didn't run and no tool was called. Fix it and try again."
     if not by_guard:
         count = "a mistake" if len(certain) == 1 else f"{len(certain)} mistakes"
         summary = f"The program was not run: it has {count}, first in {_short(certain[0])}"

@@ -73,7 +73,7 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     done, exited = ending.done, ending.exited
     if ending.deadline_passed or (exited is not None and exited.timed_out):
         seconds = limits.longest_timeout if ending.ran_longest else limits.timeout
-        message = f"Stopped after the time limit of {seconds:g} s."
+        message = f"Timed out after {seconds:g} s."
         error = f"{message} {_after_a_timeout(ending, limits)}"
         if done is not None and done.error:
             # A session's program is interrupted first and sends its traceback.
@@ -120,11 +120,11 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
 
 
 def _after_a_timeout(ending: Ending, limits: Limits) -> str:
-    kept = "Output up to then is kept. Do less per run"
+    kept = "Output until then is kept. Do less per run"
     if ending.ran_longest:
         kept += ": no run takes longer with its tools (`max_timeout` in the settings)."
     elif limits.timeout < limits.longest_timeout:
-        kept += f", or raise `timeout`, up to {limits.longest_timeout:g} s."
+        kept += f", or raise `timeout` (max {limits.longest_timeout:g} s)."
     else:
         kept += "; there is no longer time limit to ask for."
     if ending.exited is not None:

@@ -284,13 +284,12 @@ class Sessions:
                 elif make and not is_id:
                     found = self._add(Record(owner, key, None, damaged))
         if found is None:
-            what = "id" if is_id else "name"
-            message = f"There is no session of the {what} {key!r}, or it belongs to another caller."
+            message = f"No session {key!r}."
             if damaged:
-                message = f"No session of the {what} {key!r} can be used: {damaged}."
+                message = f"Session {key!r} cannot be used: {damaged}."
             remedy = (
-                f"It ended, or was not used for {self._settings.session_days} days. "
-                "A run with a new name begins a new one."
+                f"Sessions expire after {self._settings.session_days} idle days, and belong to one "
+                "caller. Use any new name to start one."
             )
             raise UnknownSessionError(message, remedy=remedy)
         return found

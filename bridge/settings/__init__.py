@@ -1,4 +1,4 @@
-"""What the user asked for: flags, then environment, then `config.toml`, then defaults.
+"""Precedence: flags, environment, `config.toml`, defaults.
 
 Owns the names, the parsing and the merged, frozen `Settings`. The only package that reads
 `os.environ`; everything else takes what it needs as arguments. A value that does not parse is an
@@ -87,7 +87,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "output_mode": _Setting(parsers.choice(get_args(OutputMode)), "compact, toon, json or auto"),
     "structured": _Setting(
         parsers.choice(get_args(RecordPlace)),
-        "where results have their record for programs: meta or content",
+        "where to put structured results: meta or content",
     ),
     "log_level": _Setting(
         parsers.choice(get_args(LogLevel), upper=True), ", ".join(get_args(LogLevel))

@@ -31,7 +31,7 @@ Shape = TypeVar("Shape")
 
 def fail(place: str, problem: str) -> NoReturn:
     """Refuse what stands at a place."""
-    raise SettingsError(f"{place} {problem}.")
+    raise SettingsError(f"{place} {problem}{'' if problem.endswith('?') else '.'}")
 
 
 def below(place: str, key: str) -> str:
@@ -60,7 +60,10 @@ def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> d
     given = table(value, place)
     for key in given:
         if key not in fields:
-            fail(below(place, key), f"is no key of {what}. {suggest(key, fields)}".rstrip("."))
+            fail(
+                below(place, key),
+                f"is an unknown key of {what}. {suggest(key, fields)}".rstrip("."),
+            )
     return {key: fields[key](value, below(place, key)) for key, value in given.items()}
 
 

@@ -48,7 +48,9 @@ def _tolerations(value: Json, place: str) -> tuple[Mapping[str, Json], ...]:
         given = fields.table(item, where)
         for key in given:
             if key not in _TOLERATION_KEYS:
-                problem = f"is no key of a toleration. {fields.suggest(key, _TOLERATION_KEYS)}"
+                problem = (
+                    f"is an unknown key of a toleration. {fields.suggest(key, _TOLERATION_KEYS)}"
+                )
                 fields.fail(fields.below(where, key), problem.rstrip("."))
         found.append(dict(given))
     return tuple(found)

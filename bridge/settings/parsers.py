@@ -147,7 +147,7 @@ def user(text: str) -> str:
 
 
 def boolean(text: str) -> bool:
-    """Return a truth value: 1, true, yes, on, or 0, false, no, off."""
+    """Return a boolean: 1, true, yes, on, or 0, false, no, off."""
     lowered = text.strip().lower()
     if lowered in ("1", "true", "yes", "on"):
         return True
@@ -171,7 +171,7 @@ def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], 
 
 
 def text(text: str) -> str:
-    """Return a text, without blanks around it."""
+    """Return a string."""
     return text.strip()
 
 

@@ -422,14 +422,15 @@ def _login_url(spec: ServerSpec) -> httpx2.URL:
     except httpx2.InvalidURL:
         problem = "its `url` is not a URL"
     if spec.transport == "stdio":
-        problem = "it is a program on this machine, which has no login of this kind"
-    elif sets_authorization(spec):
+        message = f"{spec.name!r} is a local server; there is nothing to log in to."
+        raise LoginFailedError(message, server=spec.name)
+    if sets_authorization(spec):
         problem = "its configuration sets the Authorization header"
         remedy = f"Take that out of {spec.source.path} to log in instead."
     elif not problem and (found := url_problem(server, server)):
         problem = f"{safe_url(server)} is not used for that: {found}"
     if problem:
-        msg = f"Server {spec.name!r} cannot be logged in to: {problem}."
+        msg = f"Cannot log in to {spec.name!r}: {problem}."
         raise LoginFailedError(msg, server=spec.name, remedy=remedy)
     return server
 

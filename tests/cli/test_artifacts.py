@@ -46,7 +46,7 @@ def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
 
 
 def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
-    assert commands("list") == (0, "", "Nothing that a run left is kept.\n")
+    assert commands("list") == (0, "", "No artifacts.\n")
     assert not (commands.state / "store.db").exists()
     nasty = commands.left("evil\x1b[2J\u202ename.csv", b"a,b\n", run=OTHER_RUN)
     output = commands.left("stdout", b"o" * 2048, kind="stdout", owner="http")
@@ -60,7 +60,7 @@ def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     ]
     assert second.startswith(nasty.uri.removeprefix("bridge://artifacts/")[:10])
     assert "evil\\x1b[2J\\u202ename.csv" in second
-    assert total == "2 things, 2.0 KiB."
+    assert total == "2 artifacts, 2.0 KiB."
     assert commands("list", "--run", "0123")[1].count("\n") == 4
     status, out, _ = commands("list", "--run", OTHER_RUN, "--json")
     (fields,) = json.loads(out)
@@ -87,7 +87,7 @@ def test_one_is_fetched_whole_by_its_uri_or_the_beginning_of_it(
     assert commands("get", output.uri + "?lines=1")[0] == 2
     status, _, err = commands("get", "0" * 20)
     assert status == 2
-    assert "Nothing is kept as" in err
+    assert "No artifact matches" in err
     assert "`artifacts list` shows the ids" in err
 
 
@@ -98,7 +98,7 @@ def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(
     target = tmp_path / "target"
     target.write_text("old")
     status, _, err = commands("get", artifact.uri, "-o", str(target))
-    assert (status, "is there already" in err, "--force" in err) == (2, True, True)
+    assert (status, "already exists" in err, "--force" in err) == (2, True, True)
     assert target.read_text() == "old"
     assert commands("get", artifact.uri, "-o", str(target), "--force")[0] == 0
     assert target.read_text() == "new"
@@ -157,10 +157,10 @@ def test_some_are_removed_or_those_of_a_run_or_all(commands: Commands) -> None:
     assert commands("rm", kept[0].uri, "0" * 20)[0] == 2
     assert len(commands.store.listed(None)) == 5
     status, _, err = commands("rm", kept[0].uri, kept[1].digest[:12], kept[0].uri)
-    assert (status, err) == (0, "Removed 2 things.\n")
-    assert commands("rm", "--run", "0123")[2] == "Removed 2 things.\n"
+    assert (status, err) == (0, "Removed 2 artifacts.\n")
+    assert commands("rm", "--run", "0123")[2] == "Removed 2 artifacts.\n"
     for unclear in ((), (kept[2].uri, "--all"), ("--run", "0", "--all"), ("--run", "")):
         assert commands("rm", *unclear)[0] == 2
     assert len(commands.store.listed(None)) == 1
-    assert commands("rm", "--all")[2] == "Removed 1 thing.\n"
+    assert commands("rm", "--all")[2] == "Removed 1 artifact.\n"
     assert commands.store.listed(None) == ()

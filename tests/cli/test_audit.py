@@ -103,7 +103,7 @@ def test_an_expected_hash_is_looked_for(commands: Commands) -> None:
     assert (status, found["ok"], found["expected"]["found"]) == (1, False, None)
     status, _, err = commands("verify", "--expect", "nonsense")
     assert status == 2
-    assert "is no hash" in err
+    assert "is not a hash" in err
 
 
 def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
@@ -149,7 +149,7 @@ def test_a_run_is_shown_by_the_beginning_of_its_id(commands: Commands) -> None:
     status, out, _ = commands("show", RUN, "--json")
     assert [json.loads(line)["seq"] for line in out.splitlines()] == [1, 2, 3, 4, 5]
     status, _, err = commands("show", "feedfeed")
-    assert (status, "nothing about feedfeed" in err) == (1, True)
+    assert (status, "No run or plan 'feedfeed'" in err) == (1, True)
     status, _, err = commands("show", "no such/thing")
     assert status == 2
 

@@ -73,7 +73,7 @@ def shell(
 def test_without_a_client_those_found_are_listed_and_nothing_is_written(shell: Shell) -> None:
     status, out, err = shell("install")
     assert (status, out.split()[0]) == (0, "cursor")
-    assert "Nothing was changed" in err
+    assert "No changes made" in err
     assert not (shell.home / "state" / "clients").exists()
 
 
@@ -150,8 +150,8 @@ def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> 
     assert (row["client"], row["scope"], row["path"]) == ("cursor", "user", str(file))
     assert shell("uninstall", "cursor", "--yes")[0] == 0
     assert file.read_text() == before
-    assert "in no client's file" in shell("installed")[1]
-    assert shell("uninstall", "cursor")[1] == "Cursor: the bridge is in none of its files.\n"
+    assert "isn't installed in any client" in shell("installed")[1]
+    assert shell("uninstall", "cursor")[1] == "Cursor: the bridge isn't installed.\n"
 
 
 def write(path: Path, value: object) -> Path:
@@ -236,7 +236,7 @@ def test_a_command_that_is_gone_is_reported(shell: Shell) -> None:
     entry = {"command": "/gone/mcp-code-bridge"}
     (shell.home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"b": entry}}))
     status, out, _ = shell("installed")
-    assert (status, "no such program" in out) == (1, True)
+    assert (status, "no longer exists" in out) == (1, True)
 
 
 def test_a_project_has_an_entry_of_its_own(shell: Shell) -> None:
@@ -313,7 +313,7 @@ def test_all_means_every_client_that_is_found_here(shell: Shell) -> None:
     for file in (".cursor/mcp.json", ".qwen/settings.json"):
         assert "code-bridge" in json.loads((shell.home / file).read_text())["mcpServers"]
     status, out, _ = shell("uninstall", "all", "--yes")
-    assert (status, "none of its files" in out) == (0, False)
+    assert (status, "isn't installed" in out) == (0, False)
     assert "code-bridge" not in (shell.home / ".cursor" / "mcp.json").read_text()
     assert not (shell.home / ".qwen" / "settings.json").exists()
 
@@ -360,7 +360,7 @@ def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:
     assert "<your PATH>" not in one
     _, out, _ = shell("install", "cursor", "codex", "--dry-run")
     assert out.count(path) == 1
-    assert out.endswith(f"<your PATH> stands for: {path}\n")
+    assert out.endswith(f"<your PATH> is {path}\n")
     assert 'PATH = "<your PATH>"\n' in out
     assert "  with PATH=<your PATH>\n" in out
     assert shell("install", "cursor", "codex", "--yes")[0] == 0
@@ -381,7 +381,7 @@ def test_a_client_that_trusts_no_folder_here_has_the_bridge_all_the_same(shell: 
     )
     status, out, err = shell("install", "gemini", "--check", "--yes")
     assert (status, "has trouble" in err) == (0, False)
-    assert "only in folders that you let it trust" in out
+    assert "only in trusted folders" in out
     command(shell.home, "gemini", "printf '○ code-bridge: x serve (stdio) - Disabled\n'")
     assert shell("install", "gemini", "--check", "--yes")[0] == 1
 
@@ -401,8 +401,8 @@ def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
     for words in (("install",), ("install", "all"), ("setup", "--clients", "all", "--yes")):
         status, _, err = shell(*words)
         assert status == (0 if words == ("install",) else 1)
-        assert "no client was found here. Name one" in err
-    assert "`mcp-code-bridge install` puts it there" in shell("installed")[1]
+        assert "no client was found. Name one" in err
+    assert "Run `mcp-code-bridge install`" in shell("installed")[1]
     assert shell("install", "cursor", "--yes")[0] == 0
 
 

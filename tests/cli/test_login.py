@@ -109,7 +109,7 @@ async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
 @pytest.mark.parametrize(
     ("server", "timeout", "kind", "problem"),
     [
-        ("local", 5, LoginFailedError, "program on this machine"),
+        ("local", 5, LoginFailedError, "is a local server"),
         ("shoop", 5, UnknownServerError, "Did you mean 'shop'"),
         ("shop", float("nan"), UsageError, "1 to 3600"),
     ],

@@ -131,7 +131,7 @@ def test_a_mistake_in_the_words_is_status_2_and_names_what_comes_nearest(
     assert cli.main(argv) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("mcp-code-bridge: ")
+    assert printed.err.startswith("error: ")
     assert said in printed.err
     assert len(printed.err.splitlines()) <= 3
     assert "--description-tokens" not in printed.err
@@ -277,10 +277,29 @@ print(status, [name for name in ("typer", "rich") if name in sys.modules], file=
     assert done.stderr.splitlines()[-1] == "0 []"
 
 
-def test_a_shell_is_told_which_words_may_come_next(tmp_path: Path) -> None:
-    """Commands and options, by typer's own completion."""
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("x ser", ["serve", "servers"]),
+        ("x audit s", ["show", "stats"]),
+        ("x install cur", ["cursor"]),
+        ("x tools --server sh", ["shop"]),
+        ("x policy explain sh", ["shop"]),
+        ("x audit show zz", []),
+    ],
+)
+def test_a_shell_is_told_which_words_may_come_next(
+    words: str, offered: list[str], tmp_path: Path
+) -> None:
+    """Commands, options and values."""
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {"shop": {"command": "true"}}}')
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    asked = {"_MCP_CODE_BRIDGE_COMPLETE": "complete_bash", "COMP_WORDS": "x ser", "COMP_CWORD": "1"}
+    asked = {
+        "_MCP_CODE_BRIDGE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
     done = subprocess.run(
         [sys.executable, "-m", "bridge"],
         env={**environ, **asked},
@@ -289,13 +308,13 @@ def test_a_shell_is_told_which_words_may_come_next(tmp_path: Path) -> None:
         check=False,
         timeout=60,
     )
-    assert done.stdout.split() == ["serve", "servers"]
+    assert done.stdout.split() == offered
 
 
 def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback for a typing mistake."""
     assert cli.main(["servers", "--memory", "lots"]) == 2
-    assert capsys.readouterr().err.startswith("mcp-code-bridge: --memory: 'lots' is not a size")
+    assert capsys.readouterr().err.startswith("error: --memory: 'lots' is not a size")
 
 
 @pytest.mark.parametrize(
@@ -365,3 +384,16 @@ def test_only_a_reader_that_went_away_is_passed_over(
 ) -> None:
     """Whatever else is in the group is a defect, and has to be seen."""
     assert cli._is_broken_pipe(group) is unheard
+
+
+HELP = Path(__file__).with_name("help.txt")
+
+
+def test_the_help_of_all_commands_is_the_golden_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """`UPDATE_FROZEN=1 pytest tests/frozen tests/cli tests/scripts` writes all golden files."""
+    for words in ([], *(path.split() for path in COMMANDS if path not in ("help", "version"))):
+        assert cli.main([*words, "--help"]) == 0
+    said = capsys.readouterr().out
+    if os.environ.get("UPDATE_FROZEN"):
+        HELP.write_text(said, "utf-8")
+    assert said == HELP.read_text("utf-8")

@@ -126,7 +126,7 @@ async def test_doctor_fails_where_nothing_can_be_kept(
         assert state == {"path": str(settings.state_dir), "problem": "File exists"}
         assert await doctor(settings) == 1
         told = capsys.readouterr().out
-        assert f"FAIL  state: nothing can be kept in {settings.state_dir}: File exists.\n" in told
+        assert f"FAIL  state: cannot write to {settings.state_dir}: File exists.\n" in told
         assert "MCP_BRIDGE_STATE_DIR" in told
         settings.state_dir.unlink()
     status = await doctor(settings, as_json=True)

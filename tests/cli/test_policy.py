@@ -109,7 +109,7 @@ async def test_a_decision_is_explained_with_the_rules_before_it_and_how_to_chang
     assert "'git is closed' (deny) does not match: it is about servers git*" in shown
     assert "'not to strangers' (deny) decides:" in shown
     assert "'lethal-combination' (ask) decides once a run has read from" in shown
-    assert "To allow, in config.toml in front of the rule 'not to strangers':" in shown
+    assert "To allow this call, add to config.toml before the rule 'not to strangers':" in shown
 
 
 async def test_what_is_said_to_write_changes_the_decision(
@@ -120,7 +120,7 @@ async def test_what_is_said_to_write_changes_the_decision(
     await home.explain("mail", "delete_note", "topic=a")
     shown = capsys.readouterr().out
     assert "-> ask" in shown
-    lines = shown.partition("To allow, in config.toml:\n")[2]
+    lines = shown.partition("To allow this call, add to config.toml:\n")[2]
     home.configure(f"{lines}\n{POLICY}")
     await home.explain("mail", "delete_note", "topic=a")
     assert "-> allow" in capsys.readouterr().out
@@ -204,8 +204,8 @@ async def test_a_policy_that_parses_is_fine_and_one_that_does_not_is_refused_wit
     home.configure(POLICY)
     assert await home.check() == 0
     captured = capsys.readouterr()
-    assert "the policy is fine (2 rules, 1 server, 1 flow rule)" in captured.out
-    warning = "no server is called 'git*', as the rule 'git is closed' has it"
+    assert "policy OK: 2 rules, 1 server, 1 flow rule" in captured.out
+    warning = "the rule 'git is closed' names unknown server 'git*'."
     assert captured.err == f"warning: {warning}\n"
     assert await home.check(as_json=True) == 0
     assert json.loads(capsys.readouterr().out)["idle"] == [warning]

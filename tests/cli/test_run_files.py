@@ -126,8 +126,8 @@ def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
         ["`d` cannot be written: a directory is there."]
         if force
         else [
-            f"`{name}` was there already and stays. The run's own: "
-            f"`mcp-code-bridge artifacts get {artifact(name).uri}`. --force replaces files."
+            f"`{name}` already exists and was kept; use --force to replace it. The run's copy: "
+            f"`mcp-code-bridge artifacts get {artifact(name).uri}`."
             for name in "ad"
         ]
     )

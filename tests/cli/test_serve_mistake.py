@@ -74,9 +74,9 @@ def test_doctor_tells_a_mistake_and_tries_the_engines_all_the_same(
     monkeypatch.setattr("bridge.cli.doctor.probe_all", survey)
     assert cli.main(["doctor", "--runtime", "lxc"]) == 2
     said = capsys.readouterr()
-    assert said.err.startswith("mcp-code-bridge: --runtime: 'lxc' is not auto")
+    assert said.err.startswith("error: --runtime: 'lxc' is not auto")
     assert "default settings" in said.err
     assert "ok    bubblewrap: auto" in said.out
     # A policy that could not be read is not one that allows every call.
-    assert "policy: not known until that is corrected" in said.out
+    assert "policy: unknown until config.toml is fixed" in said.out
     assert "every call is allowed" not in said.out

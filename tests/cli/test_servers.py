@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from bridge.cli import checks
 from bridge.cli import servers as servers_module
@@ -254,16 +255,20 @@ async def test_a_server_that_is_not_there_is_a_warning_beside_what_is_known(
     assert await commands.tools(server="gone") == 4
 
 
-def test_a_table_is_as_wide_as_its_terminal_and_for_a_program_never_wrapped(
+def test_a_table_is_as_wide_as_its_terminal_and_in_a_pipe_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing is cut: of a narrow terminal's rows each cell goes on below itself."""
-    rows = [("short", "a" * 60, "b" * 300)]
-    assert table(("A", "B", "C"), rows).splitlines()[1] == f"short  {'a' * 60}  {'b' * 300}"
-    monkeypatch.setattr("bridge.cli.output.terminal_width", lambda: 49)
-    drawn = table(("A", "B", "C"), rows)
-    assert max(map(len, drawn.splitlines())) <= 49
-    assert (drawn.count("a"), drawn.count("b")) == (60, 300)
+    """Columns go by their priority, then the widest cells are cut: a row stays one line."""
+    rows = [("short", "a" * 60, "b" * 300, "数据" * 9)]
+    headings = ("A", "B", "C", "WIDE")
+    whole = table(headings, rows, ("B", "C"))
+    assert whole.splitlines()[1] == f"short  {'a' * 60}  {'b' * 300}  {'数据' * 9}"
+    for width, shown in ((410, "ABCW"), (350, "ACW"), (60, "AW"), (20, "AW")):
+        monkeypatch.setattr("bridge.cli.output.terminal_width", lambda width=width: width)
+        head, row = table(headings, rows, ("B", "C")).splitlines()
+        assert [word[0] for word in head.split()] == list(shown)
+        assert cell_len(row) <= width
+        assert ("…" in row) is (width == 20)
 
 
 async def test_reasons_are_read_whole_on_a_terminal_and_home_is_short(

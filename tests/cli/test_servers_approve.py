@@ -73,7 +73,7 @@ def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
     write(project / ".mcp.json", {"mcpServers": {"tracker": {**ENTRY, "args": []}}})
     assert state() == "proposed"
     status, _, told = run("approve", f"tracker@{digits}")
-    assert (status, "is not what was shown" in told) == (2, True)
+    assert (status, "has changed since it was shown" in told) == (2, True)
 
 
 async def test_at_a_terminal_it_is_shown_and_asked_about(

@@ -93,9 +93,9 @@ async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path
     answers = ("no\n", "cursor\n", "yes\n", "yes\n")
     told = await at_terminal("setup", answers=answers)
     flat = " ".join(told.split())
-    assert "1 client here:\n  cursor: 2 servers in" in told
+    assert "1 client found:\n  cursor: 2 servers in" in told
     assert "mcp.json, 1 not used 1 server can be used through the bridge: shop;" in flat
-    assert f"shop, off: moved out of {home / '.cursor' / 'mcp.json'}." in told
+    assert f"Moved shop, off out of {home / '.cursor' / 'mcp.json'}." in told
     assert "behind the bridge (2 servers): shop, off" in told
     assert "my shop" not in cursor(home)
     assert "// mine" in cursor(home)
@@ -119,7 +119,7 @@ ANSWERS = ("no\n", "cursor\n", "yes\n")
 @pytest.mark.parametrize("given", range(len(ANSWERS) + 1))
 async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, given: int) -> None:
     told = await at_terminal("setup", answers=(*ANSWERS[:given], "\x03"))
-    assert told.endswith("^C\nNothing was changed.\n")
+    assert told.endswith("^C\nNo changes made.\n")
     assert cursor(home) == CONFIG
     assert not moved(home).exists()
 
@@ -135,7 +135,7 @@ async def test_who_stops_it_while_it_writes_hears_what_was_done(home: Path) -> N
     told = await at_terminal(
         *words, answers=("yes\n", "\x03"), path=f"{home / 'bin'}:/usr/bin:/bin"
     )
-    assert f"code-bridge is in {home / '.cursor' / 'mcp.json'}.\nnow: " in told
+    assert f"Added code-bridge to {home / '.cursor' / 'mcp.json'}.\nnow: " in told
     assert told.endswith(f"{STOPPED}\n")
     assert "mcp-code-bridge" in cursor(home)
     assert not (home / ".claude.json").exists()
@@ -155,7 +155,7 @@ def test_each_answer_has_a_flag_and_all_comes_back(
     assert f"moved from {home / '.cursor' / 'mcp.json'}" in rows["shop"]["source"]
     assert rows["off"]["state"] == "skipped"
     assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
-    assert f"shop, off: back in {home / '.cursor' / 'mcp.json'}." in capsys.readouterr().err
+    assert f"Restored shop, off to {home / '.cursor' / 'mcp.json'}." in capsys.readouterr().err
     assert cursor(home) == CONFIG
 
 
@@ -184,7 +184,7 @@ def test_who_takes_out_only_the_bridge_hears_which_servers_stay_behind(
 ) -> None:
     main(["install", "cursor", "--move", "shop", "--yes"])
     assert main(["uninstall", "cursor", "--yes"]) == 0
-    assert "moved behind the bridge: shop. With --restore" in capsys.readouterr().err
+    assert "without shop. Use --restore" in capsys.readouterr().err
     assert "shop" not in cursor(home)
     assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
     assert "shop" in cursor(home)
@@ -211,9 +211,9 @@ def test_without_a_sandbox_setup_says_so_and_what_to_do(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{home / 'none.sock'}")
     assert main(["setup", "--clients", "cursor", "--skip-cost", "--yes"]) == 1
     told = capsys.readouterr()
-    assert "Programs cannot run here yet: no sandbox works.\n  podman: " in told.out
+    assert "No sandbox works yet, so programs cannot run here.\n  podman: " in told.out
     assert "Seatbelt" not in told.out
-    assert "Next: `mcp-code-bridge doctor`" in " ".join(told.err.split())
+    assert "Next: run `mcp-code-bridge doctor`" in " ".join(told.err.split())
     assert "mcp-code-bridge" in cursor(home)
 
 
@@ -238,6 +238,6 @@ async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
             settings = load({}, dict(os.environ))
             assert await setup(settings, clients="cursor", move="none", skip_cost=True) == 1
     os.close(typist)
-    assert told[0].index("Change this as shown?") < told[0].index(
+    assert told[0].index("Apply these changes?") < told[0].index(
         "Build the runtime image on podman"
     )

@@ -34,7 +34,7 @@ def test_skills_are_listed_shown_approved_and_removed(
         told = capsys.readouterr()
         return status, told.out, told.err
 
-    assert run("list")[2].startswith("No skill is saved in ")
+    assert run("list")[2].startswith("No skills in ")
     (tmp_path / "skills").mkdir()
     (tmp_path / "skills" / "greet.py").write_text("def greet():\n    '''Say \x1b[1mhello.'''\n")
     (tmp_path / "skills" / "broken.py").write_text("def broken(:")
@@ -56,11 +56,11 @@ def test_skills_are_listed_shown_approved_and_removed(
     assert run("approve", seen[:-1])[0] == 2
     (tmp_path / "skills" / "greet.py").write_text("def greet():\n    steal()\n")
     status, _, told = run("approve", seen)
-    assert (status, "is not what was shown" in told) == (2, True)
+    assert (status, "has changed since it was shown" in told) == (2, True)
     assert not any(each["approved"] for each in json.loads(run("list", "--json")[1]))
 
     whole = json.loads(run("show", "--json", "greet")[1])["digest"]
-    assert "may be used as long as it stays as it is" in run("approve", f"greet@{whole}")[2]
+    assert "until it changes" in run("approve", f"greet@{whole}")[2]
     found = {each["name"]: each["approved"] for each in json.loads(run("list", "--json")[1])}
     assert found == {"broken": False, "greet": True}
     assert json.loads(run("show", "--json", "greet")[1])["signature"] == "greet()"
@@ -89,7 +89,7 @@ def test_what_was_seen_is_the_description_too_if_a_run_that_had_read_something_w
     seen = capsys.readouterr().err.splitlines()[-1].rpartition(" ")[2]
     save("Another")
     assert main(["skills", "approve", seen]) == 2
-    assert "is not what was shown" in capsys.readouterr().err
+    assert "has changed since it was shown" in capsys.readouterr().err
     save("A way")
     assert main(["skills", "approve", seen]) == 0
 
@@ -118,7 +118,7 @@ async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
 
         os.write(typist, b"yes\n")
         status, shown, _ = await approve("no\n")
-        assert (status, "return 'hello'" in shown, "in 2 lines?" in shown) == (1, True, True)
+        assert (status, "return 'hello'" in shown, "(2 lines)?" in shown) == (1, True, True)
         async with open_engine(settings) as engine:
             shelf = engine.skills.shelf
             before = await shelf.get("greet")
@@ -128,7 +128,7 @@ async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
             assert await shelf.approved() == set()
             status, shown, said = await approve("yes\n")
             assert (status, r"x = '\u3164'[90 spaces]; steal()" in shown) == (0, True)
-            assert "may be used as long as it stays as it is" in said
+            assert "until it changes" in said
             [(name, digest)] = await shelf.approved()
             assert (name, digest) == ("greet", (await shelf.get("greet")).digest)
     os.close(typist)

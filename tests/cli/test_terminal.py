@@ -107,7 +107,7 @@ async def test_an_answer_that_is_none_is_said_to_be_none(desk: tuple[int, TextIO
     params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
     answer, shown = await _ask(desk, ("ma\x1bybe\n", "no\n"), params)
     assert answer == {"action": "accept", "content": {"decision": "no"}}
-    assert "  ma\\x1bybe is no answer to this. Choose one of call, run, no, or its" in shown
+    assert "  ma\\x1bybe is not a valid answer. Choose one of call, run, no, or its" in shown
     assert shown.count("Decision (a number or a word in brackets): ") == 2
 
 
@@ -168,7 +168,7 @@ def test_a_line_is_read_by_its_fields_schema(
         ({"type": "integer"}, "1.5", "whole number"),
         ({"type": "number"}, "x", "a number"),
         ({"type": "boolean"}, "maybe", "yes or no"),
-        ({}, "", "needed"),
+        ({}, "", "required"),
     ],
 )
 def test_a_line_that_does_not_fit_is_explained(

@@ -109,7 +109,7 @@ class Home:
             line = line.replace("Connected", "(Connected|Pending approval)")
         assert re.search(line, re.sub(r" +", " ", listed)), listed
         self.run(BRIDGE, "uninstall", self._client, "--yes")
-        assert "in no client's file" in self.run(BRIDGE, "installed")
+        assert "isn't installed in any client" in self.run(BRIDGE, "installed")
 
 
 @each()

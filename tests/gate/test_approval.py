@@ -343,7 +343,7 @@ async def test_a_plan_is_approved_of_as_a_whole() -> None:
     assert await approver.approve_plan(_plan("allow", "ask"), "1. git.push", [1]) == Approval()
     assert person.offered() == ["apply", "no"]
     for answer in ("no", "run", {"action": "decline"}, {"action": "cancel"}):
-        with pytest.raises(ApprovalRefusedError, match="whether the plan may be carried out"):
+        with pytest.raises(ApprovalRefusedError, match="whether to apply the plan"):
             await Approver(Person(answer)).approve_plan(_plan("allow"), "1. git.push", [1])
 
 

@@ -46,7 +46,7 @@ def test_a_run_has_so_many_calls_to_each_server() -> None:
 
 
 def test_a_run_is_returned_so_many_bytes() -> None:
-    """The result that goes beyond is there already; no call is made after it."""
+    """The result that goes beyond already exists; no call is made after it."""
     budget = RunBudget(Budgets(run_bytes=100))
     budget.spend("a")
     budget.took_in(99)

@@ -269,7 +269,7 @@ async def test_calls_that_wait_are_served_after_those_under_way_were_cancelled()
 
 
 async def test_a_cancellation_meant_for_one_call_spares_the_next_of_the_same_task() -> None:
-    """It may come when the answer is there already, and the task is about to go on."""
+    """It may come when the answer already exists, and the task is about to go on."""
     host = _Host()
     async with dispatching(host) as dispatcher:
         await dispatcher.accept(_call(1, "wait"))

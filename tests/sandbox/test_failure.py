@@ -83,8 +83,8 @@ def test_a_signal_is_named_with_its_likely_cause() -> None:
 def test_a_timeout_says_the_limit_and_what_to_do() -> None:
     """The limit in force is named, so that the next attempt can ask for more."""
     verdict = classify(Ending(deadline_passed=True), LIMITS)
-    assert verdict.summary == "Stopped after the time limit of 5 s."
-    assert "raise `timeout`, up to 600 s." in verdict.error
+    assert verdict.summary == "Timed out after 5 s."
+    assert "raise `timeout` (max 600 s)." in verdict.error
     longest = classify(Ending(deadline_passed=True), replace(LIMITS, longest_timeout=5))
     assert "there is no longer time limit to ask for" in longest.error
 

@@ -22,6 +22,8 @@ PRESENT = " ".join(
 )
 """What the script requires."""
 
+GOLDEN = Path(__file__).with_name("demo-packages.txt")
+
 LATER = "crun runsc slirp4netns fuse-overlayfs catatonit tini"
 
 
@@ -66,3 +68,12 @@ def test_what_is_installed_is_named_once_it_is_known_to_be_there(tmp_path: Path)
     told = install(tmp_path, have=f"{PRESENT.replace('git ', '')} {LATER}", in_release="docker-cli")
     assert "system-packages: installing git docker-cli\n" in told
     assert "not in this release" not in told
+
+
+def test_the_demonstration_installs_what_the_golden_file_lists() -> None:
+    """No SSH server, database or Docker for someone who only looks."""
+    argv = [str(SCRIPT), "--list", "demo"]
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    if os.environ.get("UPDATE_FROZEN"):
+        GOLDEN.write_text(listed, "utf-8")
+    assert listed == GOLDEN.read_text("utf-8")

@@ -17,7 +17,10 @@ from bridge.settings.file import parse_servers
     [
         ([], "must be a table, not a list"),
         ({"github": "legacy"}, r"servers\.github must be a table"),
-        ({"github": {"era": "legacy"}}, r"github\.era is no key of a server. Known: protocol"),
+        (
+            {"github": {"era": "legacy"}},
+            r"github\.era is an unknown key of a server. Known: protocol",
+        ),
         ({"github": {"protocol": "2025"}}, "protocol is .2025.. Known: auto, legacy, modern"),
         ({"github": {"protocol": ["legacy"]}}, "must be one of auto, modern, legacy"),
     ],

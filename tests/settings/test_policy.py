@@ -186,17 +186,20 @@ def _when(condition: str) -> str:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("rule = 1", "policy.rule is no key of a policy. Did you mean rules?"),
+        ("rule = 1", "policy.rule is an unknown key of a policy. Did you mean rules?"),
         ("pin = 1", "policy.pin must be true or false, not a number"),
         ("defaults = []", "policy.defaults must be a table, not a list"),
-        ('defaults.wirte = "ask"', "policy.defaults.wirte is no key of the defaults. Did you mean"),
+        (
+            'defaults.wirte = "ask"',
+            "policy.defaults.wirte is an unknown key of the defaults. Did you mean",
+        ),
         ('defaults.write = "alow"', "policy.defaults.write is 'alow'. Did you mean allow?"),
         ("rules = 1", "policy.rules must be an array of tables, each begun with [[policy.rules]]"),
         ('rules = ["x"]', "policy.rules[1] must be a table, not a text"),
         ('[[rules]]\nname = "r"', "policy.rules[1] needs `action`"),
         ('[[rules]]\naction = "deny"', "policy.rules[1] needs `name`"),
         (RULE + RULE, "policy.rules[2].name is 'r', as is that of policy.rules[1]"),
-        (RULE + 'tol = "x"', "policy.rules[1].tol is no key of a rule. Did you mean tool?"),
+        (RULE + 'tol = "x"', "policy.rules[1].tol is an unknown key of a rule. Did you mean tool?"),
         (RULE + "tool = [1]", "policy.rules[1].tool must be a text or a list of texts, not a num"),
         (RULE + "tool = []", "policy.rules[1].tool is an empty list"),
         (RULE + 'tool = ""', "policy.rules[1].tool is '', which is empty"),
@@ -239,7 +242,10 @@ def _when(condition: str) -> str:
         (_when('a = "%s"' % ("x" * 5000)), "when.a has 5,000 characters; the limit is 4,096"),
         ("servers = 1", "policy.servers must be a table"),
         ("servers.github = 1", "policy.servers.github must be a table"),
-        ("servers.github.trusted = true", "servers.github.trusted is no key of a server's policy"),
+        (
+            "servers.github.trusted = true",
+            "servers.github.trusted is an unknown key of a server's policy",
+        ),
         ('servers.github.trust = "yes"', "policy.servers.github.trust must be true or false"),
         ("servers.github.labels = [1]", "servers.github.labels must be a text or a list of texts"),
         ('servers.github.labels = ["A"]', "policy.servers.github.labels has 'A'; a label has smal"),
@@ -248,7 +254,10 @@ def _when(condition: str) -> str:
             "of which no flow rule speaks (did you mean untrusted-input?)",
         ),
         ('servers.github.tools.x.effect = "no"', "servers.github.tools.x.effect is 'no'"),
-        ("servers.github.tools.x.trust = true", "servers.github.tools.x.trust is no key of a tool"),
+        (
+            "servers.github.tools.x.trust = true",
+            "servers.github.tools.x.trust is an unknown key of a tool",
+        ),
         (
             '[servers."git*"]\n[servers.github]',
             "policy.servers.github is never looked at: 'git*' before it matches the same",
@@ -263,7 +272,10 @@ def _when(condition: str) -> str:
             '[[flow]]\nname = "f"\naction = "ask"\nafter = "privat-data"\nto = "exfiltration"',
             "'privat-data', which no server has (did you mean private-data?)",
         ),
-        ("budgets.run_call = 1", "policy.budgets.run_call is no key of the budgets. Did you mean"),
+        (
+            "budgets.run_call = 1",
+            "policy.budgets.run_call is an unknown key of the budgets. Did you mean",
+        ),
         ("budgets.run_calls = 0", "policy.budgets.run_calls must be from 1 to 1,000,000,000"),
         ("budgets.run_calls = true", "policy.budgets.run_calls must be a whole number, not a bool"),
         ('budgets.run_bytes = "50q"', "policy.budgets.run_bytes is '50q', which is not a size"),
@@ -276,7 +288,7 @@ def _when(condition: str) -> str:
             "policy.budgets.per_minute.a is never looked at: '*' before it",
         ),
         ('privacy.detect = ["emial"]', "policy.privacy.detect is 'emial'. Did you mean email?"),
-        ("privacy.reveal = []", "policy.privacy.reveal is no key of the privacy settings"),
+        ("privacy.reveal = []", "policy.privacy.reveal is an unknown key of the privacy settings"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str, problem: str) -> None:

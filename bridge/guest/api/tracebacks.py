@@ -176,7 +176,7 @@ def guest_files() -> FrozenSet[str]:
 
 # --- interrupts -----------------------------------------------------------------------------------
 
-STOPPED = "the run was stopped from outside: its time was over, or it was cancelled"
+STOPPED = "the run was stopped"
 
 
 class Interrupted(KeyboardInterrupt):

@@ -1,0 +1,80 @@
+"""Values that a shell completes: clients, servers, tools, runs and sessions.
+
+Reads what is on this machine, and starts nothing. A completion that fails offers nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import typer
+
+from bridge.model import ServerSpec
+from bridge.settings import Settings, load, store_of
+
+RECORDS = 400  # The last records of the audit log, whose runs are offered.
+
+
+def clients(incomplete: str) -> list[str]:
+    from bridge.clients.writers import WRITERS
+
+    return _matching(incomplete, lambda _: [*WRITERS, "all"])
+
+
+def servers(incomplete: str) -> list[str]:
+    return _matching(incomplete, lambda settings: [spec.name for spec in _specs(settings)])
+
+
+def tools(context: typer.Context, incomplete: str) -> list[str]:
+    """Return tools as their servers listed them last: SERVER.TOOL, or those of a given server."""
+    from bridge.servers.tool_cache import ToolCache
+
+    def found(settings: Settings) -> Iterable[str]:
+        listings = ToolCache(store_of(settings)).load_all(_specs(settings))
+        given = context.params.get("server")
+        for server, listing in listings.items():
+            if given in (None, server):
+                head = "" if given else f"{server}."
+                yield from (f"{head}{tool.name}" for tool in listing.tools)
+
+    return _matching(incomplete, found)
+
+
+def runs(incomplete: str) -> list[str]:
+    from bridge.gate.audit.reading import last_records
+
+    def found(settings: Settings) -> Iterable[str]:
+        records, _ = last_records(settings.state_dir / "audit", RECORDS)
+        return dict.fromkeys(str(each["run"]) for each in reversed(records) if each.get("run"))
+
+    return _matching(incomplete, found)
+
+
+def sessions(incomplete: str) -> list[str]:
+    def found(settings: Settings) -> Iterable[str]:
+        # Imported here, as above: completion of other words does without.
+        from bridge.cli.run import TERMINAL
+        from bridge.sessions.checkpoints import Checkpoints
+
+        kept = Checkpoints(store_of(settings), days=settings.session_days)
+        return [each.name for each in kept.all(TERMINAL)]
+
+    return _matching(incomplete, found)
+
+
+def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
+    from bridge.servers.configuration import context_for
+    from bridge.servers.consents import consents_of
+
+    context = context_for(settings, str(Path.cwd()), sys.platform)
+    return tuple(consents_of(settings).discover(context).servers)
+
+
+def _matching(incomplete: str, find: Callable[[Settings], Iterable[str]]) -> list[str]:
+    try:
+        return [name for name in find(load()) if name.startswith(incomplete)]
+    except Exception:
+        # A shell shows an error in the middle of the line that a person types.
+        return []
