@@ -154,8 +154,12 @@ def screen(command: str, answer: str, directory: Path, environ: Mapping[str, str
 
 def left(written: str) -> str:
     """Return what is left of a terminal's text: what was erased or written over is gone."""
-    lines = (line.rstrip("\r").rpartition("\r")[2] for line in written.split("\n"))
-    return "\n".join(lines).replace("\x1b[J", "").rstrip()
+    ended_status = r"[^\n]*\n(?:\x1b\[\?25h)?\r\x1b\[1A\x1b\[2K"
+    text = re.sub(ended_status, "", written)
+    # All sequences but colours.
+    text = re.sub(r"\x1b(?:\[[?0-9;]*[A-Za-ln-z]|\(B)|\x0f", "", text)
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(lines).strip()
 
 
 def normalised(text: str) -> str:
