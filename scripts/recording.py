@@ -159,7 +159,7 @@ def left(written: str) -> str:
     # All sequences but colours.
     text = re.sub(r"\x1b(?:\[[?0-9;]*[A-Za-ln-z]|\(B)|\x0f", "", text)
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    return "\n".join(lines).strip()
+    return "\n".join(lines).strip().removeprefix("\x1b[0m").strip()
 
 
 def normalised(text: str) -> str:
