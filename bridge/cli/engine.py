@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_engine(settings: Settings) -> AsyncIterator[Engine]:
+async def open_engine(settings: Settings, *, patient: bool = False) -> AsyncIterator[Engine]:
     """Open an engine on the user's own servers."""
     async with AsyncExitStack() as stack:
         with waiting("finding servers and a sandbox"):
             from bridge.runs import open_engine as opened
 
-            engine = await stack.enter_async_context(opened(settings))
+            engine = await stack.enter_async_context(opened(settings, patient=patient))
         yield engine

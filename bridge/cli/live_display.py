@@ -93,8 +93,10 @@ class LiveTerminal(Terminal):
 
     def _status(self) -> str:
         """Return the status line; empty if a run is short, or the output's last line not whole."""
+        if self.run_progress is None:
+            return self._note or "starting a sandbox"
         seconds = monotonic() - self._started
-        if self.run_progress is None or not self._at_line_start or seconds < SHORT_SECONDS:
+        if not self._at_line_start or seconds < SHORT_SECONDS:
             return ""
         return status_text(self.run_progress, seconds, self._note)
 

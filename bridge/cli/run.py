@@ -13,6 +13,7 @@ from typing import get_args
 import anyio
 import anyio.to_thread
 
+from bridge.cli.engine import open_engine
 from bridge.cli.live_display import LiveTerminal, live_terminal
 from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
@@ -35,7 +36,7 @@ from bridge.render.text import (
     session_section,
     shown_line,
 )
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.runs.admission import MAX_CODE_BYTES
 from bridge.runs.file_names import quoted
 from bridge.server.arguments import parse_packages, parse_session

@@ -36,9 +36,7 @@ _INDENT = "    "
 async def tools(
     settings: Settings,
     *,
-    words: Annotated[
-        list[str] | None, arg("QUERY", "words, or SERVER.TOOL", completion.tools)
-    ] = None,
+    words: Annotated[list[str] | None, arg("QUERY", "or SERVER.TOOL", completion.tools)] = None,
     server: Annotated[
         str | None, opt("NAME", "only this server's tools", completes=completion.servers)
     ] = None,

@@ -347,7 +347,7 @@ def _refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRe
     message += led_by(asks)
     remedy = (
         "It was not called. Further calls of it are refused in this run without asking. Ask the "
-        "user what to do instead, and do not try to reach the same in another way."
+        "user how to proceed; don't work around this."
     )
     return ApprovalRefusedError(message, remedy=remedy)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -20,11 +21,14 @@ from bridge.cli.output import (
     hold_logs,
     table,
     visible,
+    write_diff,
     write_err,
+    write_error,
     write_json,
     write_out,
     write_prose,
 )
+from bridge.errors import UsageError
 
 pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
 
@@ -223,3 +227,37 @@ def test_what_is_logged_while_a_question_stands_comes_after_it(
     assert caplog.messages[:2] == ["line 0", "line 1"]
     assert len([text for text in caplog.messages if text.startswith("line")]) == MAX_HELD_LOGS
     assert "log lines left out while a question stood" in caplog.messages[-1]
+
+
+class DrawnTerminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_an_error_and_its_hint_stand_on_lines_of_their_own(
+    colours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In colour, unless NO_COLOR is set; a person is addressed, not a model."""
+    monkeypatch.setattr(sys, "stderr", out := DrawnTerminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "" if colours else "1")
+    remedy = "Nothing was changed. Ask the user how to proceed."
+    message = "The client was asked whether to apply the plan, and declined."
+    write_error(UsageError(f"{message} \x1b[2J", remedy=remedy))
+    error, hint = out.getvalue().splitlines()
+    plain = re.sub(r"\x1b\[[\d;]*m", "", f"{error}\n{hint}")
+    assert plain == "error: Plan declined. \\x1b[2J\nhint: Nothing was changed."
+    assert ("\x1b[31merror:\x1b[0m" in error, "\x1b[36mhint:\x1b[0m" in hint) == (colours,) * 2
+
+
+def test_a_diff_is_coloured_by_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", out := DrawnTerminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    write_diff("@@ 1\n-old\n+new\n same\n")
+    assert (
+        out.getvalue() == "\x1b[36m@@ 1\x1b[0m\n\x1b[31m-old\x1b[0m\n\x1b[32m+new\x1b[0m\n same\n"
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import re
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from bridge.cli import checks
 from bridge.cli import servers as servers_module
 from bridge.cli import tools as tools_module
 from bridge.cli.output import table
@@ -295,23 +293,6 @@ async def test_without_servers_it_says_which_clients_are_left_out(
         said = capsys.readouterr().err
         assert "No MCP servers found." in said
         assert "MCP_BRIDGE_SOURCES leaves clients out: it is windsurf." in said
-
-
-def test_progress_is_shown_to_somebody_who_watches_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With names as they are: none is markup."""
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    shown = []
-    for watched in (False, True):
-        stream = io.StringIO()
-        monkeypatch.setattr(stream, "isatty", lambda watched=watched: watched)
-        with checks.progress_bar(stream) as bar:
-            bar.add_task("", total=3, server="[bold]evil[/]")
-            bar.refresh()
-        shown.append(stream.getvalue())
-    assert shown[0] == ""
-    assert "checking [bold]evil[/]" in shown[1]
-    assert "0/3" in shown[1]
 
 
 @pytest.mark.parametrize(

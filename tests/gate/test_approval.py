@@ -104,7 +104,7 @@ async def test_no_is_said_once_in_a_run() -> None:
         assert first.message == (
             f"The client was asked whether git.push may be called (default for writes), and {said}."
         )
-        assert "do not try to reach the same in another way" in first.remedy
+        assert "don't work around this" in first.remedy
         assert all("is not asked again" in str(error) for error in others)
         with pytest.raises(ApprovalRefusedError, match="earlier call of it was not allowed"):
             await approver.approve(CALL, [DEFAULT, FLOW])
