@@ -59,7 +59,7 @@ def test_a_profile_needs_little_and_grants_little() -> None:
         ({"executables": "jq"}, "list of texts"),
         ({"workspace": "ws"}, "absolute path"),
         ({"workspace": 1}, "must be a text"),
-        ({"shell": True}, "no key of a command profile"),
+        ({"shell": True}, "unknown key of a command profile"),
         ({"network": "yes"}, "true or false"),
         ({"env": ["A=b"]}, "no name of a variable"),
         ({"env": ["A"], "secrets": ["A"]}, "more than one of"),
