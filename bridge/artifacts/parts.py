@@ -55,7 +55,6 @@ class Span:
     Attributes:
         start, end: Offsets in bytes.
         first, last: Numbers of the lines between them; `last` is lower if there are none.
-        total: Number of lines in the artifact.
     """
 
     start: int

@@ -59,7 +59,6 @@ class ArtifactStore:
     with the most are removed.
 
     Args:
-        run_bytes: Limit of one run's artifacts.
         now: Returns seconds since the epoch.
     """
 

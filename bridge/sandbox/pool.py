@@ -53,7 +53,6 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
 
     Args:
         claims: When runs asked for a sandbox, in seconds, ascending.
-        most: Upper bound of the result.
     """
     if not claims or now - claims[-1] >= FORGOTTEN_SECONDS:
         return 0

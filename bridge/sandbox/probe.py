@@ -109,7 +109,6 @@ async def run_probe(
     """Run something in a sandbox; see `Backend.probe`.
 
     Args:
-        no_answer_remedy: What to do if the program does not answer.
         timeout_error: Makes the error for a sandbox that does not start in time.
     """
     try:

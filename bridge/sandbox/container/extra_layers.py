@@ -66,7 +66,6 @@ class ExtraLayers:
     Attributes:
         seccomp: The value of "seccomp=" for each purpose: the profile, or a path.
         user_namespace: podman's mode; empty for the engine's default.
-        lacking: Layers that are not requested, each with its cause.
     """
 
     seccomp: dict[Purpose, str] = field(default_factory=dict)

@@ -92,11 +92,7 @@ class ImageEngine:
             raise ImagePullError(message)
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
-        """Make a nameless image of one layer from a root filesystem and return its id.
-
-        Args:
-            changes: Dockerfile instructions for its settings.
-        """
+        """Make a nameless image of one layer from a root filesystem and return its id."""
         doing = f"import {tarball.name}"
         said: list[str] = []
         try:

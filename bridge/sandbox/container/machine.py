@@ -161,7 +161,6 @@ class MachineContext:
     """What the machine's handling needs from outside.
 
     Attributes:
-        env: The environment podman runs with.
         idle_timeout: Seconds without a run after which a machine that we started is stopped.
         progress: Called with podman's output while it starts a machine.
         clock: Seconds, monotonic.

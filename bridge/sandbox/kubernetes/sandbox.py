@@ -25,11 +25,7 @@ LAST_POLL_SECONDS = 1.0  # Intervals of asking for a pod's status.
 
 
 class PodSandbox:
-    """A pod whose program runs; see `bridge.sandbox.backend.Sandbox`.
-
-    Attributes:
-        id: The pod's name.
-    """
+    """A pod whose program runs; see `bridge.sandbox.backend.Sandbox`."""
 
     def __init__(
         self, cluster: Cluster, placed: Document, stream: PodStream, isolation: Isolation
