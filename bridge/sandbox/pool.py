@@ -182,7 +182,7 @@ class Reservation(Generic[T]):
     """A claimed resource, until the reservation ends.
 
     Attributes:
-        came: Whether it was ready; see `ClaimState`.
+        came: Whether it was ready.
     """
 
     def __init__(

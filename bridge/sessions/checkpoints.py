@@ -55,7 +55,7 @@ class Saved:
 
     Attributes:
         data: For a guest to read; empty where only the rest was asked for.
-        facts: The session's record; see `Record.facts`.
+        facts: The session's record.
         moment: When it was saved, in seconds since the epoch.
     """
 

@@ -55,7 +55,7 @@ _DECLINED = (
 
 @cache
 def profile_text(purpose: Purpose) -> str:
-    """Return the bridge's seccomp profile as JSON; see `oci_profile`."""
+    """Return the bridge's seccomp profile as JSON."""
     return json.dumps(oci_profile(purpose), separators=(",", ":"))
 
 

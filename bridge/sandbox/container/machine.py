@@ -264,7 +264,7 @@ class PodmanMachine:
         self.started_by_us = False
 
     async def bring_up(self) -> None:
-        """Make podman answer, starting the machine if it does not; see `ensure_machine`."""
+        """Make podman answer, starting the machine if it does not."""
         async with self._gate:
             if self._up:
                 return

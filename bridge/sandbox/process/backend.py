@@ -139,7 +139,7 @@ class BubblewrapBackend(Backend):
         return await run_probe(self.name, self.launch, self._success, self._limits)
 
     async def reap(self) -> int:
-        """Remove what dead bridges left; see `Backend.reap`.
+        """Remove what dead bridges left.
 
         The kernel ended their processes with them; only cgroups can be left.
         """

@@ -313,7 +313,7 @@ class LaunchPlan:
 
 
 class ProcessSandbox:
-    """A sandbox of this machine's kernel; see `bridge.sandbox.backend.Sandbox`."""
+    """A sandbox of this machine's kernel."""
 
     def __init__(
         self,

@@ -271,7 +271,7 @@ class UnnamespacedBackend(Backend, Generic[F]):
         return await run_probe(self.name, self.launch, self._success, self._limits)
 
     async def reap(self) -> int:
-        """Remove what dead bridges left; see `Backend.reap`.
+        """Remove what dead bridges left.
 
         Their monitors ended the processes; only cgroups and directories can be left.
         """
