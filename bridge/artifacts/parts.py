@@ -274,7 +274,6 @@ class Content:
         return b"".join(self.pieces())
 
     def lines(self, first: int, last: int | None) -> Span:
-        """Return the position of lines."""
         return line_span(self._unchecked, first, last)
 
     def _unchecked(self) -> Iterator[bytes]:

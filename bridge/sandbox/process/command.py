@@ -284,7 +284,6 @@ def _pseudo_files(around: Surroundings) -> list[str]:
 def stage_plan(
     spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, filters: Sequence[bytes]
 ) -> dict[str, Json]:
-    """Return the stage's plan."""
     command = spec.command
     in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
     return {
