@@ -55,7 +55,6 @@ class Span:
     Attributes:
         start, end: Offsets in bytes.
         first, last: Numbers of the lines between them; `last` is lower if there are none.
-        total: Number of lines in the artifact.
     """
 
     start: int
@@ -275,7 +274,6 @@ class Content:
         return b"".join(self.pieces())
 
     def lines(self, first: int, last: int | None) -> Span:
-        """Return the position of lines; see `line_span`."""
         return line_span(self._unchecked, first, last)
 
     def _unchecked(self) -> Iterator[bytes]:

@@ -59,7 +59,6 @@ class ArtifactStore:
     with the most are removed.
 
     Args:
-        run_bytes: Limit of one run's artifacts.
         now: Returns seconds since the epoch.
     """
 
@@ -94,7 +93,7 @@ class ArtifactStore:
         """Return the artifacts of one run, to add to. No I/O.
 
         Args:
-            owner: The only one who may read them; see `RunRequest.owner`.
+            owner: The only one who may read them.
             origin: Returns what the run has read so far; called when an artifact is finished.
         """
         if not _RUN.fullmatch(run_id):

@@ -106,7 +106,6 @@ class RunArtifacts:
     def add(
         self, name: str, data: bytes, mime_type: str = "", kind: ArtifactKind = "file"
     ) -> Artifact:
-        """Store data as an artifact; see `writer`."""
         with self.writer(name, mime_type, kind) as writer:
             writer.write(data)
             return writer.finish()

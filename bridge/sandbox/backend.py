@@ -80,7 +80,6 @@ class CommandSpec:
     both passed on, and its stdin ends.
 
     Attributes:
-        cwd: The working directory inside.
         cpu_seconds, file_bytes: Limits of each process, and of each file it writes.
         on_error: Called with what is written to stderr, during `receive`.
         file: The executable on the host, links resolved; empty in a container, where the first

@@ -37,10 +37,8 @@ class Ending:
         report: The backend's exit report, if it was requested.
         deadline_passed: The host's deadline passed and it killed the sandbox.
         ran_longest: The run took the longest that a run may take, its calls included.
-        protocol_error: What was wrong with a frame, if one was malformed.
         lost: The error of the engine or its connection, if one broke.
         lost_code: That error's code, where it says more than that the sandbox was lost.
-        diagnostics: The sandbox's stderr.
     """
 
     done: Done | None = None

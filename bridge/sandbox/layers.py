@@ -43,11 +43,7 @@ def brings_own_kernel(runtime: str) -> bool:
 
 
 def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
-    """Return whether a guest sees another kernel than the host's; None if that is unknown.
-
-    Args:
-        host: The engine's host kernel.
-    """
+    """Return whether a guest sees another kernel than the host's; None if that is unknown."""
     for key, theirs in (
         ("boot_id", host.boot_id),
         ("kernel_version", host.version),

@@ -37,7 +37,6 @@ class Owner:
     """One bridge process, distinct from every other one, past or future.
 
     Attributes:
-        pid: Its process id, in `namespace`.
         start: Its start time, as the kernel prints it.
         namespace: The number of its pid namespace; empty where there are none.
         host: Which host; a digest, so that labels carry no host name.

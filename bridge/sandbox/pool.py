@@ -53,7 +53,6 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
 
     Args:
         claims: When runs asked for a sandbox, in seconds, ascending.
-        most: Upper bound of the result.
     """
     if not claims or now - claims[-1] >= FORGOTTEN_SECONDS:
         return 0
@@ -110,15 +109,8 @@ def decide(
     return Decision(start=min(missing, room), drop=drop)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PoolReport:
-    """A pool's counts.
-
-    Attributes:
-        wanted: How many should wait, by recent demand.
-        warm, half, cold: Claims so far; see `ClaimState`.
-        failed: How many starts ahead of time failed.
-    """
+class PoolReport(NamedTuple):
+    """A pool's counts; of claims, of waiting ones that died, and of starts ahead that failed."""
 
     most: int
     wanted: int
@@ -190,7 +182,7 @@ class Reservation(Generic[T]):
     """A claimed resource, until the reservation ends.
 
     Attributes:
-        came: Whether it was ready; see `ClaimState`.
+        came: Whether it was ready.
     """
 
     def __init__(
@@ -279,11 +271,7 @@ class WarmPool(Generic[K, T]):
             wanted=self._wanted(),
             waiting=len(self._idle),
             starting=sum(slot.free for slot in self._all) - len(self._idle),
-            warm=self._counts["warm"],
-            half=self._counts["half"],
-            cold=self._counts["cold"],
-            died=self._counts["died"],
-            failed=self._counts["failed"],
+            **{name: self._counts[name] for name in ("warm", "half", "cold", "died", "failed")},
         )
 
     async def __aenter__(self) -> WarmPool[K, T]:

@@ -106,10 +106,9 @@ async def run_probe(
     no_answer_remedy: str | None = None,
     timeout_error: Callable[[str], SandboxError] = LaunchError,
 ) -> Probe:
-    """Run something in a sandbox; see `Backend.probe`.
+    """Run something in a sandbox.
 
     Args:
-        no_answer_remedy: What to do if the program does not answer.
         timeout_error: Makes the error for a sandbox that does not start in time.
     """
     try:

@@ -131,7 +131,7 @@ async def _kubernetes(settings: Settings) -> KubernetesBackend:
 
 
 async def select_present(settings: Settings) -> Backend:
-    """Return the first backend that works without fetching an image; see `select_backend`.
+    """Return the first backend that works without fetching an image.
 
     For a model's call: it can say neither that minutes pass nor what for.
     """

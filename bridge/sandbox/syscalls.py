@@ -127,7 +127,6 @@ class Refusal:
     """An allowed call that is refused for one of its arguments.
 
     Attributes:
-        call: The system call's name.
         argument: Which argument, from 0.
         comparison: "ne" compares all 64 bits with `value`, so that a value with garbage in its
             upper half counts as different; "masked_eq" compares the bits of `mask`.

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,7 +32,7 @@ from bridge.store import Store, Transaction, owner_digest
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 if TYPE_CHECKING:
-    from sqlalchemy import Delete, Row, Select, Table
+    from sqlalchemy import ColumnElement, Row, Table
 
     from bridge.sessions.claims import Claims
 
@@ -55,7 +55,7 @@ class Saved:
 
     Attributes:
         data: For a guest to read; empty where only the rest was asked for.
-        facts: The session's record; see `Record.facts`.
+        facts: The session's record.
         moment: When it was saved, in seconds since the epoch.
     """
 
@@ -168,7 +168,7 @@ class Checkpoints:
             self.tidy()
 
     def _replace(self, owner: str, session_id: str, row: Mapping[str, Any], data: bytes) -> None:
-        key = {"whose": owner, "which": id_digest(session_id)}
+        which = id_digest(session_id)
         unfinished = self._store.blobs.begin()
         try:
             unfinished.write(data)
@@ -182,8 +182,8 @@ class Checkpoints:
                     self._claims.check(kept, owner, session_id)
                 found = _row(kept, owner, session_id)
                 before = None if found is None else found.digest
-                kept.connection.execute(_statements()[1], key)
-                values = {"owner": owner, "id": key["which"], "digest": digest, **row}
+                kept.connection.execute(_sessions().delete().where(_ours(owner, which)))
+                values = {"owner": owner, "id": which, "digest": digest, **row}
                 kept.connection.execute(_sessions().insert(), values)
         finally:
             self._store.blobs.discard(unfinished)
@@ -237,7 +237,7 @@ class Checkpoints:
             row = _row(kept, owner_digest(owner), session_id)
             if row is None:
                 return False
-            kept.connection.execute(_statements()[1], {"whose": row.owner, "which": row.id})
+            kept.connection.execute(_sessions().delete().where(_ours(row.owner, row.id)))
         self._store.drop([row.digest])
         return True
 
@@ -257,8 +257,7 @@ class Checkpoints:
             )
             goes = items_to_remove([StoredItem(*row) for row in rows], bounds) or []
             for one in goes:
-                ours = (table.c.owner == one.owner) & (table.c.id == one.id)
-                kept.connection.execute(table.delete().where(ours))
+                kept.connection.execute(table.delete().where(_ours(one.owner, one.id)))
             if self._claims is not None:
                 kept.prune(CLAIM, most=MAX_KEPT, oldest=self._oldest())
         self._store.drop(one.digest for one in goes)
@@ -274,14 +273,10 @@ def _sessions() -> Table:
     return sessions
 
 
-@cache
-def _statements() -> tuple[Select[Any], Delete]:
-    """Return what selects one session, and what deletes it: to make them takes as long as both."""
-    from sqlalchemy import bindparam
-
+def _ours(owner: str, which: str) -> ColumnElement[bool]:
+    """Return the SQL condition for one session."""
     table = _sessions()
-    ours = (table.c.owner == bindparam("whose")) & (table.c.id == bindparam("which"))
-    return table.select().where(ours), table.delete().where(ours)
+    return (table.c.owner == owner) & (table.c.id == which)
 
 
 def id_digest(session_id: str) -> str:
@@ -292,8 +287,8 @@ def id_digest(session_id: str) -> str:
 def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
     if kept.connection is None:
         return None
-    key = {"whose": owner, "which": id_digest(session_id)}
-    return kept.connection.execute(_statements()[0], key).first()
+    chosen = _sessions().select().where(_ours(owner, id_digest(session_id)))
+    return kept.connection.execute(chosen).first()
 
 
 def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:

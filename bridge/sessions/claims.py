@@ -52,7 +52,7 @@ class Claims:
         self._held: set[_Key] = set()
 
     def holds(self, owner: str, session_id: str) -> bool:
-        """Return whether a session is claimed, as far as is known; see `check`."""
+        """Return whether a session is claimed, as far as is known."""
         return _key(owner, session_id) in self._held
 
     async def take(self, owner: str, session_id: str) -> str:

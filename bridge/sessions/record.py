@@ -80,7 +80,6 @@ class Record:
         flow: What its programs have read, for the policy.
         named: Whether its last caller may use its name.
         unkept: What it held that was not in what was saved last.
-        begun: Whether there was a run in the sandbox that it has now.
         intact: Whether the state is still in that sandbox.
     """
 

@@ -90,7 +90,7 @@ class SessionRun:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What the run's frame says of it; see `run_frame`."""
+        """What the run's frame says of it."""
         return {"number": self.number, "state": as_base64(self.state)}
 
     def check(self, request: RunRequest) -> None:

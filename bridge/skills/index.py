@@ -61,7 +61,7 @@ class SkillIndex:
             for name in [name for name in self._read if name not in states or name in changed]:
                 del self._read[name]
             for name, text in texts.items():
-                # One after the other, in this thread; see `read_skill`.
+                # One after the other, in this thread.
                 await anyio.lowlevel.checkpoint()
                 self._read[name] = (changed[name], read_skill(name, text))
             return {name: self._read[name][1] for name in sorted(self._read)}

@@ -191,11 +191,7 @@ def _refused(skill: Skill, what: str) -> RefusedError:
 
 
 def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str, Json]:
-    """Return the parameters of the question whether a skill may be used.
-
-    Args:
-        findings: What the static guard says of it.
-    """
+    """Return the parameters of the question whether a skill may be used."""
     name = safe_name(skill.name)
     lines = [f"mcp-code-bridge: may a program use the saved skill {name}?", ""]
     changed = ", edited by hand since it was saved" if skill.edited else ""

@@ -67,7 +67,6 @@ class Skills:
     """Skills and memories, for an engine's runs.
 
     Args:
-        policy: Returns what the policy says of skills now.
         note: Takes records for the audit log.
     """
 

@@ -97,7 +97,6 @@ class Skill:
         text: The whole file, whose lines tracebacks show.
         version: Of the source as it is now; one more than the last that was saved if somebody
             edited it.
-        edited: Whether the file was edited since it was saved.
         problem: Why it cannot be used; empty if it can.
     """
 

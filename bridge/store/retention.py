@@ -43,11 +43,7 @@ class RetentionLimits(NamedTuple):
 def items_to_remove(
     items: Sequence[StoredItem], bounds: RetentionLimits, incoming: StoredItem | None = None
 ) -> list[StoredItem] | None:
-    """Return the items to remove; None if the incoming item exceeds its owner's share.
-
-    Args:
-        incoming: The item that is to fit in afterwards.
-    """
+    """Return the items to remove; None if the incoming item exceeds its owner's share."""
     over, left = _split_expired(items, bounds)
     if incoming is not None:
         left.append(incoming)

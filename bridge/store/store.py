@@ -131,7 +131,7 @@ class Store:
         """Open a write transaction for rows that refer to a content, and publish it at the end.
 
         Raises:
-            OSError: It cannot be written; see `writing`.
+            OSError: It cannot be written.
         """
         try:
             self.blobs.prepare(unfinished, digest)

@@ -27,7 +27,6 @@ class Clock:
         self.seconds = 1_800_000_000.0
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.seconds
 
 
@@ -39,14 +38,12 @@ def store(
     days: int = 7,
     now: Callable[[], float] | None = None,
 ) -> ArtifactStore:
-    """Return a store."""
     return ArtifactStore(
         store_at(root), total_bytes=total, run_bytes=run, days=days, now=now or Clock()
     )
 
 
 def contents(root: Path) -> set[str]:
-    """Return the digests of the contents, each of which is what its name says."""
     kept = store_at(root)
     if kept.shared:
         for digest in kept.blobs.all():
@@ -61,13 +58,11 @@ def contents(root: Path) -> set[str]:
 
 
 def entries(root: Path) -> set[str]:
-    """Return the digests that entries speak of."""
     with store_at(root).reading() as kept:
         return kept.used()
 
 
 def unfinished(root: Path) -> list[str]:
-    """Return what is being written."""
     return [path.name for path in (root / "blobs" / "writing").glob("*")]
 
 
@@ -88,6 +83,5 @@ def check(root: Path) -> None:
 
 
 def rows(kept: Transaction) -> list[Row[Any]]:
-    """Return the entries as the database has them."""
     assert kept.connection is not None
     return list(kept.connection.execute(artifacts.select()))

@@ -94,18 +94,15 @@ def test_a_text_is_cut_between_characters_and_always_goes_on(
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
-    """One store for many examples."""
     return store(tmp_path_factory.mktemp("ranges"), total=10**8, run=10**8)
 
 
 def read(kept: ArtifactStore, uri: str, query: str) -> Reading:
-    """Return a part."""
     with kept.opened("me", uri) as content:
         return read_part(content, parse_part(query))
 
 
 def followed(kept: ArtifactStore, uri: str, query: str) -> tuple[bytes, int]:
-    """Return a part with all that follows, as each answer says how, and how many there were."""
     data, count = b"", 0
     while True:
         found = read(kept, uri, query)

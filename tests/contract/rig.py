@@ -62,13 +62,11 @@ COMMAND_SECONDS = 120.0
 
 
 def marks_of(engine: str) -> list[pytest.MarkDecorator]:
-    """Return the marks of a test that needs an engine."""
     names = {"ssh": ("ssh", "docker"), **dict.fromkeys(ENGINELESS, ())}.get(engine, (engine,))
     return [getattr(pytest.mark, name) for name in names]
 
 
 def wanted_engines() -> tuple[str, ...]:
-    """Return the engines the suite runs on."""
     text = os.environ.get("MCP_BRIDGE_TEST_ENGINES", "")
     names = tuple(name.strip() for name in text.split(",") if name.strip()) or ALL_ENGINES
     unknown = set(names) - set(ALL_ENGINES)
@@ -128,7 +126,6 @@ class Engine:
         return [str(container["Names"]) for container in found]
 
     def image_environment(self) -> frozenset[str]:
-        """Return the names that the image itself sets."""
         if not self.url:
             return frozenset()
         with self.outside() as client:
@@ -151,7 +148,6 @@ class Engine:
         self.remove_container(sandbox.id)
 
     def remove_container(self, container: str) -> None:
-        """Remove a container if it is there."""
         with self.outside() as client, suppress(docker.errors.NotFound):
             client.remove_container(container, force=True)
 
@@ -416,7 +412,6 @@ async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
 
 
 def is_bubblewrap(pid: int) -> bool:
-    """Return whether a process is bubblewrap, or was before it ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text() == "bwrap\n"
     return False

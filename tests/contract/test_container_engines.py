@@ -184,7 +184,6 @@ def dead_bridge(engine: Engine, runtime_dir: Path, program: str) -> Iterator[str
 
 
 def exists(engine: Engine, container: str, *, stopped: bool = True) -> bool:
-    """Return whether an engine has a container, or only whether it runs."""
     with engine.outside() as client:
         found = client.containers(all=stopped, filters={"id": container})
     return bool(found)

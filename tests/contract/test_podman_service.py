@@ -27,7 +27,6 @@ CLEANING_SECONDS = 18
 
 
 def services(runtime_dir: Path) -> list[Path]:
-    """List the private directories of services."""
     return list(runtime_dir.glob("podman-*"))
 
 
@@ -70,7 +69,6 @@ def _kill_services(runtime_dir: Path) -> None:
 
 
 def copy_of_configuration(directory: Path) -> Path:
-    """Copy podman's configuration to where it can be removed."""
     copy = directory / "containers.conf"
     here = Path(os.environ.get("CONTAINERS_CONF") or "/etc/containers/containers.conf")
     copy.write_bytes(here.read_bytes() if here.exists() else b"")

@@ -73,7 +73,6 @@ async def echoed(backend: ContainerBackend) -> None:
 
 
 def forwards(directory: Path) -> list[int]:
-    """Return the processes that forward a socket below a directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -11,7 +11,6 @@ FILE = Path(__file__).parent / "golden.json"
 
 
 def is_golden(name: str, value: Any) -> bool:
-    """Return whether a value is the one in the file."""
     known: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     value = json.loads(json.dumps(value))
     if os.environ.get("UPDATE_FROZEN"):

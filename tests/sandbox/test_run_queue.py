@@ -41,7 +41,6 @@ class Crowd:
                 self.errors.append(error)
 
     def end(self, name: str) -> None:
-        """Have one end."""
         self._ends[name].set()
 
 

@@ -115,7 +115,6 @@ async def test_without_an_engine_bubblewrap_runs_the_code(tmp_path: Path) -> Non
 async def test_packages_that_are_none_are_refused_before_anything_is_tried(
     tmp_path: Path, problem: str
 ) -> None:
-    """Whatever backend it would be."""
     place = tmp_path / "environment"
     if "virtual" in problem:
         place.mkdir()

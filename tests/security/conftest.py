@@ -39,7 +39,6 @@ def shelf() -> Iterator[EngineShelf]:
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, object]]:
-    """Plant what a sandbox may not reach."""
     with planted(tmp_path_factory.mktemp("host")) as found:
         yield found
 

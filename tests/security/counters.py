@@ -92,7 +92,6 @@ print(json.dumps(said))
 
 
 def program(body: str) -> str:
-    """Return one of the programs above, with the numbers of this machine."""
     from bridge.sandbox.process.libseccomp import numbers
 
     return _COMMON.replace("{add_key}", str(numbers(["add_key"])["add_key"])) + body

@@ -128,7 +128,6 @@ class Attack:
 
     @property
     def result(self) -> RunResult:
-        """The result, where there has to be one."""
         assert isinstance(self.outcome, RunResult), self.outcome
         return self.outcome
 
@@ -369,7 +368,6 @@ def _empty(what: str) -> bool:
 
 
 def groups(part: str) -> list[str]:
-    """Return the control groups with `part` in their names."""
     found = []
     for root, directories, _ in os.walk(CGROUPS):
         found += [f"{root}/{name}" for name in directories if part in name]
@@ -377,7 +375,6 @@ def groups(part: str) -> list[str]:
 
 
 def containers(engine: Outside, *, owner: int | None = None) -> list[str]:
-    """Return the ids of all containers that a process has on an engine, this one by default."""
     with engine.outside() as client:
         label = f"{OWNER_LABEL}={os.getpid() if owner is None else owner}"
         found = client.containers(all=True, filters={"label": label})

@@ -60,11 +60,9 @@ class Ground:
 
     @property
     def code(self) -> str:
-        """A program that makes it."""
         return f"open({str(self.canary)!r}, 'w').write('out')"
 
     def stand_in(self, text: str, name: str = "bwrap") -> str:
-        """Write an executable."""
         made = self.path / name
         made.write_text(text)
         made.chmod(0o755)
@@ -83,7 +81,6 @@ class Ground:
 
 @pytest.fixture
 def ground() -> Iterator[Ground]:
-    """Make the directory; at the end the canary is not there."""
     made = Path(tempfile.mkdtemp(dir="/var/tmp"))
     made.chmod(0o755)
     # Where a program could write whoever it ran as.
@@ -111,8 +108,6 @@ async def outcome(
 
 
 async def on(ground: Ground, backend: Backend) -> BridgeError | RunResult:
-    """The same on one backend, which nobody has probed."""
-
     async def chosen(_: Settings) -> Backend:
         return backend
 

@@ -148,7 +148,6 @@ async def test_a_program_sees_its_own_processes_and_a_short_list_of_the_kernels_
 
 @pytest.fixture(scope="module")
 async def surface(arena: Arena, host: Mapping[str, object]) -> Mapping[str, str]:
-    """Make all attempts on a backend, in one run."""
     attacked = await arena.attack(program(PROBES, host))
     assert attacked.result.status == "success", attacked.result
     found: dict[str, str] = json.loads(attacked.result.stdout)
@@ -157,7 +156,6 @@ async def surface(arena: Arena, host: Mapping[str, object]) -> Mapping[str, str]
 
 @pytest.fixture(scope="session")
 def controls(host: Mapping[str, object]) -> Mapping[str, str]:
-    """Make the same attempts outside."""
     found: dict[str, str] = {}
     places: tuple[tuple[Where, tuple[str, ...]], ...] = (("host", ()), ("namespaces", NAMESPACES))
     for where, namespaces in places:

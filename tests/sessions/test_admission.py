@@ -27,19 +27,16 @@ class OneSession:
         self._admission: Any = admission
 
     async def opened(self, *, busy: bool = False) -> OneSession:
-        """Have a place."""
         await self._admission.admit(self)
         self.in_use, self.away = busy, False
         return self
 
     async def put_away(self) -> None:
-        """Give it up."""
         assert not self.in_use
         await anyio.lowlevel.checkpoint()
         self.leave()
 
     def leave(self) -> None:
-        """Be open no longer."""
         self.away = True
         self._admission.dismissed(self)
 

@@ -28,7 +28,6 @@ ID = "0" * 32
 
 @pytest.fixture
 def settings(tmp_path: Path, each_database: str) -> Settings:
-    """Settings with a store of each kind."""
     return replace(settings_in(tmp_path), store=url_for(tmp_path))
 
 

@@ -58,7 +58,6 @@ class Scripted:
         """Let its input end."""
 
     async def end_output(self) -> None:
-        """End it, as engines do."""
         await self.kill()
 
     async def receive(self) -> bytes:
@@ -69,15 +68,12 @@ class Scripted:
         return self._said.pop(0)
 
     async def kill(self) -> None:
-        """Note it."""
         self.killed = True
 
     async def wait(self) -> ExitReport:
-        """Know nothing."""
         return ExitReport()
 
     def diagnostics(self) -> str:
-        """Nothing."""
         return ""
 
 
@@ -165,7 +161,6 @@ class _Stuck:
         await anyio.sleep_forever()
 
     async def receive(self) -> bytes:
-        """Say nothing."""
         return b""
 
 
@@ -186,7 +181,6 @@ def test_a_channel_knows_that_a_frame_was_cut_short() -> None:
 
 class _Gone(_Stuck):
     async def send(self, data: bytes) -> None:
-        """Fail."""
         raise ChannelClosedError("gone")
 
 
@@ -194,7 +188,6 @@ class _Slow(Scripted):
     """Takes a while for each reply, and ends the run in the middle of that."""
 
     async def send(self, data: bytes) -> None:
-        """Take it."""
         await super().send(data)
         if isinstance(self.heard[-1], Reply):
             await anyio.sleep(1)

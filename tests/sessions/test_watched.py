@@ -36,7 +36,6 @@ SENDS = "await mcp_chat.create(title='a')"
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """What the recorder writes its calls to."""
     return tmp_path / "calls.jsonl"
 
 

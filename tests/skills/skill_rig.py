@@ -41,12 +41,10 @@ runtime.save_skill(shout, description="Shout in the work-shop")
 async def run(
     engine: Engine, code: str, client: FakeClient | None = None, **fields: Any
 ) -> RunResult:
-    """Run a program of the person at the terminal."""
     return await engine.run(RunRequest(code=code, **{"principal": TERMINAL, **fields}), client)
 
 
 async def value(engine: Engine, code: str, client: FakeClient | None = None, **fields: Any) -> Json:
-    """Run a program and return its value."""
     result = await run(engine, code, client, **fields)
     assert result.status == "success", (result.error, result.stderr)
     return result.result

@@ -25,12 +25,10 @@ pytestmark = pytest.mark.usefixtures("each_database")
 
 @pytest.fixture
 def files(tmp_path: Path) -> SkillFiles:
-    """The files of a folder that is not there yet."""
     return SkillFiles(tmp_path / "skills", store_at(tmp_path / "state"))
 
 
 def source(number: int) -> str:
-    """Return one version of a skill."""
     return f"def f():\n    return {number}\n"
 
 

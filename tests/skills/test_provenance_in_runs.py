@@ -41,7 +41,6 @@ SEND = "\nawait mcp_chat.send(to='x', text=str({what}))"
 
 @pytest.fixture
 async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator[Engine]:
-    """An engine with a server to read from and one that sends."""
     specs = [recorder("log", log, notes={"a": "4711"}), recorder("chat", log)]
     async with opened(settings, specs, policy=POLICY, tmp_path=tmp_path) as engine:
         yield engine
@@ -50,7 +49,6 @@ async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator
 async def run(
     engine: Engine, code: str, client: FakeClient | None = None, **fields: Any
 ) -> RunResult:
-    """Run a program of the person at the terminal."""
     with anyio.fail_after(60):
         return await engine.run(RunRequest(code=code, principal=TERMINAL, **fields), client)
 

@@ -37,7 +37,6 @@ def answering(decision: str) -> FakeClient:
 
 
 def write(engine: Engine, text: str = WRITTEN) -> Path:
-    """Write a skill by hand."""
     folder = engine.skills.shelf.folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hello.py").write_text(text)
@@ -45,7 +44,6 @@ def write(engine: Engine, text: str = WRITTEN) -> Path:
 
 
 async def approve(engine: Engine) -> None:
-    """Approve of a skill as a person does."""
     assert await engine.skills.shelf.approve(await engine.skills.shelf.get("hello"))
 
 

@@ -35,7 +35,6 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """A server to be stopped and started."""
     with servers.server() as started:
         yield started
 

@@ -81,7 +81,6 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def encrypted(authority: Authority) -> Iterator[Server]:
-    """A server that lets nobody in by TCP who is not encrypted."""
     with server() as made:
         for name in ("server.pem", "server.key"):
             path = shutil.copy(authority.directory / name, made.directory / name)

@@ -13,7 +13,6 @@ DIGESTS = [f"{number:064x}" for number in range(6)]
 
 
 def held_by(owner: str, created: int, digest: str, size: int) -> StoredItem:
-    """Return an entry of a moment."""
     return StoredItem(owner, f"{created:020x}", created, digest, size)
 
 
@@ -22,14 +21,12 @@ SIZES = st.tuples(*(st.integers(0, 100) for _ in DIGESTS))
 
 
 def coming(owner: str, size: int) -> StoredItem:
-    """Return something that is to be kept, and is not there."""
     return StoredItem(owner, "", float("inf"), f"{99:064x}", size)
 
 
 def bounds(
     total: int, oldest: int = -1, entries: int = 50, owner_entries: int = 20
 ) -> RetentionLimits:
-    """Return what may stay."""
     return RetentionLimits(
         total_bytes=total, oldest=oldest, entries=entries, owner_entries=owner_entries
     )

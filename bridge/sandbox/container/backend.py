@@ -152,7 +152,7 @@ class ContainerBackend(Backend):
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
-        """Keep podman's machine up; see `Backend.in_use`."""
+        """Keep podman's machine up."""
         machine = self._connector.machine
         if machine is None:
             yield
@@ -161,7 +161,7 @@ class ContainerBackend(Backend):
                 yield
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Stop a podman machine that this bridge started when it is idle; see `Backend.tend`."""
+        """Stop a podman machine that this bridge started when it is idle."""
         machine = self._connector.machine
         if machine is not None:
             machine.before_stop = drain

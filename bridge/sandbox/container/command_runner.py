@@ -29,7 +29,6 @@ class CommandResult:
     Attributes:
         exit_code: None when there is none: it timed out, or could not be started.
         timed_out: Whether it was ended for taking too long.
-        missing: Whether there is no such command.
     """
 
     exit_code: int | None

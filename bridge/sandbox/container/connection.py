@@ -50,7 +50,7 @@ class Connection:
         local: Whether it sees this machine's files and is under its limits.
         shares_files: Whether a path means the same file for it as for the bridge; None until a
             container's boot id was compared.
-        examinations: Results of examining containers for commands; see `examination`.
+        examinations: Results of examining containers for commands.
     """
 
     api: EngineApi

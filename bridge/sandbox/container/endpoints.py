@@ -126,7 +126,6 @@ class Surroundings:
 
     Attributes:
         platform: As `sys.platform` spells it.
-        uid: The bridge's user.
     """
 
     environ: Mapping[str, str]

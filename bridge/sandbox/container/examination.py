@@ -69,7 +69,6 @@ async def examined_isolation(
 
 
 def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
-    """Return the isolation as the facts show it; see `examined_isolation`."""
     if facts is None:
         require_mandatory_layers(isolation, {})
         return replace(isolation, weaker=(*isolation.weaker, UNEXAMINED), host_kernel=None)

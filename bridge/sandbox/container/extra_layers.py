@@ -55,7 +55,7 @@ _DECLINED = (
 
 @cache
 def profile_text(purpose: Purpose) -> str:
-    """Return the bridge's seccomp profile as JSON; see `oci_profile`."""
+    """Return the bridge's seccomp profile as JSON."""
     return json.dumps(oci_profile(purpose), separators=(",", ":"))
 
 
@@ -66,7 +66,6 @@ class ExtraLayers:
     Attributes:
         seccomp: The value of "seccomp=" for each purpose: the profile, or a path.
         user_namespace: podman's mode; empty for the engine's default.
-        lacking: Layers that are not requested, each with its cause.
     """
 
     seccomp: dict[Purpose, str] = field(default_factory=dict)

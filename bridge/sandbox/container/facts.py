@@ -24,8 +24,6 @@ class EngineFacts:
         rootless: Whether it runs as an ordinary user, in a user namespace.
         cgroup_version: "1", "2" or empty.
         cpus: How many the engine has; 0 if unknown.
-        obeys_ulimits: Whether requested ulimits reach the process.
-        seccomp: Whether its default seccomp filter is in force.
         mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.
         remaps_ids: Whether its daemon puts every container into a user namespace.
         kernel: The host kernel's release; empty if unknown.

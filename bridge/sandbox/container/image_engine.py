@@ -86,17 +86,13 @@ class ImageEngine:
     async def pull(self, name: str, *, progress: Progress) -> None:
         """Fetch an image, or raise `ImagePullError`."""
         start = partial(self._client.pull, name, stream=True, decode=True)
-        tail = await self._stream(start, f"pull {name}", 1800.0, progress)
-        if tail.error:
-            message = f"{self.kind} could not pull {name}: {faults.shorten(tail.error)}."
+        error = await self._stream(start, f"pull {name}", 1800.0, progress)
+        if error:
+            message = f"{self.kind} could not pull {name}: {faults.shorten(error)}."
             raise ImagePullError(message)
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
-        """Make a nameless image of one layer from a root filesystem and return its id.
-
-        Args:
-            changes: Dockerfile instructions for its settings.
-        """
+        """Make a nameless image of one layer from a root filesystem and return its id."""
         doing = f"import {tarball.name}"
         said: list[str] = []
         try:
@@ -113,10 +109,10 @@ class ImageEngine:
 
         with file:
             # The slowest of storage drivers (vfs) unpacks a few hundred megabytes.
-            tail = await self._stream(start, doing, 900.0, lambda _: None)
+            failed = await self._stream(start, doing, 900.0, lambda _: None)
         found = re.findall(r"sha256:([0-9a-f]{64})", "".join(said))
-        if tail.error or not found:
-            raise build_failure(self.kind, doing, tail.error or "it named no image")
+        if failed or not found:
+            raise build_failure(self.kind, doing, failed or "it named no image")
         return str(found[-1])
 
     async def build(
@@ -140,10 +136,10 @@ class ImageEngine:
             forcerm=True,
             decode=True,
         )
-        tail = await self._stream(start, f"build {name}", 3600.0, progress)
-        if tail.error:
+        error = await self._stream(start, f"build {name}", 3600.0, progress)
+        if error:
             # The steps before it went to `progress`.
-            raise build_failure(self.kind, f"build {name}", tail.error)
+            raise build_failure(self.kind, f"build {name}", error)
 
     async def tag(self, name: str, new: str) -> None:
         """Give an image a further name with a tag, taking it from another image that has it."""
@@ -174,20 +170,22 @@ class ImageEngine:
 
     async def _stream(
         self, start: Callable[[], Iterable[Any]], doing: str, seconds: float, progress: Progress
-    ) -> _Tail:
-        """Run a call that answers with a stream of documents; report each.
+    ) -> str:
+        """Run a call that answers with a stream of documents; report each, and return the error.
 
         The thread cannot be interrupted in a read. When the time is up or the caller is cancelled
         it is left alone, and ends at the next document or with the process.
         """
-        tail = _Tail()
+        failed: list[str] = []
         stop = threading.Event()
 
         def read() -> None:
             for document in start():
                 if stop.is_set():
                     return
-                if line := tail.add(document):
+                if isinstance(document, dict) and (said := document.get("error")):
+                    failed.append(str(said))
+                elif line := progress_line(document):
                     anyio.from_thread.run_sync(progress, line)
 
         try:
@@ -195,36 +193,25 @@ class ImageEngine:
                 await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
         except docker.errors.APIError as error:
             # A refusal before the stream began is the same as one in it.
-            tail.error = str(error.explanation or error)
+            failed.append(str(error.explanation or error))
         except TimeoutError:
-            tail.error = f"it was not done after {seconds:.0f} seconds"
+            failed.append(f"it was not done after {seconds:.0f} seconds")
         except (docker.errors.StreamParseError, urllib3.exceptions.HTTPError) as error:
-            tail.error = f"the connection broke: {error}"
+            failed.append(f"the connection broke: {error}")
         except _FOREIGN as error:
             raise faults.from_exception(error, doing=doing, engine=self.kind) from error
         finally:
             stop.set()
-        return tail
+        return failed[-1] if failed else ""
 
 
-@dataclass
-class _Tail:
-    """The outcome of a stream of progress documents."""
-
-    error: str = ""
-
-    def add(self, document: object) -> str:
-        """Process one document and return the line to show for it, if any."""
-        if not isinstance(document, dict):
-            return ""
-        if told := document.get("error"):
-            self.error = str(told)
-            return ""
-        # A layer's progress bar sends the same status hundreds of times.
-        if document.get("progressDetail"):
-            return ""
-        where = f"{document['id']}: " if document.get("id") else ""
-        return f"{where}{document.get('stream') or document.get('status') or ''}".strip()[:1000]
+def progress_line(document: object) -> str:
+    """Return the line to show for a document of an engine's progress; empty for none."""
+    # A layer's progress bar sends the same status hundreds of times.
+    if not isinstance(document, dict) or document.get("progressDetail"):
+        return ""
+    where = f"{document['id']}: " if document.get("id") else ""
+    return f"{where}{document.get('stream') or document.get('status') or ''}".strip()[:1000]
 
 
 def build_failure(engine: str, doing: str, told: str) -> ImageBuildError:

@@ -161,7 +161,6 @@ class MachineContext:
     """What the machine's handling needs from outside.
 
     Attributes:
-        env: The environment podman runs with.
         idle_timeout: Seconds without a run after which a machine that we started is stopped.
         progress: Called with podman's output while it starts a machine.
         clock: Seconds, monotonic.
@@ -265,7 +264,7 @@ class PodmanMachine:
         self.started_by_us = False
 
     async def bring_up(self) -> None:
-        """Make podman answer, starting the machine if it does not; see `ensure_machine`."""
+        """Make podman answer, starting the machine if it does not."""
         async with self._gate:
             if self._up:
                 return

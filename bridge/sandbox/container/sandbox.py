@@ -32,7 +32,7 @@ doubled, so that waiting for a long run costs one cheap call a second."""
 
 
 class ContainerSandbox:
-    """A started container; see `bridge.sandbox.backend.Sandbox`."""
+    """A started container."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ContainerSandbox:
         self._ending.set()
 
     async def wait(self) -> ExitReport:
-        """Wait for the first process's end; see `Sandbox.wait`."""
+        """Wait for the first process's end."""
         pause = FIRST_POLL_SECONDS
         hurried = False
         while True:

@@ -93,7 +93,6 @@ class SocketService:
     """A process that gives an engine a socket in a private directory of its own.
 
     Args:
-        prefix: Of the directory's name.
         runtime_dir: The parent of its directory; private to this user.
     """
 

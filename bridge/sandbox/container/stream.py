@@ -66,7 +66,6 @@ class FrameDecoder:
     """Splits attach-stream bytes into stdout, which it returns, and stderr.
 
     Attributes:
-        stderr: The tail of the process's stderr.
         engine_error: The tail of the engine's own messages in the stream.
         on_error: Called with all of stderr, if set.
     """
@@ -324,9 +323,6 @@ def attach(
     endpoint: Endpoint, target: str, *, engine: EngineKind, feeding: AttachedStream | None = None
 ) -> AttachedStream:
     """Ask an engine for a raw connection to a container. Blocks.
-
-    Args:
-        target: The path of the request, and its query.
 
     Raises:
         OSError: It does not answer, or not as an engine does.

@@ -60,7 +60,6 @@ class KubernetesBackend(Backend):
 
     Args:
         user: "uid:gid" inside; empty for one of each pod's own.
-        environ: The bridge's environment, for KUBECONFIG.
     """
 
     name = pod.NAME

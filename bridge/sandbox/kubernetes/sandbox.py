@@ -25,11 +25,7 @@ LAST_POLL_SECONDS = 1.0  # Intervals of asking for a pod's status.
 
 
 class PodSandbox:
-    """A pod whose program runs; see `bridge.sandbox.backend.Sandbox`.
-
-    Attributes:
-        id: The pod's name.
-    """
+    """A pod whose program runs."""
 
     def __init__(
         self, cluster: Cluster, placed: Document, stream: PodStream, isolation: Isolation
@@ -54,7 +50,7 @@ class PodSandbox:
         await self.kill()
 
     async def receive(self) -> bytes:
-        """Read from stdout; see `Sandbox.receive`."""
+        """Read from stdout."""
         try:
             data = await self._stream.receive()
         except BrokenStreamError as error:
@@ -74,7 +70,7 @@ class PodSandbox:
         return self._stream.stderr
 
     async def kill(self) -> None:
-        """Delete the pod; see `Sandbox.kill`. How it ended is asked for before, if it has."""
+        """Delete the pod. How it ended is asked for before, if it has."""
         if self._ended and self._verdict is None:
             await self._judge()
         if not self._killed:
@@ -83,7 +79,7 @@ class PodSandbox:
         await self._stream.close()
 
     async def wait(self) -> ExitReport:
-        """Wait for the pod's end; see `Sandbox.wait`."""
+        """Wait for the pod's end."""
         pause = FIRST_POLL_SECONDS
         while self._verdict is None:
             if self._killed:

@@ -57,7 +57,6 @@ class Findings:
     """Facts about this machine, found once per backend.
 
     Attributes:
-        bwrap: bubblewrap's path.
         systemd_run: Path of the command that makes scopes; empty if cgroups are made directly, or
             not at all.
         setpriv: Path of the command that changes the user; empty if not needed or not installed.
@@ -81,7 +80,6 @@ class BubblewrapBackend(Backend):
 
     Args:
         environ: The bridge's environment, for the search path and the user's systemd.
-        bwrap: The executable's name or path.
         interpreter: The Python to put inside; None finds one.
         packages: A directory of packages, such as a virtual environment's `site-packages`, that
             programs may import from, read-only.
@@ -141,7 +139,7 @@ class BubblewrapBackend(Backend):
         return await run_probe(self.name, self.launch, self._success, self._limits)
 
     async def reap(self) -> int:
-        """Remove what dead bridges left; see `Backend.reap`.
+        """Remove what dead bridges left.
 
         The kernel ended their processes with them; only cgroups can be left.
         """

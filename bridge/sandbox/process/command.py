@@ -146,7 +146,7 @@ def stage_input(
     """Return the payload for bubblewrap's command: the stage and its plan.
 
     Args:
-        code: The examination's code, for a command; see `examination`.
+        code: The examination's code, for a command.
     """
     plan = stage_plan(spec, interpreter, around, filters)
     if spec.command is not None:
@@ -284,7 +284,6 @@ def _pseudo_files(around: Surroundings) -> list[str]:
 def stage_plan(
     spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, filters: Sequence[bytes]
 ) -> dict[str, Json]:
-    """Return the stage's plan; see `stage`."""
     command = spec.command
     in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
     return {

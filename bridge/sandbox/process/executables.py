@@ -28,8 +28,6 @@ def find_executables(
     """Return the executables that a profile names. Blocks.
 
     Args:
-        entries: Names or absolute paths.
-        search_path: Where names are looked up.
         home: The home directory; no directory that contains it is mounted.
         place: The profile's place in the settings, for errors.
     """

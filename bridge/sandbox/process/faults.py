@@ -64,7 +64,6 @@ class KernelSettings:
     Attributes:
         userns_clone: kernel.unprivileged_userns_clone (Debian's and Arch's kernels).
         apparmor_restricts: kernel.apparmor_restrict_unprivileged_userns.
-        setuid: Whether the bwrap executable has the setuid bit.
     """
 
     userns_clone: int | None = None

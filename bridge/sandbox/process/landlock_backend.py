@@ -230,7 +230,6 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
     """Runs programs without namespaces.
 
     Args:
-        environ: The bridge's environment, for TMPDIR.
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
         version: Returns the kernel's Landlock ABI version.

@@ -272,7 +272,6 @@ class LaunchPlan:
         options: Makes bubblewrap's options, or the monitor's instructions.
         environ: The environment of that process itself; the sandbox gets none of it.
         uid: The user to switch to first; None to stay.
-        isolation: The layers that all this puts in force.
         monitor_failed, stage_failed: Make the error for that process's or the stage's output.
         error_prefix: Start of bubblewrap's own messages.
         texts: Contents of inherited files, by the name of their descriptor.
@@ -314,7 +313,7 @@ class LaunchPlan:
 
 
 class ProcessSandbox:
-    """A sandbox of this machine's kernel; see `bridge.sandbox.backend.Sandbox`."""
+    """A sandbox of this machine's kernel."""
 
     def __init__(
         self,

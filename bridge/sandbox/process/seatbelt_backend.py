@@ -57,13 +57,7 @@ _SYSCTLS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """The paths that a sandbox may access; absolute, links resolved.
-
-    Attributes:
-        executable: The interpreter, the only file that may be executed.
-        readable: Its standard library and packages.
-        writable: The run's directory.
-    """
+    """The paths that a sandbox may access; absolute, links resolved."""
 
     executable: str
     readable: tuple[str, ...]
@@ -164,11 +158,9 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
     """Runs programs under a Seatbelt profile.
 
     Args:
-        environ: The bridge's environment, for TMPDIR.
         sandbox_exec: The system's command that applies a profile.
         interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        system: The value of `sys.platform`.
     """
 
     name = title = NAME

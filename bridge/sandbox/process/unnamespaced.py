@@ -62,11 +62,7 @@ def environment(env: Mapping[str, str], directory: RunDirectory) -> dict[str, st
 def monitor_instructions(
     spec: LaunchSpec, directory: RunDirectory, descriptors: Descriptors, *, adopts: bool
 ) -> bytes:
-    """Return the monitor's instructions, a line of JSON.
-
-    Args:
-        adopts: Whether the kernel lets it adopt orphans.
-    """
+    """Return the monitor's instructions, a line of JSON."""
     document = {
         "info": descriptors.info,
         "status": descriptors.status,
@@ -135,7 +131,6 @@ class BaseFindings:
     """Facts about this machine that every such backend finds once.
 
     Attributes:
-        base: Parent of the runs' directories.
         uid: The programs' user; None for the bridge's own.
         cgroup_parents: Where cgroups are made; may be empty.
     """
@@ -276,7 +271,7 @@ class UnnamespacedBackend(Backend, Generic[F]):
         return await run_probe(self.name, self.launch, self._success, self._limits)
 
     async def reap(self) -> int:
-        """Remove what dead bridges left; see `Backend.reap`.
+        """Remove what dead bridges left.
 
         Their monitors ended the processes; only cgroups and directories can be left.
         """

@@ -148,7 +148,6 @@ async def test_an_executable_is_asked_what_it_is() -> None:
 
 
 async def test_an_executable_that_is_neither_is_refused() -> None:
-    """So is one that is not there."""
     with pytest.raises(EngineDownError, match="neither"):
         await kind_of("/bin/true", Scripted(CommandResult(exit_code=0, stdout="")))
     with pytest.raises(EngineNotFoundError):

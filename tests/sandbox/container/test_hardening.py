@@ -149,7 +149,6 @@ def test_a_kernel_of_its_own_is_claimed_and_no_filter_of_the_hosts(runtime: str)
 
 
 def test_an_oci_runtime_told_to_apply_no_limits_is_not_said_to() -> None:
-    """So that the guest limits itself."""
     facts = replace(DOCKER, limits_memory=False, limits_pids=False, unlimited=("runsc",))
     found = isolation(SPEC, facts, PLACEMENT, oci_runtime="runsc")
     assert (

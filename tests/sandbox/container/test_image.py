@@ -25,8 +25,8 @@ from bridge.sandbox.container.image_engine import (
     ImageEngine,
     ImageFacts,
     Progress,
-    _Tail,
     build_failure,
+    progress_line,
 )
 
 OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
@@ -158,11 +158,10 @@ async def test_the_status_names_both_flavours_and_the_image_that_runs_get() -> N
         ({"aux": {"ID": "sha256:00"}}, ""),
         ({"stream": "\n"}, ""),
         ("not an object", ""),
-        ({"error": "it broke", "errorDetail": {}}, ""),
     ],
 )
 def test_an_engines_progress_is_shown_without_its_bars(document: object, line: str) -> None:
-    assert _Tail().add(document) == line
+    assert progress_line(document) == line
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ MACHINE = "podman-machine-default"
 
 
 def recorded(name: str) -> CommandResult:
-    """Return one recording as the runner would have."""
     value = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
     return CommandResult(
         exit_code=value["exit_code"],

@@ -95,7 +95,6 @@ def test_a_service_is_no_remote_client() -> None:
 
 
 async def test_a_service_lives_in_a_private_directory_and_leaves_none(tmp_path: Path) -> None:
-    """Nobody else may talk to it."""
     made = service(podman_that(tmp_path, LISTENS), tmp_path / "run")
     with anyio.fail_after(PATIENCE):
         endpoint = await made.start()

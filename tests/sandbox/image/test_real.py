@@ -102,7 +102,6 @@ class OwnImages(ImageEngine):
 
 
 def own(name: str) -> str:
-    """Return what an image is called on the engine."""
     return name.replace(REPOSITORY, OWN)
 
 

@@ -22,6 +22,5 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def backend(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubernetesBackend]:
-    """Give a backend on the cluster."""
     async with backend_on(server, tmp_path) as made:
         yield made

@@ -18,7 +18,6 @@ PATIENCE = 60.0
 
 
 def kubeconfig(server: ApiServer, directory: Path, **user: Any) -> Path:
-    """Write a kubeconfig for a server; return its path."""
     path = directory / "kubeconfig"
     path.write_text(json.dumps(server.kubeconfig(**user)))
     return path
@@ -28,7 +27,6 @@ def kubeconfig(server: ApiServer, directory: Path, **user: Any) -> Path:
 async def backend_on(
     server: ApiServer, directory: Path, table: Kubernetes | None = None, **user: Any
 ) -> AsyncIterator[KubernetesBackend]:
-    """Give a backend on a server."""
     settings = replace(
         table or Kubernetes(room_seconds=5), kubeconfig=kubeconfig(server, directory, **user)
     )

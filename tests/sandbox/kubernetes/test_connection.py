@@ -89,7 +89,6 @@ async def test_a_plugin_that_fails_is_an_error_with_its_own_code(
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """Make an authority, and certificates of it for a server and for a client."""
     keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("ca", "server", "me")}
     now = datetime.now(UTC)
     for name, key in keys.items():

@@ -27,7 +27,6 @@ WARM = Kubernetes(warm=2, room_seconds=5)
 
 
 def states(server: ApiServer) -> list[str]:
-    """Return the states of the pods that run."""
     return sorted(
         pod["metadata"]["labels"]["mcp-code-bridge.org/state"]
         for path, pod in server.objects.items()
@@ -45,7 +44,6 @@ async def until(server: ApiServer, wanted: list[str]) -> None:
 async def tended(
     server: ApiServer, directory: Path, table: Kubernetes = WARM
 ) -> AsyncIterator[KubernetesBackend]:
-    """Give a backend that is tended."""
     await anyio.Path(directory).mkdir(exist_ok=True)
 
     async def drain() -> None:

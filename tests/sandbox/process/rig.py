@@ -50,7 +50,6 @@ class Ran:
 def spec(
     program: str, *, limits: Limits | None = None, env: dict[str, str] | None = None
 ) -> LaunchSpec:
-    """Ask for a program."""
     return LaunchSpec(
         run_id="test",
         argv=("python3", "-I", "-S", "-c", program),
@@ -62,7 +61,6 @@ def spec(
 async def run(
     backend: Backend, program: str, *, limits: Limits | None = None, patience: float = PATIENCE
 ) -> Ran:
-    """Run a program to its end."""
     with anyio.fail_after(patience):
         async with backend.launch(spec(program, limits=limits)) as sandbox:
             out = await read_all(sandbox)
@@ -71,7 +69,6 @@ async def run(
 
 
 async def read_all(sandbox: Sandbox) -> bytes:
-    """Return all that a sandbox still says."""
     parts = []
     while data := await sandbox.receive():
         parts.append(data)
@@ -79,7 +76,6 @@ async def read_all(sandbox: Sandbox) -> bytes:
 
 
 async def wait_ready(sandbox: Sandbox) -> None:
-    """Wait for the word of `READY`."""
     heard = b""
     while not heard.endswith(b"ready\n"):
         data = await sandbox.receive()

@@ -21,7 +21,6 @@ OWNER = Owner(pid=42, start="1", namespace="1", boot="0f-1e", host="0123456789ab
 
 @pytest.fixture
 def launcher() -> Iterator[ThreadPoolExecutor]:
-    """The thread that visits."""
     with ThreadPoolExecutor(max_workers=1) as made:
         yield made
 

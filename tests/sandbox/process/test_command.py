@@ -102,7 +102,6 @@ def test_no_limit_counts_reserved_addresses_as_memory() -> None:
 
 
 def test_without_landlock_no_rules_are_made() -> None:
-    """And nothing pretends otherwise."""
     assert stage_plan(SPEC, INTERPRETER, BARE, ())["landlock"] is None
     rules = dict(stage_plan(SPEC, INTERPRETER, FULL, ())["landlock"]["rules"])
     assert "/" not in rules
@@ -122,5 +121,4 @@ def test_what_is_lacking_is_called_weaker() -> None:
     [("6.18.44-x", True), ("5.14.0", True), ("5.13.9", False), ("4.19.0", False), ("odd", False)],
 )
 def test_old_kernels_count_processes_per_user(release: str, counts: bool) -> None:
-    """Since 5.14 each user namespace has a count of its own."""
     assert counts_processes_per_namespace(release) is counts

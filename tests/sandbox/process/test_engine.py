@@ -34,7 +34,6 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def engine(settings: Settings, backend: BubblewrapBackend) -> AsyncIterator[Engine]:
-    """An engine on the backend under test."""
     async with engine_on(backend, settings, finder=ListFinder(workshop())) as opened:
         yield opened
 

@@ -21,7 +21,6 @@ RULES = (
 
 
 def test_a_kernel_without_it_is_told_nothing() -> None:
-    """And the isolation says so."""
     assert ruleset(RULES, 0) is None
     assert "none" in missing(0)
 

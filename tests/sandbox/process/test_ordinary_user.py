@@ -94,7 +94,6 @@ def ask(*between: str) -> Told:
 
 
 def ask_as(become: list[str], environ: dict[str, str], python: list[str]) -> Told:
-    """Run the script."""
     done = subprocess.run(
         [*become, *python, "-c", SCRIPT],
         env=environ,

@@ -76,11 +76,6 @@ def test_nothing_written_can_be_executed() -> None:
     assert lines(profile(0))[-1] == '(deny process-exec (subpath (param "WRITABLE")))'
 
 
-def test_brackets_are_balanced() -> None:
-    text = profile(3)
-    assert text.count("(") == text.count(")")
-
-
 @pytest.mark.parametrize("path", ["relative", "", "/with\0null"])
 def test_a_path_that_is_none_is_refused(path: str) -> None:
     with pytest.raises(ValueError, match="no usable path"):

@@ -17,13 +17,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import ChannelClosedError, EngineNotFoundError, LaunchError, WrongSystemError
+from bridge.errors import EngineNotFoundError, LaunchError, WrongSystemError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process import seatbelt_backend
 from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
 from bridge.sandbox.process.unnamespaced import nobody_uid
 from tests.sandbox.process.rig import (
-    FOREVER,
     PATIENCE,
     READY,
     exists,
@@ -126,17 +125,6 @@ async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
     assert "canary" not in told
 
 
-async def test_how_a_program_ends_is_told(backend: SeatbeltBackend) -> None:
-    assert (await run(backend, "raise SystemExit(3)")).report.exit_code == 3
-    ended = await run(backend, "import os; os.kill(os.getpid(), 11)")
-    assert (ended.report.signal, ended.report.oom_killed) == (signal.SIGSEGV, None)
-    with anyio.fail_after(PATIENCE):
-        async with backend.launch(spec("pass")) as sandbox:
-            await sandbox.wait()
-            with pytest.raises(ChannelClosedError):
-                await sandbox.send(b"x" * MEBIBYTE)
-
-
 DETACHED = READY.replace("os.write", "pid = os.fork()\nif pid: os.write") + (
     "if pid:\n"
     "    os.waitpid(pid, 0)\n"
@@ -193,14 +181,6 @@ async def test_a_bridge_that_is_killed_leaves_no_process(
         await bridge.wait()
         await until(lambda: not exists(child))
     assert await backend.reap() == 1
-
-
-async def test_a_launch_that_is_called_off_leaves_nothing(backend: SeatbeltBackend) -> None:
-    with anyio.fail_after(PATIENCE):
-        for seconds in (0.0, 0.02, 0.1):
-            with anyio.move_on_after(seconds):
-                async with backend.launch(spec(FOREVER)) as sandbox:
-                    await sandbox.wait()
 
 
 @pytest.mark.parametrize(

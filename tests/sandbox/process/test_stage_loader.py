@@ -24,7 +24,6 @@ from bridge.sandbox.process.stage_loader import (
 
 
 def interpreter(tag: str) -> Interpreter:
-    """This one, said to be of some kind."""
     return Interpreter(executable=sys.executable, version="3", binds=(), links=(), tag=tag)
 
 

@@ -25,7 +25,6 @@ class ClusterEngine(Engine):
     server: ApiServer = field(repr=False)
 
     def ours(self) -> list[str]:
-        """Return the pods that are left."""
         return self.server.pods
 
     def kill_from_outside(self, sandbox: Sandbox) -> None:
@@ -44,7 +43,6 @@ class OneEngine:
         self._engine = engine
 
     def get(self, name: str) -> ClusterEngine:
-        """Return the cluster, whatever the name."""
         return self._engine
 
 
@@ -56,7 +54,6 @@ def engine() -> str:
 
 @pytest.fixture(scope="module")
 async def engines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OneEngine]:
-    """Give the cluster as the only engine."""
     async with ApiServer().serving() as server:
         config = kubeconfig(server, tmp_path_factory.mktemp("cluster"))
         open_backend = partial(KubernetesBackend, Kubernetes(kubeconfig=config), environ={})
