@@ -186,6 +186,8 @@ NOTHING = (
     "its value."
 )
 
+SHORT_ID = 8  # Characters of a run's id that tell it from the others of two weeks.
+
 MAX_FINDINGS = 5
 """Of what one reader found: enough to see what is meant, too few to bury the output."""
 
@@ -196,15 +198,17 @@ _SOURCES: tuple[tuple[str, FindingSource], ...] = (
 
 
 def compact(result: RunResult, mode: OutputMode = "compact") -> str:
-    """Return the text; of a run that succeeded and only printed, exactly what it printed.
+    """Return the text: what the program printed, then a section for each other fact.
 
     Args:
         mode: How the value of its last expression is written.
     """
     sections = _sections(result, mode)
     cut = f"[truncated] {cuts_text(result)}" if result.truncated else ""
-    if not sections and not cut:
-        return valid_text(result.stdout) or NOTHING
+    if not sections and not cut and not result.stdout:
+        sections = [NOTHING]
+    if result.recorded:
+        sections.append(f"[run {result.run_id[:SHORT_ID]}]")
     parts = [part for part in (cut, result.stdout, *sections) if part]
     return valid_text("".join(_ended(part) for part in parts[:-1]) + parts[-1])
 
