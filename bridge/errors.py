@@ -233,6 +233,8 @@ class NotStartedError(ChannelClosedError):
 class RefusedError(BridgeError, code="refused"):
     """A run asked for more than it was given."""
 
+    waited_ms = 0  # How long the call waited for a person's answer.
+
 
 class CallDeniedError(RefusedError, code="call_denied"):
     """A run may not make this call. Ask `policy explain` why."""

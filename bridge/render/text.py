@@ -198,17 +198,22 @@ _SOURCES: tuple[tuple[str, FindingSource], ...] = (
 
 
 def compact(result: RunResult, mode: OutputMode = "compact") -> str:
-    """Return the text: what the program printed, then a section for each other fact.
+    """Return the text; of a run that succeeded and only printed, exactly what it printed.
+
+    Of a run with a record another line follows, with the short id of that.
 
     Args:
         mode: How the value of its last expression is written.
     """
+    text = _text(result, mode)
+    return f"{text}\n[run {result.run_id[:SHORT_ID]}]" if result.recorded else text
+
+
+def _text(result: RunResult, mode: OutputMode) -> str:
     sections = _sections(result, mode)
     cut = f"[truncated] {cuts_text(result)}" if result.truncated else ""
-    if not sections and not cut and not result.stdout:
-        sections = [NOTHING]
-    if result.recorded:
-        sections.append(f"[run {result.run_id[:SHORT_ID]}]")
+    if not sections and not cut:
+        return valid_text(result.stdout) or NOTHING
     parts = [part for part in (cut, result.stdout, *sections) if part]
     return valid_text("".join(_ended(part) for part in parts[:-1]) + parts[-1])
 
