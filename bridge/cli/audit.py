@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -14,8 +13,18 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli import completion
+from bridge.cli.audit_lines import audit_lines
 from bridge.cli.options import AsJson, AsJsonLines, arg, flag, opt
-from bridge.cli.output import visible, write_err, write_json, write_out, write_table
+from bridge.cli.output import (
+    NEVER_FULL,
+    terminal_width,
+    visible,
+    write_cut,
+    write_err,
+    write_json,
+    write_out,
+    write_table,
+)
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.reading import (
     LEAST_EXPECTED,
@@ -35,19 +44,17 @@ from bridge.text import counted
 
 T = TypeVar("T")
 
-MAX_ARGUMENTS = 120  # Characters of a call's arguments in a line; --json has all that was recorded.
-
 _HASH = re.compile(rf"[0-9a-f]{{{LEAST_EXPECTED},64}}")
 _ID = re.compile(r"[0-9A-Za-z_-]{4,64}")
-
-_ELSEWHERE = {"time", "run", "kind", "call", "server", "tool", "decision", "rule"}
-_ELSEWHERE |= {"seq", "prev", "hash", "previous"}
 
 _COUNTS = {
     "made": "CALLS", "ok": "OK", "failed": "FAILED", "unknown": "UNKNOWN", "refused": "REFUSED",
     "held": "HELD", "replayed": "REPLAYED", "size": "BYTES", "ms": "MS",
 }  # fmt: skip
 """What is counted, and its heading."""
+
+_LEAST_TOLD = ("size", "ms", "replayed", "held", "ok", "unknown", "refused", "failed")
+"""The counts in the order in which a narrow terminal loses them."""
 
 
 async def verify_log(
@@ -164,6 +171,21 @@ async def stats(
     return 0
 
 
+def _write_counts(
+    by: Sequence[By], groups: Sequence[tuple[tuple[str, ...], Mapping[str, int]]]
+) -> None:
+    """Write a table, without the counts that are all 0 and those that have no room by a name."""
+    shown = [name for name in _COUNTS if name == "made" or any(each[name] for _, each in groups)]
+    while True:
+        heads = [*(name.upper() for name in by), *(_COUNTS[name] for name in shown)]
+        rows = [[*key, *(f"{each[name]:,}" for name in shown)] for key, each in groups]
+        widths = [max(map(len, column)) + 2 for column in zip(heads, *rows, strict=True)]
+        if len(shown) == 1 or sum(widths) - 2 <= (terminal_width() or NEVER_FULL):
+            write_table(heads, rows)
+            return
+        shown.remove(next(name for name in _LEAST_TOLD if name in shown))
+
+
 def _by(text: str) -> tuple[By, ...]:
     known = {str(name): name for name in get_args(By)}
     names = text.split(",")
@@ -235,34 +257,12 @@ def _finding(finding: Finding) -> dict[str, Json]:
 
 
 def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
-    """Write records: as JSON lines, or as lines to read."""
-    for record in found:
-        if as_json:
+    """Write records: as JSON lines, or as lines to read, cut where a terminal ends."""
+    if as_json:
+        for record in found:
             write_json(record)
-        else:
-            write_out(visible(_line(record), keep="") + "\n")
-
-
-def _line(record: Mapping[str, Json]) -> str:
-    """Return a record as a line: when, whose, what, and what is particular to it."""
-    known = {name: value for name, value in record.items() if name not in _ELSEWHERE}
-    run = str(record.get("run", ""))[:8]
-    words = [str(record.get("time", "")), run or "-", str(record.get("kind", "?"))]
-    if "call" in record:
-        words.append(f"#{record['call']}")
-    if "server" in record:
-        tool = f".{record['tool']}" if "tool" in record else ""
-        words.append(f"{record['server']}{tool}")
-    if "decision" in record:
-        words.append(f"{record['decision']} ({record.get('rule', '')})")
-    words += [f"{name}={_short(value)}" for name, value in sorted(known.items())]
-    return "  ".join(words)
-
-
-def _short(value: Json) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    more = len(text) - MAX_ARGUMENTS
-    return text if more <= 0 else f"{text[:MAX_ARGUMENTS]}… ({more:,} more characters)"
+    else:
+        write_cut(audit_lines(found))
 
 
 def _nothing(directory: Path) -> str:
