@@ -74,7 +74,7 @@ async def verify_log(
             f"--expect: {expect!r:.80} is not a hash, or at least {LEAST_EXPECTED} digits of one."
         )
         raise UsageError(message, remedy="A result's receipt has it as `audit`.")
-    report = await _read(settings, partial(verify, expect=wanted)) or Report()
+    report = await read_log(settings, partial(verify, expect=wanted)) or Report()
     found = not report.problems and (not wanted or report.expected is not None)
     if as_json:
         write_json({"ok": found, **_report(report, wanted)}, indent=2)
@@ -100,14 +100,14 @@ async def tail(
     """
     if not 0 <= number <= MAX_TAIL:
         raise UsageError(f"-n must be between 0 and {MAX_TAIL:,}, not {number}.")
-    last = await _read(settings, partial(last_records, count=number))
+    last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
         write_err(_nothing(_directory(settings)))
     found, places = last or ([], {})
     _write_records(found, as_json=as_json)
     while follow:
         await anyio.sleep(0.25)
-        found = await _read(settings, partial(records_since, places=places)) or []
+        found = await read_log(settings, partial(records_since, places=places)) or []
         _write_records(found, as_json=as_json)
     return 0
 
@@ -120,11 +120,17 @@ async def show(
 ) -> int:
     """Show the records of a run or plan."""
     if not _ID.fullmatch(run):
+<<<<<<< HEAD
         message = f"{run!r:.80} is not the id of a run or plan, or its beginning."
         raise UsageError(
             message, remedy="Results have it as `runId`; `audit tail` shows the last ones."
         )
-    found = await _read(settings, partial(about, wanted=run))
+    found = await read_log(settings, partial(about, wanted=run))
+=======
+        message = f"{run!r:.80} is no run or plan, nor the beginning of one."
+        raise UsageError(message, remedy="Results have it as `runId`; `audit tail` shows the last.")
+    found = await read_log(settings, partial(about, wanted=run))
+>>>>>>> 2966fe4c (Commands runs, sessions, logs and config)
     if not found:
         write_err(visible(f"No run or plan {run!r} in the audit log ({_directory(settings)}).\n"))
         return 1
@@ -146,7 +152,7 @@ async def stats(
     """
     columns = _by(by)
     counting = Counting(by=columns)
-    await _read(settings, partial(counting.count, since=_day(since or "")))
+    await read_log(settings, partial(counting.count, since=_day(since or "")))
     groups = [
         (key, {name: round(count[name]) for name in _COUNTS})
         for key, count in sorted(counting.groups.items())
@@ -209,7 +215,7 @@ def _directory(settings: Settings) -> Path:
     return settings.state_dir / "audit"
 
 
-async def _read(settings: Settings, read: Callable[[Path], T]) -> T | None:
+async def read_log(settings: Settings, read: Callable[[Path], T]) -> T | None:
     """Return what is read from the log's directory; None if there is none."""
     directory = _directory(settings)
     if not directory.is_dir():

@@ -59,6 +59,8 @@ class Saved:
         lost: What is not in it.
         facts: The session's record; see `Record.facts`.
         moment: When it was saved, in seconds since the epoch.
+        size: Bytes of its state.
+        owner: Digest of its owner, once it is saved.
     """
 
     session_id: str
@@ -68,6 +70,8 @@ class Saved:
     lost: tuple[Loss, ...] = ()
     facts: Mapping[str, Json] = field(default_factory=dict)
     moment: float = 0.0
+    size: int = 0
+    owner: str = ""
 
 
 class Checkpoints:
@@ -225,27 +229,31 @@ class Checkpoints:
                 size += len(piece)
         return b"".join(pieces)
 
-    def all(self, owner: str) -> tuple[Saved, ...]:
-        """Return what is saved of an owner's sessions, the last saved first."""
+    def all(self, owner: str | None) -> tuple[Saved, ...]:
+        """Return what is saved of an owner's sessions, or of all; the last saved first."""
         with self._store.reading() as kept:
             if kept.connection is None:
                 return ()
             table = _sessions()
-            chosen = table.select().where(
-                table.c.owner == owner_digest(owner), table.c.saved >= self._oldest()
-            )
+            chosen = table.select().where(table.c.saved >= self._oldest())
+            if owner is not None:
+                chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
             rows = kept.connection.execute(chosen.order_by(table.c.saved.desc())).all()
-        found = (_saved(row) for row in rows[:MAX_OF_OWNER])
+        found = (_saved(row) for row in rows)
         return tuple(each for each in found if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
         """Keep nothing of a session; tell whether there was anything."""
+        return self.drop(owner_digest(owner), session_id)
+
+    def drop(self, owner: str, session_id: str) -> bool:
+        """Do the same for the digest of an owner."""
         with self._store.reading() as kept:
-            if _row(kept, owner_digest(owner), session_id) is None:
+            if _row(kept, owner, session_id) is None:
                 return False
         with self._store.writing(durable=True) as kept:
             assert kept.connection is not None
-            row = _row(kept, owner_digest(owner), session_id)
+            row = _row(kept, owner, session_id)
             if row is None:
                 return False
             kept.connection.execute(_statements()[1], {"whose": row.owner, "which": row.id})
@@ -320,6 +328,8 @@ def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
                     lost=losses(lost),
                     facts=cast("Mapping[str, Json]", facts),
                     moment=row.saved,
+                    size=row.size,
+                    owner=row.owner,
                 )
             case _:
                 return None
