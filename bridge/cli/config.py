@@ -19,7 +19,7 @@ _TABLES = {
 
 
 async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
-    """Show the settings and where each comes from.
+    """Show each setting and where it comes from.
 
     The place is a flag, a variable, a line of the settings file, or the default. Passwords in
     addresses are left out.

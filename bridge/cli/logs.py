@@ -27,9 +27,7 @@ _Place = tuple[int, int]  # A file's inode, and how far it was read.
 
 async def logs(
     settings: Settings,
-    server: Annotated[
-        str | None, arg("SERVER", "its name; without it, the logs are listed")
-    ] = None,
+    server: Annotated[str | None, arg("SERVER", "its name; else logs are listed")] = None,
     *,
     number: Annotated[int, opt("N", "how many lines", "-n")] = 100,
     follow: Annotated[bool, flag("-f", "keep printing new lines", "--follow")] = False,
