@@ -120,7 +120,7 @@ async def install(
     Returns:
         1 if a person says no, if there is no client, or if one does not list the bridge then.
     """
-    machine = _machine(settings)
+    machine = machine_here(settings)
     if not clients:
         return _list_detected(machine)
     _check_names(name, http or "")
@@ -195,7 +195,7 @@ async def uninstall(
         uninstall cursor
         uninstall cursor --restore
     """
-    machine = _machine(settings)
+    machine = machine_here(settings)
     found = [each for each in standings(machine) if scope is None or each.target.scope == scope]
     if not clients:
         write_out(_table(found) or "The bridge isn't installed in any client.\n")
@@ -226,7 +226,7 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
 
     The exit status is 1 if a client starts a program that no longer exists.
     """
-    found = list(standings(_machine(settings)))
+    found = list(standings(machine_here(settings)))
     if as_json:
         write_json([_record(each) for each in found])
     else:
@@ -339,7 +339,7 @@ async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
     return status
 
 
-def _machine(settings: Settings) -> Machine:
+def machine_here(settings: Settings) -> Machine:
     return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
 
 
