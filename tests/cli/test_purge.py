@@ -13,7 +13,6 @@ import pytest
 
 from bridge.cli import main as main_module
 from bridge.private_files import in_use
-from bridge.sandbox.container.image import REPOSITORY
 
 Commands = Callable[..., tuple[int, str, str]]
 
@@ -125,15 +124,18 @@ def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands
 
 @pytest.mark.skipif("MCP_TEST_ENGINES" not in os.environ, reason="needs engines")
 @pytest.mark.parametrize("engine", ["podman", "docker"])
-def test_images_of_both_engines_go(home: Path, commands: Commands, engine: str) -> None:
-    """Under every tag that `image build` gives; the image of others stays."""
+def test_images_of_both_engines_go(
+    home: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Under every tag; other tests use the image under the name that it has in truth."""
+    ours = "localhost/mcp-code-bridge-purged"
+    monkeypatch.setattr("bridge.cli.purge.REPOSITORY", ours)
     there = os.environ[f"MCP_TEST_IMAGE_{engine.upper()}"]
-    name = f"{REPOSITORY}:purge-test"
-    subprocess.run([engine, "tag", there, name], check=True)
-    subprocess.run([engine, "tag", there, "localhost/kept:1"], check=True)
+    for tag in ("slim", "data"):
+        subprocess.run([engine, "tag", there, f"{ours}:{tag}"], check=True)
     status, out, _ = commands("purge")
-    assert (status, f"{engine}: {name}" in out) == (2, True)
+    assert (status, f"{engine}: {ours}:data" in out) == (2, True)
     assert commands("purge", "-y")[0] == 0
-    left = subprocess.run([engine, "images", "-q", REPOSITORY], capture_output=True, check=True)
+    left = subprocess.run([engine, "images", "-q", ours], capture_output=True, check=True)
     assert left.stdout == b""
-    subprocess.run([engine, "image", "inspect", "localhost/kept:1"], check=True, stdout=-3)
+    subprocess.run([engine, "image", "inspect", there], check=True, stdout=subprocess.DEVNULL)
