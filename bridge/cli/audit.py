@@ -53,9 +53,6 @@ _COUNTS = {
 }  # fmt: skip
 """What is counted, and its heading."""
 
-_LEAST_TOLD = ("size", "ms", "replayed", "held", "ok", "unknown", "refused", "failed")
-"""The counts in the order in which a narrow terminal loses them."""
-
 
 async def verify_log(
     settings: Settings,
@@ -180,16 +177,16 @@ async def stats(
 def _write_counts(
     by: Sequence[By], groups: Sequence[tuple[tuple[str, ...], Mapping[str, int]]]
 ) -> None:
-    """Write a table, without the counts that are all 0 and those that have no room by a name."""
+    """Write a table, without the counts that are all 0 and the last ones that have no room."""
     shown = [name for name in _COUNTS if name == "made" or any(each[name] for _, each in groups)]
     while True:
         heads = [*(name.upper() for name in by), *(_COUNTS[name] for name in shown)]
         rows = [[*key, *(f"{each[name]:,}" for name in shown)] for key, each in groups]
-        widths = [max(map(len, column)) + 2 for column in zip(heads, *rows, strict=True)]
-        if len(shown) == 1 or sum(widths) - 2 <= (terminal_width() or NEVER_FULL):
+        width = sum(max(map(len, column)) + 2 for column in zip(heads, *rows, strict=True)) - 2
+        if len(shown) == 1 or width <= (terminal_width() or NEVER_FULL):
             write_table(heads, rows)
             return
-        shown.remove(next(name for name in _LEAST_TOLD if name in shown))
+        shown.pop()
 
 
 def _by(text: str) -> tuple[By, ...]:

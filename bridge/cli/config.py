@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_json, write_out, write_table
 from bridge.model import Json
@@ -11,11 +9,6 @@ from bridge.settings import SETTINGS, Settings, config_path
 
 _BY_STRICT = frozenset({"listed_servers_only", "guard", "project_servers"})
 """What a strict profile sets, whatever else is said."""
-
-_TABLES = {
-    "policy": "rules", "commands": "profiles", "directories": "directories",
-    "server_settings": "servers",
-}  # fmt: skip
 
 
 async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
@@ -25,40 +18,30 @@ async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
     addresses are left out.
     """
     path = config_path(settings.environ)
-    places = {name: _place(name, settings) for name in SETTINGS}
+    values: dict[str, Json] = {name: _plain(getattr(settings, name)) for name in SETTINGS}
+    places = {name: settings.places.get(name, "default") for name in SETTINGS}
+    if settings.strict:
+        places |= dict.fromkeys(_BY_STRICT, "profile strict")
     if as_json:
-        values: Mapping[str, Json] = {
-            name: {"value": _plain(getattr(settings, name)), "from": place}
-            for name, place in places.items()
-        }
-        write_json({"file": str(path), "settings": values}, indent=2)
+        found = {name: {"value": value, "from": places[name]} for name, value in values.items()}
+        write_json({"file": str(path), "settings": found}, indent=2)
         return 0
-    rows = [(name, _text(getattr(settings, name)), place) for name, place in places.items()]
+    rows = [(name, _text(value), places[name]) for name, value in values.items()]
     write_table(("SETTING", "VALUE", "FROM"), rows)
-    there = "" if path.exists() else " (there is none)"
-    write_out(visible(f"\nSettings file: {path}{there}\n"))
-    for name, what in _TABLES.items():
-        table = getattr(settings, name)
-        count = len(table.rules if name == "policy" else table)
-        if count:
-            write_out(f"It has {count} {what}.\n")
+    missing = "" if path.exists() else " (there is none)"
+    write_out(visible(f"\nSettings file: {path}{missing}\n"))
     return 0
-
-
-def _place(name: str, settings: Settings) -> str:
-    if settings.strict and name in _BY_STRICT:
-        return "profile strict"
-    return settings.places.get(name, "default")
 
 
 def _plain(value: object) -> Json:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    # An address as text is without its password.
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
-def _text(value: object) -> str:
-    if isinstance(value, tuple):
+def _text(value: Json) -> str:
+    if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, bool):
         return str(value).lower()

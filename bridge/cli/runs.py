@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
@@ -27,11 +27,9 @@ from bridge.render.text import SHORT_ID
 from bridge.runs.records import MAX_RECORDS, RunRecords
 from bridge.settings import Settings
 
-_HEADINGS = ("RUN", "WHEN", "STATUS", "TIME", "CALLS", "PROGRAM")
 _WORDS = {"success": "ok", "validation_error": "refused"}
 _BESIDE = 48  # Columns of a table's row without its program.
 _LEAST = 20  # Columns of a program.
-_OUTPUTS = ("stdout", "stderr", "value", "error")
 
 
 async def list_runs(
@@ -47,12 +45,12 @@ async def list_runs(
     """
     if not 1 <= number <= MAX_RECORDS:
         raise UsageError(f"-n must be between 1 and {MAX_RECORDS:,}, not {number}.")
-    listed = partial(RunRecords(settings).listed, None, number)
-    found = await anyio.to_thread.run_sync(listed)
+    found = await anyio.to_thread.run_sync(RunRecords(settings).listed, None, number)
     if as_json:
         write_json(list(found), indent=2)
     elif found:
-        write_table(_HEADINGS, [_row(record) for record in found])
+        rows = [_row(record) for record in found]
+        write_table(("RUN", "WHEN", "STATUS", "TIME", "CALLS", "PROGRAM"), rows)
     else:
         off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
         write_err(f"No runs are recorded.{off}\n")
@@ -70,62 +68,51 @@ async def show_run(
     The calls come from the audit log, each with its time, its outcome and who allowed it. Of the
     output the first 4 KiB are kept.
     """
-    found = partial(RunRecords(settings).find, None, run)
-    record = await anyio.to_thread.run_sync(found)
+    record = await anyio.to_thread.run_sync(RunRecords(settings).find, None, run)
     since = str(record.get("time", ""))[:10]
     events = await read_log(settings, partial(about, wanted=str(record["run"]), since=since)) or []
     if as_json:
         write_json({**record, "events": list(events)}, indent=2)
         return 0
-    _write_head(record)
+    for name, value in _head(record).items():
+        write_out(visible(f"{name:<8} {value}", keep="") + "\n" if value else "")
     _write_part("program", record.get("program"))
     shown = [each for each in events if each.get("kind") not in ("run", "apply", "end")]
-    if shown:
-        write_out("\ncalls\n")
+    if shown or settings.audit == "off":
+        write_out("\ncalls" + ("\n" if shown else " are not recorded: MCP_BRIDGE_AUDIT is off.\n"))
         write_cut(f"  {line}" for line in audit_lines(shown, ids=False))
-    elif settings.audit == "off":
-        write_out("\nCalls are not recorded: MCP_BRIDGE_AUDIT is off.\n")
-    for name in _OUTPUTS:
+    for name in ("stdout", "stderr", "value", "error"):
         _write_part(name, record.get(name))
     return 0
 
 
-def _row(record: Mapping[str, Json]) -> Sequence[str]:
+def _row(record: Mapping[str, Json]) -> tuple[str, ...]:
     program = str(record.get("program") or f"(applies plan {record.get('plan', '?')})")
-    lines = [line for line in program.splitlines() if line.strip()]
-    first = lines[0].strip() if lines else ""
+    first, _, more = program.strip().partition("\n")
     room = max((terminal_width() or 120) - _BESIDE, _LEAST)
-    if len(first) > room or len(lines) > 1:
-        first = f"{first[: room - 2]} …"
-    status = str(record["status"])
     return (
         str(record["run"])[:SHORT_ID],
         local_time(record.get("time"), "%b %d %H:%M"),
-        _WORDS.get(status, status),
+        _WORDS.get(str(record["status"]), str(record["status"])),
         duration(record.get("wallMs")),
         str(record.get("calls", 0)),
-        first,
+        first if len(first) <= room and not more else f"{first[: room - 2]} …",
     )
 
 
-def _write_head(record: Mapping[str, Json]) -> None:
+def _head(record: Mapping[str, Json]) -> Mapping[str, Json]:
     status, reason = str(record["status"]), record.get("reason")
-    calls, refused = record.get("calls", 0), record.get("refused", 0)
-    waited = duration(record.get("waitingMs"))
-    facts = {
+    words = "lost: its bridge ended first" if status == "lost" else _WORDS.get(status, status)
+    waited, refused = duration(record.get("waitingMs")), record.get("refused")
+    return {
         "run": record["run"],
         "began": local_time(record.get("time"), "%Y-%m-%d %H:%M:%S"),
-        "by": " ".join(str(record[key]) for key in ("owner", "client") if key in record),
-        "status": f"{_WORDS.get(status, status)}{f' ({reason})' if reason else ''}",
-        "time": f"{duration(record.get('wallMs'))}{f', {waited} of waiting' if waited else ''}",
-        "calls": f"{calls}, {refused} refused" if refused else calls,
-        **{key: record.get(key) for key in ("session", "retryOf", "plan", "name")},
+        "by": f"{record.get('owner', '')} {record.get('client', '')}".strip(),
+        "status": f"{words} ({reason})" if reason else words,
+        "time": duration(record.get("wallMs")) + (f", {waited} of waiting" if waited else ""),
+        "calls": f"{record.get('calls', 0)}" + (f", {refused} refused" if refused else ""),
+        **{name: record.get(name) for name in ("session", "retryOf", "plan", "name")},
     }
-    if status == "lost":
-        facts["status"] = "lost: its bridge ended before it did"
-    for name, value in facts.items():
-        if value:
-            write_out(visible(f"{name:<8} {value}", keep="") + "\n")
 
 
 def _write_part(name: str, text: Json) -> None:

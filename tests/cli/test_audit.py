@@ -224,7 +224,7 @@ def test_on_a_terminal_a_call_is_one_line_and_no_name_is_broken(
         lines = re.sub(r"\x1b\[\d*m", "", commands(*words)[1]).splitlines()
         assert any(f"shop.{tool}" in line for line in lines)
         assert max(map(len, lines)) <= 80
-    assert "asked 2.3 s: allowed this run" in next(audit_lines(about(tmp_path / "audit", RUN)))
+    assert "asked 2.3 s; allowed for this run" in next(audit_lines(about(tmp_path / "audit", RUN)))
 
 
 def test_where_nothing_is_recorded_that_is_said(commands: Commands) -> None:
