@@ -50,15 +50,15 @@ async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncItera
         yield client
 
 
-async def test_a_result_is_what_was_printed_and_nothing_else(settings: Settings, era: Any) -> None:
-    """One text; the record is where no client looks for something to show."""
+async def test_a_result_is_what_was_printed_and_its_run(settings: Settings, era: Any) -> None:
+    """One text, which ends with the run's short id; the record is where no client looks for something to show."""
     async with connected(settings, era) as client:
         offered = (await client.list_tools()).tools
         result = await client.call_tool("run_python", {"code": "print(1+1)"})
         found = await client.call_tool("search_tools", {"query": "add two numbers"})
     assert [tool.output_schema for tool in offered] == [None, None]
     assert result.model_dump(mode="json", exclude_none=True)["content"] == [
-        {"type": "text", "text": "2\n"}
+        {"type": "text", "text": f"2\n\n[run {record_of(result)['runId'][:8]}]"}
     ]
     assert count_tokens(json.dumps(texts_of(result)[0])) <= SUM_TOKENS
     assert (result.structured_content, found.structured_content) == (None, None)
