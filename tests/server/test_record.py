@@ -51,7 +51,7 @@ async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncItera
 
 
 async def test_a_result_is_what_was_printed_and_its_run(settings: Settings, era: Any) -> None:
-    """One text, which ends with the run's short id; the record is where no client looks for something to show."""
+    """One text; the record is where no client looks for something to show."""
     async with connected(settings, era) as client:
         offered = (await client.list_tools()).tools
         result = await client.call_tool("run_python", {"code": "print(1+1)"})
