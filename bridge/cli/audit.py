@@ -16,8 +16,6 @@ from bridge.cli import completion
 from bridge.cli.audit_lines import audit_lines
 from bridge.cli.options import AsJson, AsJsonLines, arg, flag, opt
 from bridge.cli.output import (
-    NEVER_FULL,
-    terminal_width,
     visible,
     write_cut,
     write_err,
@@ -117,17 +115,11 @@ async def show(
 ) -> int:
     """Show the records of a run or plan."""
     if not _ID.fullmatch(run):
-<<<<<<< HEAD
         message = f"{run!r:.80} is not the id of a run or plan, or its beginning."
         raise UsageError(
             message, remedy="Results have it as `runId`; `audit tail` shows the last ones."
         )
     found = await read_log(settings, partial(about, wanted=run))
-=======
-        message = f"{run!r:.80} is no run or plan, nor the beginning of one."
-        raise UsageError(message, remedy="Results have it as `runId`; `audit tail` shows the last.")
-    found = await read_log(settings, partial(about, wanted=run))
->>>>>>> 2966fe4c (Commands runs, sessions, logs and config)
     if not found:
         write_err(visible(f"No run or plan {run!r} in the audit log ({_directory(settings)}).\n"))
         return 1
@@ -172,21 +164,6 @@ async def stats(
     total = f"{counted(counting.runs, 'run')}, {counted(counting.records, 'record')}"
     write_out(f"\n{total}.\n")
     return 0
-
-
-def _write_counts(
-    by: Sequence[By], groups: Sequence[tuple[tuple[str, ...], Mapping[str, int]]]
-) -> None:
-    """Write a table, without the counts that are all 0 and the last ones that have no room."""
-    shown = [name for name in _COUNTS if name == "made" or any(each[name] for _, each in groups)]
-    while True:
-        heads = [*(name.upper() for name in by), *(_COUNTS[name] for name in shown)]
-        rows = [[*key, *(f"{each[name]:,}" for name in shown)] for key, each in groups]
-        width = sum(max(map(len, column)) + 2 for column in zip(heads, *rows, strict=True)) - 2
-        if len(shown) == 1 or width <= (terminal_width() or NEVER_FULL):
-            write_table(heads, rows)
-            return
-        shown.pop()
 
 
 def _by(text: str) -> tuple[By, ...]:
