@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 
@@ -24,9 +24,12 @@ from bridge.errors import UsageError
 from bridge.gate.audit.reading import about
 from bridge.model import Json
 from bridge.render.text import SHORT_ID
-from bridge.runs.records import MAX_RECORDS, RunRecords
 from bridge.settings import Settings
 
+if TYPE_CHECKING:
+    from bridge.runs.records import RunRecords
+
+MAX_LISTED = 20_000
 _WORDS = {"success": "ok", "validation_error": "refused"}
 _BESIDE = 48  # Columns of a table's row without its program.
 _LEAST = 20  # Columns of a program.
@@ -38,14 +41,14 @@ async def list_runs(
     number: Annotated[int, opt("N", "how many", "-n")] = 20,
     as_json: AsJson = False,
 ) -> int:
-    """List the last runs, the newest first.
+    """List the last runs.
 
-    A run is here for 14 days: its program, its status and the start of its output. Programs that
-    were refused before they ran are here too.
+    The newest comes first. A run is here for 14 days, and also a program that was refused before
+    it ran.
     """
-    if not 1 <= number <= MAX_RECORDS:
-        raise UsageError(f"-n must be between 1 and {MAX_RECORDS:,}, not {number}.")
-    found = await anyio.to_thread.run_sync(RunRecords(settings).listed, None, number)
+    if not 1 <= number <= MAX_LISTED:
+        raise UsageError(f"-n must be between 1 and {MAX_LISTED:,}, not {number}.")
+    found = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
     if as_json:
         write_json(list(found), indent=2)
     elif found:
@@ -68,7 +71,7 @@ async def show_run(
     The calls come from the audit log, each with its time, its outcome and who allowed it. Of the
     output the first 4 KiB are kept.
     """
-    record = await anyio.to_thread.run_sync(RunRecords(settings).find, None, run)
+    record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
     since = str(record.get("time", ""))[:10]
     events = await read_log(settings, partial(about, wanted=str(record["run"]), since=since)) or []
     if as_json:
@@ -84,6 +87,13 @@ async def show_run(
     for name in ("stdout", "stderr", "value", "error"):
         _write_part(name, record.get(name))
     return 0
+
+
+def _records(settings: Settings) -> RunRecords:
+    # Imported here: it brings the engine, and help does without.
+    from bridge.runs.records import RunRecords
+
+    return RunRecords(settings)
 
 
 def _row(record: Mapping[str, Json]) -> tuple[str, ...]:

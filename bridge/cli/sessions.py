@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 
@@ -13,14 +13,17 @@ from bridge.cli.output import write_err, write_json, write_table
 from bridge.errors import UnknownSessionError
 from bridge.model import Json
 from bridge.render.text import size_text
-from bridge.sessions.checkpoints import Checkpoints, Saved
 from bridge.settings import Settings, store_of
+
+if TYPE_CHECKING:
+    from bridge.sessions.checkpoints import Checkpoints, Saved
 
 
 async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
-    """List saved sessions, the last saved first.
+    """List or remove saved sessions.
 
-    A bridge saves a session when no run has used it for a while, and when the bridge ends.
+    The last saved comes first. A bridge saves a session when no run has used it for a while, and
+    when the bridge ends.
     """
     found = await anyio.to_thread.run_sync(_checkpoints(settings).all, None)
     facts: list[dict[str, Json]] = [
@@ -68,6 +71,9 @@ async def remove(
 
 
 def _checkpoints(settings: Settings) -> Checkpoints:
+    # Imported here: it brings the engine, and help does without.
+    from bridge.sessions.checkpoints import Checkpoints
+
     return Checkpoints(store_of(settings), days=settings.session_days)
 
 
