@@ -67,8 +67,7 @@ COMMANDS = {
     "logout": Entry("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
     "runs": Entry("runs:list_runs", "List the last runs", KEEPING),
     "runs show": Entry("runs:show_run", "Show a run's program, calls and output"),
-    "sessions": Entry("sessions:list_sessions", "List or remove saved sessions", KEEPING),
-    "sessions rm": Entry("sessions:remove", "Remove saved sessions"),
+    "sessions": Entry("sessions:list_sessions", "List saved sessions", KEEPING),
     "policy": Entry("", "Create, check and explain the policy", KEEPING),
     "policy explain": Entry(
         "policy_explain:explain", "Explain the decision on one call", "", _SOURCES

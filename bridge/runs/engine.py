@@ -62,8 +62,7 @@ class Engine:
         self.packages = Packages(settings, self.sandboxes)
         lasting = self.sandboxes.reserve_lasting
         self.sessions = Sessions(settings, lasting, store_of(settings), self.packages.resolve)
-        runs = _runs_at_once(settings)
-        self.queue = RunQueue(runs)
+        self.queue = RunQueue(runs := _runs_at_once(settings))
         # What waits for people leaves places for what does not.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
         self.under_way = UnderWay(settings.replica)

@@ -60,7 +60,6 @@ class Saved:
         facts: The session's record; see `Record.facts`.
         moment: When it was saved, in seconds since the epoch.
         size: Bytes of its state.
-        owner: Digest of its owner, once it is saved.
     """
 
     session_id: str
@@ -70,8 +69,7 @@ class Saved:
     lost: tuple[Loss, ...] = ()
     facts: Mapping[str, Json] = field(default_factory=dict)
     moment: float = 0.0
-    size: int = 0
-    owner: str = ""
+    size: int = field(default=0, compare=False)
 
 
 class Checkpoints:
@@ -244,16 +242,12 @@ class Checkpoints:
 
     def remove(self, owner: str, session_id: str) -> bool:
         """Keep nothing of a session; tell whether there was anything."""
-        return self.drop(owner_digest(owner), session_id)
-
-    def drop(self, owner: str, session_id: str) -> bool:
-        """Do the same for the digest of an owner."""
         with self._store.reading() as kept:
-            if _row(kept, owner, session_id) is None:
+            if _row(kept, owner_digest(owner), session_id) is None:
                 return False
         with self._store.writing(durable=True) as kept:
             assert kept.connection is not None
-            row = _row(kept, owner, session_id)
+            row = _row(kept, owner_digest(owner), session_id)
             if row is None:
                 return False
             kept.connection.execute(_statements()[1], {"whose": row.owner, "which": row.id})
@@ -329,7 +323,6 @@ def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
                     facts=cast("Mapping[str, Json]", facts),
                     moment=row.saved,
                     size=row.size,
-                    owner=row.owner,
                 )
             case _:
                 return None
