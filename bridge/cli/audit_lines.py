@@ -14,7 +14,7 @@ _HOLDS = {"call": "once", "run": "for this run", "session": "for 12 hours"}
 
 _FRAME = {"time", "run", "kind", "seq", "prev", "hash", "previous", "call", "policy", "owner"}
 _OF_CALLS = _FRAME | {"server", "tool", "arguments", "decision", "rule", "effect", "reason", "why"}
-_OF_CALLS |= {"approval", "waitedMs", "led", "cut"}
+_OF_CALLS |= {"approval", "waitedMs", "led", "cut", "outcome", "bytes", "ms"}
 
 
 def local_time(text: Json, layout: str = "%m-%d %H:%M:%S") -> str:
@@ -47,27 +47,20 @@ def _key(record: Mapping[str, Json]) -> tuple[str, str]:
     return str(record.get("run")), str(record.get("call"))
 
 
-def _parts(record: Mapping[str, Json], outcome: Mapping[str, Json]) -> Iterator[str]:
-    kind = str(record.get("kind", "?"))
+def _parts(record: Mapping[str, Json], outcome: Mapping[str, Json]) -> tuple[str, ...]:
+    kind = state = str(record.get("kind", "?"))
     if "call" not in record:
-        yield kind
-        yield _facts(record, _FRAME)
-        return
-    yield f"#{record['call']}"
-    if kind == "outcome":
-        outcome = record
-    else:
-        yield f"{record.get('server', '?')}.{record.get('tool', '?')}"
+        return kind, _facts(record, _FRAME)
     if kind in ("call", "outcome"):
-        yield f"{outcome.get('outcome', 'no answer')} {duration(outcome.get('ms'))}".rstrip()
-    else:
-        yield kind
-    if kind == "refused":
-        yield f"{record.get('decision', '?')} ({record.get('rule', '')}) {record.get('why', '')}"
-    yield _approval(record)
+        end = record if kind == "outcome" else outcome
+        state = f"{end.get('outcome', 'no answer')} {duration(end.get('ms'))}".rstrip()
+    elif kind == "refused":
+        decision, rule = record.get("decision", "?"), record.get("rule", "")
+        state = f"refused  {decision} ({rule}) {record.get('why', '')}"
+    name = f"{record.get('server')}.{record.get('tool')}" if "tool" in record else ""
     arguments = record.get("arguments", {})
-    yield _facts(arguments, ()) if isinstance(arguments, dict) else str(arguments)
-    yield _facts(record, _OF_CALLS) if kind != "outcome" else ""
+    given = _facts(arguments, ()) if isinstance(arguments, dict) else str(arguments)
+    return f"#{record['call']}", name, state, _approval(record), given, _facts(record, _OF_CALLS)
 
 
 def _approval(record: Mapping[str, Json]) -> str:
