@@ -6,6 +6,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Annotated
 
+from bridge.cli import completion
 from bridge.cli.options import arg, opt
 from bridge.cli.output import write_err, write_out
 from bridge.errors import UnknownServerError, UsageError
@@ -17,7 +18,9 @@ MAX_LINES = 100_000
 
 async def logs(
     settings: Settings,
-    server: Annotated[str | None, arg("SERVER", "its name; else logs are listed")] = None,
+    server: Annotated[
+        str | None, arg("SERVER", "its name; else logs are listed", completion.servers)
+    ] = None,
     *,
     number: Annotated[int, opt("N", "how many lines", "-n")] = 100,
 ) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 
+from bridge.cli import completion
 from bridge.cli.audit import read_log
 from bridge.cli.audit_lines import audit_lines, duration, local_time
 from bridge.cli.options import AsJson, arg, opt
@@ -62,7 +63,7 @@ async def list_runs(
 
 async def show_run(
     settings: Settings,
-    run: Annotated[str, arg("RUN", "its id, or the beginning of it")],
+    run: Annotated[str, arg("RUN", "its id, or the beginning of it", completion.runs)],
     *,
     as_json: AsJson = False,
 ) -> int:
