@@ -21,8 +21,10 @@ class BridgeError(Exception):
         message: What went wrong, in words that a sandboxed program may see as well.
         host_detail: What only the user may see: paths of the host, the end of a server's stderr.
         remedy: What the reader can do about it; may be empty.
+        run_id: The run that it ended; empty for a run without a record.
     """
 
+    run_id: str = ""
     code: ClassVar[str] = "bridge"
     exit_status: ClassVar[int] = 1
     default_remedy: ClassVar[str] = ""
@@ -67,7 +69,7 @@ class UnknownPlanError(UsageError, code="unknown_plan"):
 
 
 class UnknownRunError(UsageError, code="unknown_run"):
-    """This caller has no journal of such a run. Run the program without `retry_of`."""
+    """This caller has no such run, or its journal is gone. Run the program without `retry_of`."""
 
 
 class UnknownArtifactError(UsageError, code="unknown_artifact"):
@@ -230,6 +232,8 @@ class NotStartedError(ChannelClosedError):
 
 class RefusedError(BridgeError, code="refused"):
     """A run asked for more than it was given."""
+
+    waited_ms = 0  # How long the call waited for a person's answer.
 
 
 class CallDeniedError(RefusedError, code="call_denied"):

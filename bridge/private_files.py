@@ -5,13 +5,14 @@ A user who can write to any directory on the way to a file can replace the file.
 
 from __future__ import annotations
 
+import fcntl
 import grp
 import os
 import pwd
 import shlex
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MODE = 0o700  # Mode of the bridge's directories, independent of the umask.
@@ -34,6 +35,26 @@ def make_directory(path: Path) -> None:
             raise
         return
     path.chmod(MODE)
+
+
+@contextmanager
+def in_use(directory: Path, *, alone: bool = False) -> Iterator[bool]:
+    """Hold a lock on a directory; yield whether it was free.
+
+    Args:
+        alone: Whether no other process may hold it; otherwise several do.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+        free = True
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        yield free
+    finally:
+        os.close(descriptor)
 
 
 def open_below(root: int, names: Iterable[str], *, mode: int = 0o777) -> int:

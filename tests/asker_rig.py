@@ -15,6 +15,7 @@ from mcp.types import CallToolResult
 
 from bridge.model import ServerSpec, Source
 from tests.record import record_of
+from tests.record import text_of as text_of
 
 ASKER = Path(__file__).parent / "fakes" / "servers" / "asker.py"
 
@@ -44,11 +45,6 @@ def remote_asker(kind: str) -> Iterator[ServerSpec]:
             yield ServerSpec(name="asker", transport="http", source=_SOURCE, url=url)
         finally:
             process.kill()
-
-
-def text_of(result: Any) -> str:
-    """Return what a model reads of a result."""
-    return "".join(block.text for block in result.content)
 
 
 def value_of(result: CallToolResult) -> Any:

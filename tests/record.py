@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from mcp.types import CallToolResult
+from mcp.types import CallToolResult, TextContent
 
 from bridge.server.content import RECORD_KEY
 
@@ -16,3 +17,14 @@ def record_of(result: CallToolResult) -> dict[str, Any]:
     record = result.meta[RECORD_KEY]
     assert isinstance(record, dict), record
     return record
+
+
+def text_of(result: Any) -> str:
+    """Return a result's texts, without the line that names the run."""
+    return "".join(texts_of(result))
+
+
+def texts_of(result: Any) -> list[str]:
+    """Return a result's texts, the first without the line that names the run."""
+    found = [block.text for block in result.content if isinstance(block, TextContent)]
+    return [re.sub(r"\n\[run [0-9a-f]{8}\]\Z", "", found[0]), *found[1:]] if found else []

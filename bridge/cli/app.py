@@ -62,8 +62,12 @@ COMMANDS = {
         "servers_approve:approve", "Approve a project's server, or a changed one", "", _SOURCES
     ),
     "tools": Entry("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
+    "logs": Entry("logs:logs", "Show what a server wrote to stderr", LOOKING),
     "login": Entry("login:login", "Log in to a remote server", LOOKING, _SOURCES),
     "logout": Entry("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
+    "runs": Entry("runs:list_runs", "List the last runs", KEEPING),
+    "runs show": Entry("runs:show_run", "Show a run's program, calls and output"),
+    "sessions": Entry("sessions:list_sessions", "List saved sessions", KEEPING),
     "policy": Entry("", "Create, check and explain the policy", KEEPING),
     "policy explain": Entry(
         "policy_explain:explain", "Explain the decision on one call", "", _SOURCES
@@ -100,6 +104,8 @@ COMMANDS = {
     ),
     "uninstall": Entry("install:uninstall", "Remove the bridge from MCP clients", SETTING_UP),
     "installed": Entry("install:installed", "List the clients that have the bridge", SETTING_UP),
+    "purge": Entry("purge:purge", "Remove all that the bridge keeps on this machine", SETTING_UP),
+    "config": Entry("config:show_config", "Show each setting and where it comes from", SETTING_UP),
     "doctor": Entry(
         "doctor:doctor",
         "Check sandboxes and settings",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -14,8 +13,16 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli import completion
+from bridge.cli.audit_lines import audit_lines
 from bridge.cli.options import AsJson, AsJsonLines, arg, flag, opt
-from bridge.cli.output import visible, write_err, write_json, write_out, write_table
+from bridge.cli.output import (
+    visible,
+    write_cut,
+    write_err,
+    write_json,
+    write_out,
+    write_table,
+)
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.reading import (
     LEAST_EXPECTED,
@@ -35,13 +42,8 @@ from bridge.text import counted
 
 T = TypeVar("T")
 
-MAX_ARGUMENTS = 120  # Characters of a call's arguments in a line; --json has all that was recorded.
-
 _HASH = re.compile(rf"[0-9a-f]{{{LEAST_EXPECTED},64}}")
 _ID = re.compile(r"[0-9A-Za-z_-]{4,64}")
-
-_ELSEWHERE = {"time", "run", "kind", "call", "server", "tool", "decision", "rule"}
-_ELSEWHERE |= {"seq", "prev", "hash", "previous"}
 
 _COUNTS = {
     "made": "CALLS", "ok": "OK", "failed": "FAILED", "unknown": "UNKNOWN", "refused": "REFUSED",
@@ -67,7 +69,7 @@ async def verify_log(
             f"--expect: {expect!r:.80} is not a hash, or at least {LEAST_EXPECTED} digits of one."
         )
         raise UsageError(message, remedy="A result's receipt has it as `audit`.")
-    report = await _read(settings, partial(verify, expect=wanted)) or Report()
+    report = await read_log(settings, partial(verify, expect=wanted)) or Report()
     found = not report.problems and (not wanted or report.expected is not None)
     if as_json:
         write_json({"ok": found, **_report(report, wanted)}, indent=2)
@@ -93,14 +95,14 @@ async def tail(
     """
     if not 0 <= number <= MAX_TAIL:
         raise UsageError(f"-n must be between 0 and {MAX_TAIL:,}, not {number}.")
-    last = await _read(settings, partial(last_records, count=number))
+    last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
         write_err(_nothing(_directory(settings)))
     found, places = last or ([], {})
     _write_records(found, as_json=as_json)
     while follow:
         await anyio.sleep(0.25)
-        found = await _read(settings, partial(records_since, places=places)) or []
+        found = await read_log(settings, partial(records_since, places=places)) or []
         _write_records(found, as_json=as_json)
     return 0
 
@@ -117,7 +119,7 @@ async def show(
         raise UsageError(
             message, remedy="Results have it as `runId`; `audit tail` shows the last ones."
         )
-    found = await _read(settings, partial(about, wanted=run))
+    found = await read_log(settings, partial(about, wanted=run))
     if not found:
         write_err(visible(f"No run or plan {run!r} in the audit log ({_directory(settings)}).\n"))
         return 1
@@ -139,7 +141,7 @@ async def stats(
     """
     columns = _by(by)
     counting = Counting(by=columns)
-    await _read(settings, partial(counting.count, since=_day(since or "")))
+    await read_log(settings, partial(counting.count, since=_day(since or "")))
     groups = [
         (key, {name: round(count[name]) for name in _COUNTS})
         for key, count in sorted(counting.groups.items())
@@ -187,7 +189,7 @@ def _directory(settings: Settings) -> Path:
     return settings.state_dir / "audit"
 
 
-async def _read(settings: Settings, read: Callable[[Path], T]) -> T | None:
+async def read_log(settings: Settings, read: Callable[[Path], T]) -> T | None:
     """Return what is read from the log's directory; None if there is none."""
     directory = _directory(settings)
     if not directory.is_dir():
@@ -235,34 +237,12 @@ def _finding(finding: Finding) -> dict[str, Json]:
 
 
 def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
-    """Write records: as JSON lines, or as lines to read."""
-    for record in found:
-        if as_json:
+    """Write records: as JSON lines, or as lines to read, cut where a terminal ends."""
+    if as_json:
+        for record in found:
             write_json(record)
-        else:
-            write_out(visible(_line(record), keep="") + "\n")
-
-
-def _line(record: Mapping[str, Json]) -> str:
-    """Return a record as a line: when, whose, what, and what is particular to it."""
-    known = {name: value for name, value in record.items() if name not in _ELSEWHERE}
-    run = str(record.get("run", ""))[:8]
-    words = [str(record.get("time", "")), run or "-", str(record.get("kind", "?"))]
-    if "call" in record:
-        words.append(f"#{record['call']}")
-    if "server" in record:
-        tool = f".{record['tool']}" if "tool" in record else ""
-        words.append(f"{record['server']}{tool}")
-    if "decision" in record:
-        words.append(f"{record['decision']} ({record.get('rule', '')})")
-    words += [f"{name}={_short(value)}" for name, value in sorted(known.items())]
-    return "  ".join(words)
-
-
-def _short(value: Json) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    more = len(text) - MAX_ARGUMENTS
-    return text if more <= 0 else f"{text[:MAX_ARGUMENTS]}… ({more:,} more characters)"
+    else:
+        write_cut(audit_lines(found))
 
 
 def _nothing(directory: Path) -> str:

@@ -122,7 +122,7 @@ async def install(
     Returns:
         1 if a person says no, if there is no client, or if one does not list the bridge then.
     """
-    machine = _machine(settings)
+    machine = machine_here(settings)
     if not clients:
         return _list_detected(machine)
     _check_names(name, http or "")
@@ -199,7 +199,7 @@ async def uninstall(
         uninstall cursor
         uninstall cursor --restore
     """
-    machine = _machine(settings)
+    machine = machine_here(settings)
     broken: dict[Path, tuple[Target, str]] = {}
     found = [
         each for each in standings(machine, broken) if scope is None or each.target.scope == scope
@@ -238,7 +238,7 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
     cannot be read.
     """
     broken: dict[Path, tuple[Target, str]] = {}
-    found = list(standings(_machine(settings), broken))
+    found = list(standings(machine_here(settings), broken))
     if as_json:
         write_json([_record(each) for each in found])
     else:
@@ -360,7 +360,7 @@ async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
     return status
 
 
-def _machine(settings: Settings) -> Machine:
+def machine_here(settings: Settings) -> Machine:
     return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
 
 

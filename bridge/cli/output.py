@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO
@@ -120,6 +120,14 @@ def _broken(line: str, stream: TextIO) -> Sequence[str]:
     console = Console(file=stream, width=width)
     broken = Text(said).wrap(console, width - len(indent))
     return [f"{indent}{part.plain.rstrip()}" for part in broken]
+
+
+def write_cut(lines: Iterable[str]) -> None:
+    """Write lines to stdout, each cut where its terminal ends."""
+    width = terminal_width() or NEVER_FULL
+    for line in lines:
+        text = visible(line, keep="")
+        write_out(f"{text if len(text) <= width else text[: width - 1] + '…'}\n")
 
 
 def write_json(value: Json, *, indent: int | None = None) -> None:

@@ -75,11 +75,13 @@ class Approval:
         holds: What it applies to.
         earlier: Whether it was given earlier, so that no person was asked now.
         note: For the record, such as why it is valid for a shorter time than was chosen.
+        waited_ms: How long the call waited for it.
     """
 
     holds: Holds = "call"
     earlier: bool = False
     note: str = ""
+    waited_ms: int = 0
 
 
 @dataclass(frozen=True)

@@ -416,12 +416,14 @@ class Gate:
         effect, call = decided.policy.effect, pending.call
         # Only the policy knows the effect.
         asks = [replace(ask, effect=effect) for ask in decided.all if ask.action == "ask"]
+        asked = time.monotonic()
         try:
             approval = await self._context.approver.approve(pending.real, asks)
             await self._check_unchanged(call)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
+            error.waited_ms = round((time.monotonic() - asked) * 1000)
             raise await self._refused(pending.number, call, decided.strictest, error) from None
-        return approval
+        return replace(approval, waited_ms=round((time.monotonic() - asked) * 1000))
 
     async def _spend(self, pending: PendingCall, decided: _Decided) -> None:
         """Count a call against the run's budget, or raise `CallBudgetError`."""
@@ -536,7 +538,8 @@ class Gate:
         # The decision was made before the budget was checked: "allow" would be no reason.
         spent = isinstance(error, CallBudgetError)
         self.tally.refuse(call, "budget" if spent else f"{decision.action}: {decision.rule}")
-        await self._context.audit.refused(number, call, decision, error.code)
+        waited = getattr(error, "waited_ms", 0)
+        await self._context.audit.refused(number, call, decision, error.code, waited_ms=waited)
         return error
 
     def _entry(self, pending: PendingCall, effect: Effect) -> Entry:

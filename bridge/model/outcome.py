@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TypeVar
 
 from bridge.errors import BridgeError, UsageError
@@ -16,7 +17,7 @@ def failed(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Resul
     """Return the result that tells of an error which kept a program or a command from running."""
     usage = isinstance(error, UsageError)
     return kind(
-        run_id=run_id or uuid.uuid4().hex,
+        run_id=run_id or error.run_id or uuid.uuid4().hex,
         status="validation_error" if usage else "error",
         reason="validation" if usage else "engine",
         code=error.code,
@@ -26,7 +27,8 @@ def failed(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Resul
 
 
 def failed_run(error: BridgeError, *, run_id: str = "") -> RunResult:
-    return failed(error, RunResult, run_id=run_id)
+    result = failed(error, RunResult, run_id=run_id)
+    return replace(result, recorded=bool(error.run_id))
 
 
 def first_error(group: ExceptionGroup[Exception]) -> Exception:

@@ -230,6 +230,7 @@ class RunResult:
         artifacts: What it left that the bridge keeps.
         missing: What it left that could not be kept or read.
         session: The report on its session; None where it had none.
+        recorded: Whether `runs show` has a record of it.
     """
 
     run_id: str
@@ -262,6 +263,7 @@ class RunResult:
     artifacts: tuple[Artifact, ...] = ()
     missing: tuple[Loss, ...] = ()
     session: SessionReport | None = None
+    recorded: bool = False
 
     @property
     def silent(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -131,7 +130,7 @@ class PlanExecutor:
             RefusedError: It was not approved, or cannot be recorded.
             SettingsError: The policy does not parse.
         """
-        run_id = request.run_id or uuid.uuid4().hex
+        run_id = request.run_id
         kept = await self._take(request, run_id)
         begun = False
         try:

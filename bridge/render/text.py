@@ -186,6 +186,8 @@ NOTHING = (
     "its value."
 )
 
+SHORT_ID = 8  # Characters of a run's id that tell it from the others of two weeks.
+
 MAX_FINDINGS = 5
 """Of what one reader found: enough to see what is meant, too few to bury the output."""
 
@@ -198,9 +200,16 @@ _SOURCES: tuple[tuple[str, FindingSource], ...] = (
 def compact(result: RunResult, mode: OutputMode = "compact") -> str:
     """Return the text; of a run that succeeded and only printed, exactly what it printed.
 
+    Of a run with a record another line follows, with the short id of that.
+
     Args:
         mode: How the value of its last expression is written.
     """
+    text = _text(result, mode)
+    return f"{text}\n[run {result.run_id[:SHORT_ID]}]" if result.recorded else text
+
+
+def _text(result: RunResult, mode: OutputMode) -> str:
     sections = _sections(result, mode)
     cut = f"[truncated] {cuts_text(result)}" if result.truncated else ""
     if not sections and not cut:

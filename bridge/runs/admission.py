@@ -8,7 +8,6 @@ approved.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -134,7 +133,7 @@ class Admission:
         servers, tolerant = self._wanted(request, skills.widened(program.references))
         check = await self._check(request, program, servers)
         request, program, check = await self._edited(request, program, check)
-        run_id = request.run_id or uuid.uuid4().hex
+        run_id = request.run_id
         if (settings := self._in_force(request)).guard == "enforce" and program.scan.certain:
             return add_findings(refused(run_id, program, program.scan, limits.timeout), program)
         if caller.is_shown:

@@ -6,14 +6,17 @@ Owns which parts there are, and in which order they open and close. A run is `br
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
-from bridge.gate.result_redaction import cleared
+from bridge.gate.result_redaction import clear_value, cleared
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
 from bridge.model import ApplyRequest, RunRequest, RunResult
@@ -23,6 +26,7 @@ from bridge.plans.shared_plans import Plans
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Executions
 from bridge.runs.places import Places
+from bridge.runs.records import RunRecords
 from bridge.runs.runner import Runner, attended, caller_of
 from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
@@ -58,12 +62,12 @@ class Engine:
         self.packages = Packages(settings, self.sandboxes)
         lasting = self.sandboxes.reserve_lasting
         self.sessions = Sessions(settings, lasting, store_of(settings), self.packages.resolve)
-        runs = _runs_at_once(settings)
-        self.queue = RunQueue(runs)
+        self.queue = RunQueue(runs := _runs_at_once(settings))
         # What waits for people leaves places for what does not.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
         self.under_way = UnderWay(settings.replica)
         self.artifacts = store_for(settings)
+        self.records = RunRecords(settings, partial(clear_value, redactor=servers.secrets.redactor))
         self.plans = Plans(store_of(settings))
         self.gate = GateServices(
             settings,
@@ -103,6 +107,7 @@ class Engine:
                 sandboxes=self.sandboxes,
                 plans=self.plans,
             ),
+            self.records,
         )
         self._stack = AsyncExitStack()
 
@@ -149,8 +154,11 @@ class Engine:
         with self.under_way.one():
             await self._servers.refresh()
             caller = caller_of(request, client)
-            work = attended(caller, self.plan_executor.apply(request, caller))
-            return await cleared(work, self._servers.secrets.redactor)
+            request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
+            async with self.records.recording(request) as record:
+                await record.begin()
+                work = attended(caller, self.plan_executor.apply(request, caller))
+                return record.ended(await cleared(work, self._servers.secrets.redactor))
 
 
 def _runs_at_once(settings: Settings) -> int:

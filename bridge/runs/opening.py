@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ from bridge.errors import CannotAskError, LoginFailedError
 from bridge.gate.question import safe_name
 from bridge.gate.result_redaction import clear_logs
 from bridge.model import ServerSpec
+from bridge.private_files import in_use
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.ownership import current_owner, reap_leftovers
@@ -154,8 +155,11 @@ async def open_engine(
         offer_login=LoginOffers(logins.store).offer,
     )
     try:
-        with clear_logs(secrets.redactor):
-            async with Engine(settings, servers, choose_backend) as engine:
-                yield engine
+        async with AsyncExitStack() as stack:
+            with suppress(OSError):
+                # `purge` waits for bridges to end.
+                stack.enter_context(in_use(settings.state_dir))
+            stack.enter_context(clear_logs(secrets.redactor))
+            yield await stack.enter_async_context(Engine(settings, servers, choose_backend))
     finally:
         store.close()

@@ -5,7 +5,9 @@ A session's run takes the same steps, in a sandbox that stays. Owns their order,
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable
+from dataclasses import replace
 
 import anyio
 
@@ -19,6 +21,7 @@ from bridge.runs.checks import add_findings, refused
 from bridge.runs.execution import Executions
 from bridge.runs.places import Place, Places
 from bridge.runs.prepared_run import PreparedRun
+from bridge.runs.records import RunRecord, RunRecords
 from bridge.servers.servers import Servers
 from bridge.upstream.client_features import on_behalf_of
 
@@ -27,12 +30,18 @@ class Runner:
     """Runs programs."""
 
     def __init__(
-        self, servers: Servers, admission: Admission, places: Places, executions: Executions
+        self,
+        servers: Servers,
+        admission: Admission,
+        places: Places,
+        executions: Executions,
+        records: RunRecords,
     ) -> None:
         self._servers = servers
         self._admission = admission
         self._places = places
         self._executions = executions
+        self._records = records
 
     async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:
         """Run a program and return its result.
@@ -46,12 +55,16 @@ class Runner:
             UpstreamError: A server that the program needs cannot be reached.
         """
         caller = caller_of(request, client)
-        work = attended(caller, self._run(request, caller))
-        return await cleared(work, self._servers.secrets.redactor)
+        request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
+        async with self._records.recording(request) as record:
+            work = attended(caller, self._run(request, caller, record))
+            return record.ended(await cleared(work, self._servers.secrets.redactor))
 
-    async def _run(self, request: RunRequest, caller: RunCaller) -> RunResult:
+    async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
         """Take the nine steps; what is certainly wrong ends before the sandbox is used."""
         await self._servers.refresh()
+        if not request.ends_session_only:
+            await record.begin()
         # 1. Parse: `server/` made the request; here it is held against this bridge's limits.
         request, limits = await self._admission.parse(request)
         if request.ends_session_only:

@@ -57,6 +57,7 @@ class Saved:
         data: For a guest to read; empty where only the rest was asked for.
         facts: The session's record.
         moment: When it was saved, in seconds since the epoch.
+        size: Bytes of its state.
     """
 
     session_id: str
@@ -66,6 +67,7 @@ class Saved:
     lost: tuple[Loss, ...] = ()
     facts: Mapping[str, Json] = field(default_factory=dict)
     moment: float = 0.0
+    size: int = field(default=0, compare=False)
 
 
 class Checkpoints:
@@ -214,17 +216,17 @@ class Checkpoints:
                 size += len(piece)
         return b"".join(pieces)
 
-    def all(self, owner: str) -> tuple[Saved, ...]:
-        """Return what is saved of an owner's sessions, the last saved first."""
+    def all(self, owner: str | None) -> tuple[Saved, ...]:
+        """Return what is saved of an owner's sessions, or of all; the last saved first."""
         with self._store.reading() as kept:
             if kept.connection is None:
                 return ()
             table = _sessions()
-            chosen = table.select().where(
-                table.c.owner == owner_digest(owner), table.c.saved >= self._oldest()
-            )
+            chosen = table.select().where(table.c.saved >= self._oldest())
+            if owner is not None:
+                chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
             rows = kept.connection.execute(chosen.order_by(table.c.saved.desc())).all()
-        found = (_saved(row) for row in rows[:MAX_OF_OWNER])
+        found = (_saved(row) for row in rows)
         return tuple(each for each in found if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
@@ -304,6 +306,7 @@ def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
                     lost=losses(lost),
                     facts=cast("Mapping[str, Json]", facts),
                     moment=row.saved,
+                    size=row.size,
                 )
             case _:
                 return None

@@ -44,6 +44,7 @@ from bridge.settings.values import PreflightMode as PreflightMode
 from bridge.settings.values import ProjectServers as ProjectServers
 from bridge.settings.values import RecordPlace as RecordPlace
 from bridge.settings.values import Settings as Settings
+from bridge.settings.values import Switch as Switch
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "audit": _Setting(parsers.choice(get_args(AuditMode))),
     "audit_days": _Setting(parsers.integer(1, parsers.MAX_AUDIT_DAYS)),
     "audit_bytes": _Setting(parsers.parse_size),
+    "run_records": _Setting(parsers.choice(get_args(Switch))),
     "output_tokens": _Setting(parsers.integer(parsers.MIN_OUTPUT_TOKENS, 1_000_000)),
     "shown_bytes": _Setting(parsers.parse_size),
     "runs": _Setting(parsers.integer(1, parsers.MAX_RUNS)),

@@ -21,6 +21,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 GuardMode = Literal["off", "advise", "enforce"]
 PreflightMode = Literal["check", "off"]
 AuditMode = Literal["on", "sync", "off"]
+Switch = Literal["on", "off"]
 
 
 STRICT_CAPS = {"timeout": 5.0, "max_timeout": 5.0, "memory": 128 * 1024**2, "cpus": 0.5}
@@ -83,6 +84,8 @@ class Settings:
         audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
         audit_days: Days that records are kept.
         audit_bytes: What all records may take; no call is made beyond.
+        run_records: Whether each run's program, its end and the start of its output are kept, for
+            14 days and 200 MB at most.
         output_tokens: Tokens that a run's output may cost a model, about; the rest is kept apart.
         shown_bytes: What the pictures of a result may take in all.
         runs: Runs at once; the rest wait. Empty for what the machine allows.
@@ -152,6 +155,7 @@ class Settings:
     audit: AuditMode = "on"
     audit_days: int = 90
     audit_bytes: int = 4 * 1024**3
+    run_records: Switch = "on"
     output_tokens: int = 5_000
     shown_bytes: int = 1024**2
     runs: int | None = None

@@ -257,6 +257,14 @@ class TokenStore:
         await self._write(key, None, "keyring")
         return "keyring", ""
 
+    async def clear(self) -> None:
+        """Remove all logins, from the keyring too; what cannot be read stays there."""
+        for path in sorted(self._directory.glob("*.json")):
+            with suppress(OSError, ValueError, StoreError):
+                found = _STORED_LOGIN.validate_json(path.read_bytes())
+                key = Key(server=found.server, address=found.address, definition=found.definition)
+                await self.remove(key)
+
     async def remove(self, key: Key) -> bool:
         path = self.path(key)
         kept = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ import pytest
 
 from bridge.cli import main as main_module
 from bridge.cli.audit import tail
+from bridge.cli.audit_lines import audit_lines
+from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.reading import about
 from bridge.gate.decision import Decision
 from bridge.settings import load
 from tests.audit_rig import ALLOWED, FakeClock, a_call, note
@@ -110,13 +115,12 @@ def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
     """Nothing of what a program sent reaches the terminal as it is."""
     status, out, _ = commands("tail", "-n", "4")
     lines = out.splitlines()
-    assert (status, len(lines)) == (0, 4)
-    assert lines[0].startswith(
-        "2026-09-21T14:13:20.000Z  01234567  call  #1  shop.write  allow (default for writes)  "
-    )
+    when = datetime.fromisoformat("2026-09-21T14:13:20Z").astimezone().strftime("%m-%d %H:%M:%S")
+    assert (status, len(lines)) == (0, 3)
+    assert lines[0].startswith(f"{when}  01234567  #1  shop.write  ok 5 ms  ")
     assert "\x1b" not in out
-    assert '"number": 7' in lines[0]
-    assert "shop.wipe  deny (rule 'no')" in lines[2]
+    assert "number=7" in lines[0]
+    assert "#2  shop.wipe  refused  deny (rule 'no') call_denied" in lines[1]
     status, out, _ = commands("tail", "-n", "2", "--json")
     assert [json.loads(line)["kind"] for line in out.splitlines()] == ["refused", "end"]
 
@@ -145,7 +149,7 @@ async def test_records_that_come_are_followed(
 def test_a_run_is_shown_by_the_beginning_of_its_id(commands: Commands) -> None:
     """Whatever a result, a receipt or a table has of it."""
     status, out, _ = commands("show", RUN[:8])
-    assert (status, len(out.splitlines())) == (0, 5)
+    assert (status, len(out.splitlines())) == (0, 4)
     status, out, _ = commands("show", RUN, "--json")
     assert [json.loads(line)["seq"] for line in out.splitlines()] == [1, 2, 3, 4, 5]
     status, _, err = commands("show", "feedfeed")
@@ -193,8 +197,34 @@ def test_runs_without_calls_are_counted(tmp_path: Path, capsys: pytest.CaptureFi
     commands = Commands(tmp_path, capsys)
     assert commands("stats") == (0, "No calls.\n\n1 run, 2 records.\n", "")
     shown = commands("show", RUN)[1].splitlines()
-    assert [line.split()[2] for line in shown] == ["run", "end"]
-    assert "code=sha256:c" in shown[0]
+    assert [line.split()[3:] for line in shown] == [["run"], ["end", "status=success"]]
+
+
+def test_on_a_terminal_a_call_is_one_line_and_no_name_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns go where there is no room for them; a line ends with what is cut."""
+    tool = "write_a_file_with_a_rather_long_name_indeed"
+
+    async def record() -> None:
+        log = AuditLog(tmp_path / "audit", now=FakeClock())
+        run = RunAudit(log, RUN)
+        allowed = Approval(holds="run", waited_ms=2340)
+        await run.calling(1, a_call(tool, path="/srv/x", text="y" * 200), ALLOWED, allowed)
+        await run.called(1, "tool-error", size=10**9, ms=12_345_678)
+        await run.calling(2, a_call(), ALLOWED, None)
+        log.close()
+
+    anyio.run(record)
+    commands = Commands(tmp_path, capsys)
+    assert "no answer" in commands("show", RUN)[1].splitlines()[1]
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_: os.terminal_size((80, 24)))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for words in (("show", RUN), ("stats", "--by", "tool")):
+        lines = re.sub(r"\x1b\[\d*m", "", commands(*words)[1]).splitlines()
+        assert any(f"shop.{tool}" in line for line in lines)
+        assert max(map(len, lines)) <= 80
+    assert "asked 2.3 s; allowed for this run" in next(audit_lines(about(tmp_path / "audit", RUN)))
 
 
 def test_where_nothing_is_recorded_that_is_said(commands: Commands) -> None:

@@ -13,6 +13,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
+from tests import record
 from tests.engine_rig import WORKSHOP
 from tests.waiting import until
 
@@ -50,7 +51,7 @@ def processes(mark: str) -> list[int]:
 async def text_of(client: Client, code: str) -> str:
     """Run a program and return what came of it."""
     result = await client.call_tool("run_python", {"code": code, "timeout": 60})
-    return "".join(getattr(block, "text", "") for block in result.content)
+    return record.text_of(result)
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

@@ -32,6 +32,7 @@ _FORM = {"type": "object", "properties": {"colour": {"type": "string"}}, "requir
 _QUESTION = {"message": "Which colour?", "requestedSchema": _FORM}
 
 _SECONDS = re.compile(r"\b\d+\.\d+ seconds\b")
+_RUN = re.compile(r"\[run [0-9a-f]{8}\]")
 _KEPT = re.compile(r'read_output\(\\?"(\w+)\\?"')
 """How a result says that more of it is kept."""
 
@@ -113,9 +114,10 @@ class Observation:
 
 def observe(client: Client, plain: Exchange, structured: Exchange) -> Observation:
     """Return what was seen when a client's model took `STEPS` and `STRUCTURED_STEPS`."""
-    # How long something took is now a digit longer and now shorter.
+    # What differs from run to run costs now a token more and now less.
     received = {
-        name: _SECONDS.sub("0.0000 seconds", each.text) for name, each in plain.received.items()
+        name: _RUN.sub("[run 1a2b3c4d]", _SECONDS.sub("0.0000 seconds", each.text))
+        for name, each in plain.received.items()
     }
     bare = client.unwrapped(received["sum"])
     answer = re.search(r"'action': '(\w+)'", received["question"])
@@ -130,7 +132,7 @@ def observe(client: Client, plain: Exchange, structured: Exchange) -> Observatio
         sum_tokens=count_tokens(bare),
         around_tokens=count_tokens(received["sum"]) - count_tokens(bare),
         error_tokens=count_tokens(received["raises"]),
-        text_tokens=count_tokens(sent_text(plain, "raises")),
+        text_tokens=count_tokens(_RUN.sub("[run 1a2b3c4d]", sent_text(plain, "raises"))),
         cut_told=bool(_KEPT.search(received["cut"])),
         picture=bool(plain.received["picture"].pictures),
         link=received["link"].count("bridge://") > sent_text(plain, "link").count("bridge://"),

@@ -160,6 +160,7 @@ class Story:
 
 _IDS = (
     (re.compile(r"\b[0-9a-f]{32}\b"), "5f0c9a…"),
+    (re.compile(r"\[run [0-9a-f]{8}\]"), "[run 5f0c9a1b]"),
     (re.compile(r"sha256:[0-9a-f]{8,64}"), "sha256:3b7f…"),
     (re.compile(r"\b\d+(\.\d+)? (ms|s)\b"), r"… \2"),
     (re.compile(r"\b20\d\d-\d\d-\d\d\b"), "2026-01-31"),

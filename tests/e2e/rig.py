@@ -19,6 +19,7 @@ from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
 from tests.record import record_of
+from tests.record import text_of as text_of
 
 SCRIPTS = Path(sys.executable).parent
 BRIDGE = SCRIPTS / "mcp-code-bridge"
@@ -167,11 +168,6 @@ def _containers(engine: str) -> dict[str, int]:
         command = ["podman", "ps", "--all", "--filter", f"label={RUN_LABEL}", "--format", "json"]
         listed = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return {each["Id"]: int(each["Labels"][OWNER_LABEL]) for each in listed}
-
-
-def text_of(result: CallToolResult) -> str:
-    """Return a result's text."""
-    return "".join(getattr(block, "text", "") for block in result.content)
 
 
 def document_of(result: CallToolResult) -> dict[str, Any]:

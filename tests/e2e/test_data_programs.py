@@ -13,10 +13,11 @@ import pytest
 import tomlkit
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from mcp.types import ImageContent, TextContent
+from mcp.types import ImageContent
 
 from tests.e2e.rig import BRIDGE
 from tests.packages.rig import open_directory
+from tests.record import texts_of
 
 PROGRAMS = Path(__file__).with_suffix("").with_name("data_programs.toml")
 
@@ -32,7 +33,7 @@ async def texts(home: Path, engine: str, programs: dict[str, Any]) -> dict[str, 
         for name, program in programs.items():
             asked = {key: value for key, value in program.items() if key != "text"}
             result = await client.call_tool("run_python", {"timeout": 120, **asked})
-            texts = [x.text for x in result.content if isinstance(x, TextContent)]
+            texts = texts_of(result)
             texts += [f"<{x.mime_type}>" for x in result.content if isinstance(x, ImageContent)]
             text = re.sub(r"(bridge://|read_output\(\")[\w/]+", r"\1...", "\n".join(texts))
             text = text if len(text) < 3000 else f"{text[:500]}... ({len(text)} characters)"

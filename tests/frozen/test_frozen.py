@@ -26,7 +26,7 @@ from mcp.client.stdio import stdio_client
 
 from bridge.server.content import RECORD_KEY
 from bridge.tokens import count_tokens
-from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, SCRIPTS, WORKSHOP, text_of
+from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, SCRIPTS, WORKSHOP
 from tests.recorder_rig import recorder_entry
 
 HERE = Path(__file__).parent
@@ -100,7 +100,8 @@ async def call(client: Client, case: dict[str, Any], home: Path) -> dict[str, An
         return {"refused": masked(str(error), home)}
     record = (result.meta or {}).get(RECORD_KEY, result.structured_content)
     kinds = [block.type for block in result.content]
-    got = {"text": text_of(result), "kinds": kinds, "record": record}
+    text = "".join(getattr(block, "text", "") for block in result.content)
+    got = {"text": text, "kinds": kinds, "record": record}
     return {key: masked(value, home) for key, value in got.items()}
 
 

@@ -20,6 +20,7 @@ from tests.clients.client import PEERS
 from tests.clients.exchange import bridge_environ
 from tests.clients.model import program, scripted, serving
 from tests.interpreters import require
+from tests.record import text_of
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
@@ -114,7 +115,7 @@ async def started(folder: Path, chosen: Mapping[str, str], environ: Mapping[str,
     with (folder.parent / "bundle.log").open("w") as log:
         async with Client(stdio_client(parameters, errlog=log)) as client:
             result = await client.call_tool("run_python", {"code": "print(6 * 7)"})
-            return "".join(getattr(block, "text", "") for block in result.content)
+            return text_of(result)
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_claude_lists_and_calls_the_plugin_s_tool(
     last = model.requests[-1]
     assert f"{tools}__run_python" in last.tools
     assert f"{package.product()['name']}:code-mode" in json.dumps(last.tools) + last.told
-    assert [result.text for result in scripted(last)] == ["42\n"]
+    assert [result.text.partition("\n[run ")[0] for result in scripted(last)] == ["42\n"]
 
 
 CONTAINED = ("--security-opt", "seccomp=unconfined", "--security-opt", "unmask=ALL")

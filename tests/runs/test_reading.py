@@ -88,7 +88,7 @@ async def test_enforcing_refuses_before_anything_is_started(
         result = await _run(engine, code)
         assert (result.status, result.reason) == ("validation_error", reason)
         assert said in result.error
-        assert "Nothing was started" in result.error
+        assert "The program didn't run" in result.error
         assert len(result.findings) == 1
         assert (result.servers, result.stdout, result.isolation) == ((), "", None)
         assert result.timeout_seconds > 0

@@ -19,7 +19,7 @@ from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.audit_rig import records
 from tests.fakes.backend import FakeBackend
-from tests.record import record_of
+from tests.record import record_of, text_of
 from tests.waiting import until, until_exists
 
 
@@ -28,10 +28,6 @@ async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterato
     """A client of either era of the protocol."""
     async with Client(build_server(engine), mode=request.param) as connected:
         yield connected
-
-
-def _text(result: Any) -> str:
-    return "".join(block.text for block in result.content)
 
 
 async def test_two_tools_are_offered_with_the_servers_in_the_first_s_description(
@@ -66,8 +62,8 @@ async def test_a_program_that_fails_is_an_error_result(client: Client) -> None:
     """Not a protocol error: the model must be able to read it."""
     result = await client.call_tool("run_python", {"code": "print('so far')\n1/0"})
     assert result.is_error is True
-    assert "ZeroDivisionError" in _text(result)
-    assert "so far" in _text(result)
+    assert "ZeroDivisionError" in text_of(result)
+    assert "so far" in text_of(result)
     document = record_of(result)
     assert (document["status"], document["reason"], document["exitCode"]) == (
         "error",
@@ -92,7 +88,7 @@ async def test_bad_arguments_are_a_validation_error_result(
     """With the words the model needs."""
     result = await client.call_tool("run_python", arguments)
     assert result.is_error is True
-    assert complaint in _text(result)
+    assert complaint in text_of(result)
     document = record_of(result)
     assert (document["status"], document["reason"]) == ("validation_error", "validation")
 

@@ -20,7 +20,7 @@ from bridge.settings import Settings
 from bridge.tokens import count_tokens
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
-from tests.record import record_of
+from tests.record import record_of, texts_of
 
 SUM_TOKENS = 12
 """What `print(1+1)` may cost a model."""
@@ -50,12 +50,7 @@ async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncItera
         yield client
 
 
-def texts(result: types.CallToolResult) -> list[str]:
-    """Return the texts of a result that holds nothing but texts."""
-    return [block.text for block in result.content if isinstance(block, types.TextContent)]
-
-
-async def test_a_result_is_what_was_printed_and_nothing_else(settings: Settings, era: Any) -> None:
+async def test_a_result_is_what_was_printed_and_its_run(settings: Settings, era: Any) -> None:
     """One text; the record is where no client looks for something to show."""
     async with connected(settings, era) as client:
         offered = (await client.list_tools()).tools
@@ -63,9 +58,9 @@ async def test_a_result_is_what_was_printed_and_nothing_else(settings: Settings,
         found = await client.call_tool("search_tools", {"query": "add two numbers"})
     assert [tool.output_schema for tool in offered] == [None, None]
     assert result.model_dump(mode="json", exclude_none=True)["content"] == [
-        {"type": "text", "text": "2\n"}
+        {"type": "text", "text": f"2\n\n[run {record_of(result)['runId'][:8]}]"}
     ]
-    assert count_tokens(json.dumps(texts(result)[0])) <= SUM_TOKENS
+    assert count_tokens(json.dumps(texts_of(result)[0])) <= SUM_TOKENS
     assert (result.structured_content, found.structured_content) == (None, None)
     record = record_of(result)
     assert (record["stdout"], record["status"]) == (["2"], "success")
@@ -82,7 +77,7 @@ async def test_what_only_programs_need_is_not_in_the_text(settings: Settings, er
     record = record_of(result)
     assert record["isolation"]["weaker"], "the backend of this test holds nothing"
     assert record["receipt"]["calls"] == {"work-shop": 1}
-    assert texts(result) == ["called 3\n"]
+    assert texts_of(result) == ["called 3\n"]
 
 
 async def test_a_failure_is_complete_in_the_text(settings: Settings, era: Any) -> None:
@@ -90,7 +85,7 @@ async def test_a_failure_is_complete_in_the_text(settings: Settings, era: Any) -
     code = "await mcp_work_shop.add(a=1, b=2)\nprint('so far')\n1/0"
     async with connected(settings, era) as client:
         result = await client.call_tool("run_python", {"code": code})
-    (text,) = texts(result)
+    (text,) = texts_of(result)
     assert text.startswith("so far\n[error]\n")
     assert "ZeroDivisionError: division by zero" in text
     assert f'retry_of="{record_of(result)["runId"]}"' in text
@@ -105,7 +100,7 @@ async def test_cut_output_says_in_the_text_how_to_read_on(settings: Settings, er
         result = await client.call_tool("run_python", {"code": "print('line\\n' * 100_000)"})
     record = record_of(result)
     assert record["truncated"]["stdout"]
-    told, rest = texts(result)[0].split("\n", 1)
+    told, rest = texts_of(result)[0].split("\n", 1)
     assert f'await runtime.read_output("{record["runId"]}", find="..."' in told
     assert len(told) < COPILOT_SHOWS
     assert record["runId"] not in rest
@@ -116,7 +111,7 @@ async def test_gemini_cli_refuses_no_result_that_is_json(settings: Settings, era
     async with connected(settings, era, "gemini-cli-mcp-client") as client:
         result = await client.call_tool("run_python", {"code": "print(1+1)"})
         failed = await client.call_tool("run_python", {"code": "1/0"})
-    assert (texts(result), result.structured_content) == (["2\n"], {})
+    assert (texts_of(result), result.structured_content) == (["2\n"], {})
     assert result.meta is not None
     assert result.meta[RECORD_KEY]["stdout"] == ["2"]
     assert failed.structured_content is None
@@ -129,7 +124,7 @@ async def test_clients_that_show_failures_whole_get_the_text_alone(
     async with connected(settings, era, name) as client:
         failed = await client.call_tool("run_python", {"code": "1/0"})
         refused = await client.call_tool("search_tools", {"query": 5})
-    assert "ZeroDivisionError: division by zero" in texts(failed)[0]
+    assert "ZeroDivisionError: division by zero" in texts_of(failed)[0]
     for result in (failed, refused):
         assert result.is_error
         assert RECORD_KEY not in (result.meta or {})
@@ -140,7 +135,7 @@ async def test_the_mode_of_output_is_that_of_the_value_alone(settings: Settings,
     code = "print('rows')\n[{'name': 'ann', 'age': 31}, {'name': 'ben', 'age': 27}]"
     async with connected(replace(settings, output_mode="auto"), era) as client:
         result = await client.call_tool("run_python", {"code": code})
-    assert texts(result) == ["rows\n[result]\n[2]{name,age}:\n  ann,31\n  ben,27"]
+    assert texts_of(result) == ["rows\n[result]\n[2]{name,age}:\n  ann,31\n  ben,27"]
     assert record_of(result)["result"][1] == {"name": "ben", "age": 27}
 
 
@@ -156,4 +151,4 @@ async def test_programs_can_have_structured_content(settings: Settings, era: Any
     jsonschema.validate(result.structured_content, OUTPUT_SCHEMA)
     assert found.structured_content["tools"][0]["tool"] == "add"
     assert RECORD_KEY not in {**(result.meta or {}), **(found.meta or {})}
-    assert texts(result) == ["hello\n[result]\n[1,2]"]
+    assert texts_of(result) == ["hello\n[result]\n[1,2]"]

@@ -17,7 +17,7 @@ from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.arguments import OUTPUT_SCHEMA
 from tests.engine_rig import ListFinder
-from tests.record import record_of
+from tests.record import record_of, text_of
 from tests.server.web_rig import web
 
 SESSIONS_URI = "bridge://sessions"
@@ -27,10 +27,6 @@ SESSIONS_URI = "bridge://sessions"
 def finder() -> ListFinder:
     """No servers."""
     return ListFinder()
-
-
-def _text(result: Any) -> str:
-    return "".join(block.text for block in result.content)
 
 
 async def _run(client: Client, **arguments: Any) -> Any:
@@ -48,8 +44,8 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
     """The text says what it holds, and the resource lists it."""
     async with Client(build_server(engine, principal="stdio")) as client:
         first = await _run(client, code="total = 41\nrows = ['x'] * 3000", session="analysis")
-        assert '[session "analysis", run 1] holds rows: list (24 kB), total: int.' in _text(first)
-        assert "Go on with" not in _text(first)
+        assert '[session "analysis", run 1] holds rows: list (24 kB), total: int.' in text_of(first)
+        assert "Go on with" not in text_of(first)
         second = await _run(client, code="total + 1", session="analysis")
         document = record_of(second)
         assert (document["result"], document["session"]["state"]) == (42, "kept")
@@ -63,7 +59,7 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
         assert {held["name"] for held in listed["holds"]} == {"rows", "total"}
         ended = await _run(client, session="analysis", end_session=True)
         assert ended.is_error is False
-        assert "ended" in _text(ended)
+        assert "ended" in text_of(ended)
         assert await _listed(client) == []
 
 
@@ -83,14 +79,14 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
         ada, bob, nobody = await caller("ada"), await caller("bob"), await caller("")
         first = await _run(ada, code="total = 41", session="analysis")
         identity = record_of(first)["session"]["id"]
-        assert f'Go on with session="{identity}".' in _text(first)
+        assert f'Go on with session="{identity}".' in text_of(first)
         # The name alone begins another, also for its owner.
         again = await _run(ada, code="'total' in globals()", session="analysis")
         assert record_of(again)["result"] is False
         for stranger in (bob, nobody):
             refused = await _run(stranger, code="total", session=identity)
             assert refused.is_error
-            assert "There is no session" in _text(refused)
+            assert "There is no session" in text_of(refused)
             assert await _listed(stranger) == []
         assert {each["id"] for each in await _listed(ada)} == {
             identity,

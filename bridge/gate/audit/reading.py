@@ -73,12 +73,17 @@ def _since(
                 yield record
 
 
-def about(directory: Path, wanted: str) -> list[Mapping[str, Json]]:
-    """Return all records of runs and plans that begin so, and of the runs that applied those."""
+def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Json]]:
+    """Return all records of runs and plans that begin so, and of the runs that applied those.
+
+    Args:
+        since: The day from which on files are read.
+    """
     found: deque[Mapping[str, Json]] = deque(maxlen=MAX_SHOWN)
     applied: set[str] = set()
     needles = {json.dumps(wanted)[1:-1].encode("ascii")}
     with opened(directory) as (folder, files):
+        files = [file for file in files if file.day >= since]
         for record in _since(folder, files, {}, needles):
             run, plan = str(record.get("run") or ""), str(record.get("plan") or "")
             if record.get("kind") == "apply" and plan.startswith(wanted):

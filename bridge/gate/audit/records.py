@@ -95,9 +95,9 @@ def parsed(line: bytes) -> Mapping[str, Json]:
 
 
 def approval_fields(approval: Approval) -> Record:
-    return without_empty(
-        {"holds": approval.holds, "earlier": approval.earlier, "note": approval.note}
-    )
+    waited = approval.waited_ms or None
+    facts = {"holds": approval.holds, "earlier": approval.earlier, "note": approval.note}
+    return without_empty({**facts, "waitedMs": waited})
 
 
 def without_empty(facts: Mapping[str, Json]) -> Record:

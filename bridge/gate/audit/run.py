@@ -163,11 +163,14 @@ class RunAudit:
         except AuditError:
             self._log.later(record)
 
-    async def refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
+    async def refused(
+        self, number: int, call: CallFacts, decision: Decision, why: str, *, waited_ms: int = 0
+    ) -> None:
         """Record a call that is not made; many equal ones are counted instead.
 
         Args:
             why: The code of the error that the program gets.
+            waited_ms: How long it waited for a person's answer.
 
         Raises:
             AuditError: It could not be recorded.
@@ -177,7 +180,8 @@ class RunAudit:
             return
         found.pending -= 1
         record, _ = await self._call("refused", number, call, decision)
-        record = dict(bounded(record | without_empty(kind._asdict()), 3 * 1024))
+        more = without_empty({**kind._asdict(), "waitedMs": waited_ms or None})
+        record = dict(bounded(record | more, 3 * 1024))
         self._refusal_room -= len(canonical(record))
         self.head = await self._log.append(record, owner=self._owner)
 

@@ -1,0 +1,158 @@
+"""`purge`: remove all that the bridge keeps on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import anyio.to_thread
+
+from bridge import private_files
+from bridge.atomic_files import replace_file
+from bridge.cli.install import machine_here
+from bridge.cli.options import Yes, flag
+from bridge.cli.output import visible, write_err_line, write_out
+from bridge.cli.person import Person
+from bridge.clients.install import standings
+from bridge.clients.move import Kept
+from bridge.errors import BridgeError, UsageError
+from bridge.sandbox.container.backend import container_backend
+from bridge.sandbox.container.image import REPOSITORY
+from bridge.settings import Settings, config_path, moved_dir, packages_dir, runtime_dir, store_of
+from bridge.settings.parsers import ENGINES
+from bridge.settings.paths import default_state_dir
+from bridge.upstream.token_store import TokenStore
+
+_OWN = "mcp-code-bridge"  # The name of a directory that is the bridge's alone.
+
+_STATE = (
+    *("audit", "blobs", "clients", "logins", "logs", "packages", "rootfs", "run", "runs", "skills"),
+    *("http-token", "policy-in-force.json", "project-servers.json", "sandbox-*.json", "store.db*"),
+)
+"""What goes of a state directory with another name."""
+
+_COMPLETIONS = (
+    ".bash_completions/mcp-code-bridge.sh",
+    ".zfunc/_mcp-code-bridge",
+    ".config/fish/completions/mcp-code-bridge.fish",
+)
+
+
+async def purge(
+    settings: Settings,
+    *,
+    keep_settings: Annotated[
+        bool, flag("--keep-settings", "keep config.toml, with the policy")
+    ] = False,
+    yes: Yes = False,
+) -> int:
+    """Remove all that the bridge keeps on this machine.
+
+    Shows what goes and asks: settings and policy, logins, records, artifacts, sessions, skills,
+    packages, images and containers. Refuses while a bridge runs or a client still has the bridge.
+    """
+    _require_uninstalled(settings)
+    with private_files.in_use(settings.state_dir, alone=True) as alone:
+        if not alone:
+            message = "Nothing was removed: a bridge runs."
+            raise UsageError(message, remedy="Close the clients that started it.")
+        paths = await anyio.to_thread.run_sync(_paths, settings, keep_settings)
+        images = await _in_engines(settings, remove=False)
+        if not paths and not images:
+            write_err_line("There is nothing to remove.")
+            return 0
+        shown = [f"{path}{os.sep if path.is_dir() else ''}" for path in paths]
+        write_out(visible("".join(f"  {each}\n" for each in [*shown, *images])))
+        person = Person(sys.stdin, sys.stderr)
+        if not yes and not person.attended:
+            raise UsageError("Nothing was removed: no person can be asked.", remedy="Pass --yes.")
+        if not yes and not await person.confirm("Remove all of this?"):
+            write_err_line("Nothing was removed.")
+            return 1
+        await TokenStore(settings.state_dir / "logins").clear()
+        await _in_engines(settings, remove=True)
+        left = await anyio.to_thread.run_sync(_remove, paths, settings)
+    for path in left:
+        write_err_line(f"{path} could not be removed.")
+    write_err_line("Removed. The program itself goes as it came: `pipx uninstall`, say.")
+    return 1 if left else 0
+
+
+def _require_uninstalled(settings: Settings) -> None:
+    moved = any(file.entries for file in Kept(moved_dir(settings.environ)).files())
+    clients = {each.target.writer.name for each in standings(machine_here(settings))}
+    if moved or clients:
+        what = f"{', '.join(sorted(clients))} still start the bridge" if clients else ""
+        servers = "servers that moved behind the bridge are not back in their clients"
+        reason = " and ".join(filter(None, (what, servers if moved else "")))
+        raise UsageError(
+            f"Nothing was removed: {reason}.",
+            remedy="Run `mcp-code-bridge uninstall all --restore` first.",
+        )
+
+
+async def _in_engines(settings: Settings, *, remove: bool) -> list[str]:
+    """Return the bridge's images on the engines that answer; remove them and its containers."""
+    found = []
+    for name in ENGINES:
+        async with container_backend(name, settings) as backend:
+            with suppress(BridgeError):
+                engine = await backend.images()
+                images = sorted(await engine.names(REPOSITORY))
+                found += [f"{name}: {image}" for image in images]
+                if remove:
+                    # No bridge runs, so each container is a dead one's.
+                    await backend.reap()
+                    for image in images:
+                        await engine.remove(image)
+    return found
+
+
+def _paths(settings: Settings, keep_settings: bool) -> list[Path]:
+    """Return the files and directories that are the bridge's, each once."""
+    found = dict.fromkeys(filter(os.path.lexists, _candidates(settings, keep_settings)))
+    return [path for path in found if not found.keys() & set(path.parents)]
+
+
+def _candidates(settings: Settings, keep_settings: bool) -> Iterator[Path]:
+    for directory in dict.fromkeys((settings.state_dir, default_state_dir(settings.environ))):
+        if directory.name == _OWN:
+            yield directory
+        else:
+            yield from (path for name in _STATE for path in sorted(directory.glob(name)))
+    moved = moved_dir(settings.environ)
+    yield from (moved,) if keep_settings else (config_path(settings.environ), moved.parent)
+    yield runtime_dir(settings)
+    yield Path(tempfile.gettempdir()) / f"{_OWN}-{os.getuid()}"
+    yield packages_dir(settings)
+    if isinstance(settings.store, Path):
+        yield from sorted(settings.store.parent.glob(f"{settings.store.name}*"))
+        yield store_of(settings).blobs.root
+    home = Path(settings.environ.get("HOME", ""))
+    yield from (home / name for name in _COMPLETIONS)
+
+
+def _remove(paths: list[Path], settings: Settings) -> list[Path]:
+    """Remove paths and the line that completion put into .bashrc; return those that stay."""
+    bashrc = Path(settings.environ.get("HOME", "")) / ".bashrc"
+    with suppress(OSError):
+        before = bashrc.read_bytes()
+        lines = before.splitlines(keepends=True)
+        after = b"".join(line for line in lines if _COMPLETIONS[0].encode() not in line)
+        if after != before:
+            replace_file(bashrc, after, mode=bashrc.stat().st_mode & 0o777)
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+    with suppress(OSError):
+        settings.state_dir.rmdir()
+    return [path for path in paths if os.path.lexists(path)]

@@ -1,0 +1,132 @@
+"""`runs`: the programs that ran or were refused, and what each did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import anyio.to_thread
+
+from bridge.cli import completion
+from bridge.cli.audit import read_log
+from bridge.cli.audit_lines import audit_lines, duration, local_time
+from bridge.cli.options import AsJson, arg, opt
+from bridge.cli.output import (
+    terminal_width,
+    visible,
+    write_cut,
+    write_err,
+    write_json,
+    write_out,
+    write_table,
+)
+from bridge.errors import UsageError
+from bridge.gate.audit.reading import about
+from bridge.model import Json
+from bridge.render.text import SHORT_ID
+from bridge.settings import Settings
+
+if TYPE_CHECKING:
+    from bridge.runs.records import RunRecords
+
+MAX_LISTED = 20_000
+_WORDS = {"success": "ok", "validation_error": "refused"}
+_BESIDE = 48  # Columns of a table's row without its program.
+_LEAST = 20  # Columns of a program.
+
+
+async def list_runs(
+    settings: Settings,
+    *,
+    number: Annotated[int, opt("N", "how many", "-n")] = 20,
+    as_json: AsJson = False,
+) -> int:
+    """List the last runs.
+
+    The newest comes first. A run is here for 14 days, and also a program that was refused before
+    it ran.
+    """
+    if not 1 <= number <= MAX_LISTED:
+        raise UsageError(f"-n must be between 1 and {MAX_LISTED:,}, not {number}.")
+    found = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
+    if as_json:
+        write_json(list(found), indent=2)
+    elif found:
+        rows = [_row(record) for record in found]
+        write_table(("RUN", "WHEN", "STATUS", "TIME", "CALLS", "PROGRAM"), rows)
+    else:
+        off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
+        write_err(f"No runs are recorded.{off}\n")
+    return 0
+
+
+async def show_run(
+    settings: Settings,
+    run: Annotated[str, arg("RUN", "its id, or the beginning of it", completion.runs)],
+    *,
+    as_json: AsJson = False,
+) -> int:
+    """Show a run's program, calls and output.
+
+    The calls come from the audit log, each with its time, its outcome and who allowed it. Of the
+    output the first 4 KiB are kept.
+    """
+    record = await anyio.to_thread.run_sync(_records(settings).find, None, run)
+    since = str(record.get("time", ""))[:10]
+    events = await read_log(settings, partial(about, wanted=str(record["run"]), since=since)) or []
+    if as_json:
+        write_json({**record, "events": list(events)}, indent=2)
+        return 0
+    for name, value in _head(record).items():
+        write_out(visible(f"{name:<8} {value}", keep="") + "\n" if value else "")
+    _write_part("program", record.get("program"))
+    shown = [each for each in events if each.get("kind") not in ("run", "apply", "end")]
+    if shown or settings.audit == "off":
+        write_out("\ncalls" + ("\n" if shown else " are not recorded: MCP_BRIDGE_AUDIT is off.\n"))
+        write_cut(f"  {line}" for line in audit_lines(shown, ids=False))
+    for name in ("stdout", "stderr", "value", "error"):
+        _write_part(name, record.get(name))
+    return 0
+
+
+def _records(settings: Settings) -> RunRecords:
+    # Imported here: it brings the engine, and help does without.
+    from bridge.runs.records import RunRecords
+
+    return RunRecords(settings)
+
+
+def _row(record: Mapping[str, Json]) -> tuple[str, ...]:
+    program = str(record.get("program") or f"(applies plan {record.get('plan', '?')})")
+    first, _, more = program.strip().partition("\n")
+    room = max((terminal_width() or 120) - _BESIDE, _LEAST)
+    return (
+        str(record["run"])[:SHORT_ID],
+        local_time(record.get("time"), "%b %d %H:%M"),
+        _WORDS.get(str(record["status"]), str(record["status"])),
+        duration(record.get("wallMs")),
+        str(record.get("calls", 0)),
+        first if len(first) <= room and not more else f"{first[: room - 2]} …",
+    )
+
+
+def _head(record: Mapping[str, Json]) -> Mapping[str, Json]:
+    status, reason = str(record["status"]), record.get("reason")
+    words = "lost: its bridge ended first" if status == "lost" else _WORDS.get(status, status)
+    waited, refused = duration(record.get("waitingMs")), record.get("refused")
+    return {
+        "run": record["run"],
+        "began": local_time(record.get("time"), "%Y-%m-%d %H:%M:%S"),
+        "by": f"{record.get('owner', '')} {record.get('client', '')}".strip(),
+        "status": f"{words} ({reason})" if reason else words,
+        "time": duration(record.get("wallMs")) + (f", {waited} of waiting" if waited else ""),
+        "calls": f"{record.get('calls', 0)}" + (f", {refused} refused" if refused else ""),
+        **{name: record.get(name) for name in ("session", "retryOf", "plan", "name")},
+    }
+
+
+def _write_part(name: str, text: Json) -> None:
+    if text:
+        lines = "".join(f"  {line}\n" for line in str(text).splitlines())
+        write_out(visible(f"\n{name}\n{lines}"))

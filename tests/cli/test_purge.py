@@ -1,0 +1,141 @@
+"""`purge`: nothing of the bridge stays on the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bridge.cli import main as main_module
+from bridge.private_files import in_use
+
+Commands = Callable[..., tuple[int, str, str]]
+
+OTHERS = "export A=1\n# mine\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home where a bridge has run, beside files of others."""
+    for name in list(os.environ):
+        if name.startswith("MCP_BRIDGE_"):
+            monkeypatch.delenv(name)
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("CONFIG", "STATE", "DATA", "CACHE"):
+        monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
+    files = {
+        ".config/mcp-code-bridge/config.toml": "pids = 64\n",
+        ".config/other/config": "x",
+        ".local/state/other": "x",
+        ".bash_completions/mcp-code-bridge.sh": "complete",
+        ".bashrc": f"{OTHERS}\nsource '{tmp_path}/.bash_completions/mcp-code-bridge.sh'\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.fixture
+def commands(home: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """The command line, in that home."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main_module.main(words)
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def mentions(home: Path) -> list[str]:
+    """Return the files of a home whose name or content is about the bridge."""
+    return [
+        str(path)
+        for path in sorted(home.rglob("*"))
+        if "code-bridge" in str(path.relative_to(home))
+        or (path.is_file() and b"code-bridge" in path.read_bytes())
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="runs in bubblewrap")
+def test_after_it_a_search_finds_nothing(home: Path, commands: Commands) -> None:
+    """It shows what goes first; without a person it removes nothing unless told."""
+    assert commands("run", "--runtime", "bubblewrap", "-c", "print(1)")[:2] == (0, "1\n")
+    status, out, err = commands("purge")
+    assert (status, "Pass --yes" in err) == (2, True)
+    shown = {line.strip() for line in out.splitlines()}
+    assert f"{home}/.local/state/mcp-code-bridge/" in shown
+    assert f"{home}/.config/mcp-code-bridge/" in shown
+    assert (home / ".local/state/mcp-code-bridge/runs").is_dir()
+    assert commands("purge", "--yes")[0] == 0
+    assert mentions(home) == []
+    assert (home / ".bashrc").read_text().startswith(OTHERS)
+    assert (home / ".config/other/config").exists()
+    assert (home / ".local/state/other").exists()
+
+
+def test_settings_stay_if_they_are_to(home: Path, commands: Commands) -> None:
+    """The policy is a person's own work."""
+    assert commands("purge", "--keep-settings", "-y")[0] == 0
+    assert mentions(home) == [
+        f"{home}/.config/mcp-code-bridge",
+        f"{home}/.config/mcp-code-bridge/config.toml",
+    ]
+
+
+def test_of_a_state_directory_with_another_name_only_the_bridge_s_own_goes(
+    home: Path, commands: Commands
+) -> None:
+    """A person may have named a directory that holds more."""
+    state = home / "work"
+    (state / "audit").mkdir(parents=True)
+    (state / "thesis.tex").write_text("x")
+    assert commands("purge", "-y", "--state-dir", str(state))[0] == 0
+    assert [path.name for path in state.iterdir()] == ["thesis.tex"]
+
+
+def test_it_refuses_while_a_bridge_runs(home: Path, commands: Commands) -> None:
+    """In this process or in another one."""
+    state = home / ".local/state/mcp-code-bridge"
+    state.mkdir(mode=0o700)
+    with in_use(state) as free:
+        status, _, err = commands("purge", "-y")
+    assert (free, status, "a bridge runs" in err) == (True, 2, True)
+    assert commands("purge", "-y")[0] == 0
+
+
+def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands) -> None:
+    """Or has lost its servers to it."""
+    servers = {"code-bridge": {"command": "mcp-code-bridge", "args": []}}
+    (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+    status, _, err = commands("purge", "-y")
+    assert (status, "Claude Code still start" in err) == (2, True)
+    assert "`mcp-code-bridge uninstall all --restore`" in err
+    assert (home / ".config/mcp-code-bridge/config.toml").exists()
+
+
+@pytest.mark.skipif("MCP_TEST_ENGINES" not in os.environ, reason="needs engines")
+@pytest.mark.parametrize("engine", ["podman", "docker"])
+def test_images_of_both_engines_go(
+    home: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """Under every tag; other tests use the image under the name that it has in truth."""
+    ours = "localhost/mcp-code-bridge-purged"
+    monkeypatch.setattr("bridge.cli.purge.REPOSITORY", ours)
+    there = os.environ[f"MCP_TEST_IMAGE_{engine.upper()}"]
+    for tag in ("slim", "data"):
+        subprocess.run([engine, "tag", there, f"{ours}:{tag}"], check=True)
+    status, out, _ = commands("purge")
+    assert (status, f"{engine}: {ours}:data" in out) == (2, True)
+    assert commands("purge", "-y")[0] == 0
+    left = subprocess.run([engine, "images", "-q", ours], capture_output=True, check=True)
+    assert left.stdout == b""
+    subprocess.run([engine, "image", "inspect", there], check=True, stdout=subprocess.DEVNULL)

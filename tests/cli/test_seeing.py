@@ -1,0 +1,161 @@
+"""`runs`, `sessions`, `logs` and `config`: what a person sees of a bridge from a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.cli import main as main_module
+from bridge.gate.approval import Approval
+from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.decision import Decision
+from bridge.model import RunRequest, RunResult, Usage
+from bridge.runs.records import RunRecords
+from bridge.sessions.checkpoints import Checkpoints, Saved
+from bridge.settings import load
+from bridge.store import Store
+from bridge.upstream.server_log import LOG_BYTES, ServerLog, log_path
+from tests.audit_rig import ALLOWED, a_call
+
+RUN = "0123456789abcdef0123456789abcdef"
+
+Commands = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """The command line, on a state directory."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main_module.main([*words, "--state-dir", str(tmp_path)])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+async def record_a_run(state: Path, run_id: str, **ending: Any) -> None:
+    """Record a run of two calls, one refused, as a bridge does."""
+    log = AuditLog(state / "audit")
+    audit = RunAudit(log, run_id)
+    request = RunRequest(code="import os\nprint('\x1b[31m')", run_id=run_id, owner="stdio")
+    async with RunRecords(load({"state_dir": str(state)}, {})).recording(request) as record:
+        await record.begin()
+        await audit.began({"code": "sha256:c"})
+        approval = Approval(holds="session", waited_ms=2_300)
+        await audit.calling(1, a_call(path="/srv"), ALLOWED, approval)
+        await audit.called(1, "ok", size=10, ms=12)
+        await audit.refused(2, a_call("wipe"), Decision(action="ask", rule="r"), "approval_refused")
+        record.ended(RunResult(**{"run_id": run_id, "status": "success", "summary": "", **ending}))
+    log.close()
+
+
+def test_runs_are_listed_and_one_is_shown_with_its_calls(
+    tmp_path: Path, commands: Commands
+) -> None:
+    """Nothing of a program reaches the terminal as it is."""
+    usage = Usage(wall_ms=1_540, tool_calls=1)
+    anyio.run(partial(record_a_run, tmp_path, RUN, usage=usage, stdout="all done\n"))
+    status, out, _ = commands("runs")
+    head, row = out.splitlines()
+    assert (status, head.split()) == (0, ["RUN", "WHEN", "STATUS", "TIME", "CALLS", "PROGRAM"])
+    assert [*row.split()[:1], *row.split()[4:]] == [
+        *(RUN[:8], "ok", "1.5", "s", "1", "import", "os", "…")
+    ]
+    status, out, _ = commands("runs", "show", RUN[:3])
+    assert status == 0
+    assert "\x1b" not in out
+    parts = out.split("\n\n")
+    assert [part.splitlines()[0].split()[0] for part in parts] == [
+        *("run", "program", "calls", "stdout")
+    ]
+    call, refused = parts[2].splitlines()[1:]
+    assert call.endswith("#1  shop.write  ok 12 ms  asked 2.3 s; allowed for 12 hours  path=/srv")
+    assert "#2  shop.wipe  refused  ask (r) approval_refused" in refused
+    assert parts[3] == "stdout\n  all done\n"
+    found = json.loads(commands("runs", "show", RUN, "--json")[1])
+    assert (found["run"], len(found["events"])) == (RUN, 4)
+    assert [each["run"] for each in json.loads(commands("runs", "--json")[1])] == [RUN]
+
+
+def test_a_run_that_is_not_there_is_an_error_with_the_way_to_it(
+    tmp_path: Path, commands: Commands
+) -> None:
+    """One of several that begin so is named."""
+    assert commands("runs") == (0, "", "No runs are recorded.\n")
+    for run_id in ("ab1", "ab2"):
+        anyio.run(partial(record_a_run, tmp_path, run_id))
+    status, _, err = commands("runs", "show", "ab")
+    assert (status, "2 runs begin with 'ab': ab1, ab2" in err) == (2, True)
+    status, _, err = commands("runs", "show", "c")
+    assert (status, "`runs` lists them" in err) == (2, True)
+
+
+def test_saved_sessions_are_listed(tmp_path: Path, commands: Commands) -> None:
+    """Of all callers."""
+    assert "No sessions are saved" in commands("sessions")[2]
+    kept = Checkpoints(Store(tmp_path), days=7)
+    for owner, session_id in (("stdio", "id-1"), ("http#1", "id-2")):
+        kept.write(owner, Saved(session_id=session_id, name="data", run=3, data=b"x" * 2000))
+    status, out, _ = commands("sessions")
+    assert status == 0
+    assert [line.split()[:2] for line in out.splitlines()[1:]] == [
+        *(["data", "id-2"], ["data", "id-1"])
+    ]
+    assert "2 kB" in out
+    assert [each["id"] for each in json.loads(commands("sessions", "--json")[1])] == [
+        "id-2",
+        "id-1",
+    ]
+
+
+def test_a_server_s_log_is_printed_from_both_of_its_files(
+    tmp_path: Path, commands: Commands
+) -> None:
+    """A name that no log has is an error with the nearest."""
+    assert "No server has written" in commands("logs")[2]
+    with ServerLog(log_path(tmp_path / "logs", "git hub")) as log:
+        log.write(b"first\n" + b"x" * (LOG_BYTES - 6))
+        log.write(b"\nsecond \x1b[31m\nthird\n")
+    status, out, _ = commands("logs", "git hub", "-n", "2")
+    assert (status, out) == (0, "second \x1b[31m\nthird\n")
+    assert commands("logs", "git hub", "-n", "5")[1].startswith("first\nxxx")
+    listed = commands("logs")[1]
+    assert listed == f"{log_path(Path(), 'git hub').stem}\n"
+    status, _, err = commands("logs", listed.strip().replace("hub", "hab"))
+    assert (status, "Did you mean git_hub-" in err) == (2, True)
+
+
+def test_config_says_where_each_value_comes_from(
+    tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A password in an address stays out."""
+    file = tmp_path / "config.toml"
+    file.write_text('warm = 1\n\n[profiles.mine]\nextends = "strict"\ntimeout = 20\n')
+    environ: Mapping[str, str] = {
+        "MCP_BRIDGE_CONFIG": str(file),
+        "MCP_BRIDGE_PROFILE": "mine",
+        "MCP_BRIDGE_STORE": "postgresql://me:pa55word@db/x",
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    status, out, _ = commands("config", "--pids", "64")
+    assert status == 0
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
+    assert rows["pids"] == ["64", "--pids"]
+    assert rows["profile"] == ["mine", "MCP_BRIDGE_PROFILE"]
+    assert rows["timeout"] == ["20.0", f"{file}:5:", "profiles.mine.timeout"]
+    assert rows["warm"] == ["1", f"{file}:1:", "warm"]
+    assert rows["guard"] == ["enforce", "profile", "strict"]
+    assert rows["cpus"] == ["-", "default"]
+    assert rows["store"] == ["postgresql://me@db/x", "MCP_BRIDGE_STORE"]
+    found = json.loads(commands("config", "--json")[1])
+    assert found["file"] == str(file)
+    assert found["settings"]["store"]["value"] == "postgresql://me@db/x"
+    assert "pa55word" not in out
