@@ -17,7 +17,10 @@ async def run(
     argv: Annotated[list[str] | None, arg("ARG", "after --: the program's sys.argv")] = None,
     code: Code = None,
     servers: Annotated[str | None, opt("A,B", "servers to load")] = None,
-    timeout: Annotated[float | None, opt("SECONDS", "time limit of the program")] = None,
+    timeout: Annotated[
+        float | None,
+        opt("SECONDS", "time limit of the program [MCP_BRIDGE_TIMEOUT, default: 30]"),
+    ] = None,
     plan: Annotated[
         bool, flag("--plan", "list writes instead of making them, then ask whether to apply them")
     ] = False,

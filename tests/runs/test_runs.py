@@ -244,7 +244,7 @@ await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_pat
 """
     result = await _run(engine, code, timeout=2.0)
     assert (result.status, result.reason, result.stdout) == ("timeout", "timeout", "before\n")
-    assert "time limit of 3 s" in result.error
+    assert "Timed out after 3 s" in result.error
     assert "no run takes longer with its tools" in result.error
     await until_exists(tmp_path / "c")
 
@@ -263,7 +263,7 @@ while True:
 """
     result = await _run(engine, code)
     assert "completed" in result.stdout
-    assert (result.status, "time limit of 1 s" in result.error) == ("timeout", True)
+    assert (result.status, "Timed out after 1 s" in result.error) == ("timeout", True)
 
 
 async def test_runs_at_the_same_time_do_not_see_each_other(engine: Engine) -> None:
