@@ -30,6 +30,7 @@ from bridge.gate.question import (
     because,
     led_by,
     named,
+    offered,
     one_line,
     plan_question,
     question,
@@ -229,6 +230,7 @@ class Approver:
         arguments = dict(call.arguments)
         shown = await offload(arguments, partial(self._mask, arguments, call.schema))
         asked = await offload(arguments, partial(question, call, open_asks, choices, shown))
+        choices = [each for each in choices if each in offered(asked)]
         try:
             answer = await self._elicit(asked)
         except CannotAskError as error:

@@ -68,7 +68,9 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
 def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
     """Return the list for a question, and the last line of each call that is shown in full."""
     page = _listed(plan, how=False, characters=characters)
-    return "\n".join(page.lines), page.whole
+    # The question's first line has the number of calls.
+    head = 2 if plan.calls and not page.lines[1] else 1
+    return "\n".join(page.lines[head:]), [end - head for end in page.whole]
 
 
 def _listed(plan: Plan, how: bool, characters: int) -> _Page:

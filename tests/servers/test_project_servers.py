@@ -176,7 +176,7 @@ async def test_a_lasting_yes_to_a_changed_definition_is_asked_for_once(
             person = answering("always")
             await run(engine, USE_SHOP, person)
         asked = [str(each["message"]).splitlines()[0] for each in person.asked]
-        [which] = [line for line in asked if "may the server" in line]
+        [which] = [line for line in asked if "Use server" in line]
         assert "which this project defines" in which
 
 
