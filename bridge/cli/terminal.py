@@ -63,6 +63,11 @@ class Terminal:
         return False
 
     @property
+    def program(self) -> str:
+        """None: a person types the answers."""
+        return ""
+
+    @property
     def visits(self) -> bool:
         """Not for the bridge: a person at a terminal has `login`."""
         return False
