@@ -28,7 +28,7 @@ class Headless(NamedTuple):
 _HEADLESS: Mapping[str, Headless] = {
     "claude-code": Headless("claude -p", (2, 1), "cancel"),
     "codex-mcp-client": Headless("codex exec", (0, 169), "decline"),
-    "github-copilot": Headless("copilot -p", (1, 0), "decline"),
+    "copilot-cli": Headless("copilot -p", (1, 0), "decline"),
 }
 """By the beginning of the client's name; docs/clients.md has the measurements."""
 

@@ -192,6 +192,12 @@ COMMANDS = {
         {"print: --print": "print it, and write nothing"},
         ("policy init --print",),
     ),
+    "policy add": _Command(
+        "policy_init:add",
+        "Propose rules for one more server, ask, and write them.",
+        {**_SERVER, "yes: --yes": "write it without asking"},
+        ("policy add github",),
+    ),
     "audit verify": _Command(
         "audit:verify_log",
         "Check that nothing in it was changed.",

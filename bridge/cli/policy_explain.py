@@ -69,6 +69,7 @@ async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
             arguments=given,
             definition=definition,
             server_definition=spec.definition,
+            own=not spec.written,
         ),
         "read" if requested else None,
         Pins(store_of(settings), policy.pins_fully),

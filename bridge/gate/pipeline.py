@@ -299,6 +299,7 @@ class Gate:
             arguments=arguments,
             definition=await self._define(server, tool),
             server_definition=server_definition,
+            own=self._context.is_own(server),
         )
 
     async def _reveal(self, number: int, call: CallFacts) -> PendingCall:

@@ -128,8 +128,8 @@ def unknown_effects(calls: Sequence[HeldCall]) -> str:
     rules = {call.rule for call in calls}
     if "no policy" in rules:
         return (
-            "Without a policy nothing is known to only read, so calls of tools are held all alike. "
-            "`mcp-code-bridge policy init` proposes the user one that tells reads from the rest."
+            "There is no policy, so a plan makes only calls that a server of the user's marks as "
+            "read-only, and holds all others. The user can run `mcp-code-bridge policy init`."
         )
     if any(rule.startswith("default for untrusted") for rule in rules):
         return (

@@ -163,7 +163,7 @@ def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(
     """They are imported by name when called."""
     words = [*path, "--log-level", "DEBUG", "--runtime=docker"]
     needed = {"explain": ["s", "t"], "login": ["s"], "logout": ["s"], "show": ["x"], "get": ["x"]}
-    needed.update(approve=["x"], rm=["x"])
+    needed.update(approve=["x"], rm=["x"], add=["x"])
     found = read_words([*words, *needed.get(path[-1], ())])
     assert isinstance(found, Invocation)
     assert found.flags == {"log_level": "DEBUG", "runtime": "docker"}

@@ -177,4 +177,4 @@ def test_the_user_is_told_why_calls_that_may_only_read_are_held(
     plan = Plan(plan_id="0" * 16, seconds=60, calls=(call,))
     result = RunResult(run_id="r", status="success", summary="", plan=plan)
     show(result, terminal=False)
-    assert "`mcp-code-bridge policy init` proposes" in capsys.readouterr().err
+    assert "`mcp-code-bridge policy init`" in capsys.readouterr().err

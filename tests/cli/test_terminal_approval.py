@@ -62,7 +62,10 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
             assert (await run(person)).result == "done"
     os.close(typist)
     [shown] = told
-    assert "?\nReason: your policy asks before calls with an unknown effect\nArguments digest: " in shown
+    assert (
+        "?\nReason: your policy asks before calls with an unknown effect\nArguments digest: "
+        in shown
+    )
     assert "  1. Once [call]\n  2. This run, any arguments [run]\n" in shown
     # The bridge ends with the run.
     assert "[session]" not in shown
