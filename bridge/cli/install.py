@@ -22,7 +22,7 @@ from bridge.cli.moving import (
     write_proposal,
     write_stays,
 )
-from bridge.cli.output import visible, write_err_line, write_json, write_out
+from bridge.cli.output import visible, write_diff, write_err_line, write_json, write_out
 from bridge.cli.person import Person
 from bridge.clients.entry import (
     NAME,
@@ -45,7 +45,7 @@ from bridge.clients.install import (
     standings,
 )
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import Commands, Planned, listing, own_commands, run_own
+from bridge.clients.own_commands import Planned, listing, own_commands, run_own
 from bridge.clients.writers import (
     WRITERS,
     Machine,
@@ -177,14 +177,23 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
             record = record_of(journal, each.target, each.name, raw)
             change = plan_uninstall(each.target, each.name, raw, record)
             planned.append((change, own_commands(change, machine)))
-    if arguments.restore:
+    if arguments.restore or await _wants_restore(planned, settings, arguments):
         planned = with_restores(planned, wanted, arguments.scope, settings, machine)
-    else:
-        write_stays(planned, settings)
     there = {change.target.writer.id for change, _ in planned}
     for client in () if named is WRITERS else (each for each in wanted if each not in there):
         write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
     return 0 if await carry_out(planned, settings, machine, arguments) else 1
+
+
+async def _wants_restore(
+    planned: Sequence[Planned], settings: Settings, arguments: SimpleNamespace
+) -> bool:
+    """Say which servers the clients will lack, and return whether they are to come back."""
+    person = Person(sys.stdin, sys.stderr)
+    if not write_stays(planned, settings) or arguments.yes or not person.attended:
+        return False
+    with nothing_written():
+        return await person.confirm("Put them back?", default=True)
 
 
 async def installed(arguments: SimpleNamespace, settings: Settings) -> int:
@@ -222,13 +231,18 @@ async def carry_out(
     settings: Settings,
     machine: Machine,
     arguments: SimpleNamespace,
-    person: Person | None = None,
+    *,
+    default: bool = False,
 ) -> bool:
-    """Show changes, ask, and make them; return whether all is as planned."""
+    """Show changes, ask, and make them; return whether all is as planned.
+
+    Args:
+        default: What an empty answer means.
+    """
     changing = [each for each in planned if each[0].before != each[0].after]
     path = _common_path(changing)
-    for each in planned:
-        _show(*each, path=path)
+    for file in dict.fromkeys(change.target.path for change, _ in planned):
+        _show([each for each in planned if each[0].target.path == file], path=path)
     if path:
         write_out(visible(f"{_YOUR_PATH} stands for: {path}", keep="") + "\n")
     if not changing:
@@ -238,12 +252,12 @@ async def carry_out(
         write_err_line("Nothing was changed: --dry-run.")
         return True
     if not arguments.yes:
-        person = person or Person(sys.stdin, sys.stderr)
+        person = Person(sys.stdin, sys.stderr)
         if not person.attended:
             message = "Nothing was changed: no person can be asked here."
             raise UsageError(message, remedy="--yes changes it as shown.")
         with nothing_written():
-            agreed = await person.confirm("Change this as shown?")
+            agreed = await person.confirm("Apply these changes?", default=default)
         if not agreed:
             write_err_line("Nothing was changed.")
             return False
@@ -311,34 +325,30 @@ def _common_path(changing: Sequence[Planned]) -> str:
     return paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
 
 
-def _show(change: Change, commands: Commands, *, path: str) -> None:
-    """Print a change: the whole command that the client will run, and the diff.
+def _show(planned: Sequence[Planned], *, path: str) -> None:
+    """Print the changes of one file: the whole command that the client will run, and one diff.
 
     Args:
         path: What is shown as `_YOUR_PATH`.
     """
-    target = change.target
-    head = f"{target.writer.name} ({target.scope}): {target.path}\n"
-    if change.before == change.after:
-        stays = "".join(f"{line}\n" for line in lines_of(change)) or "  is as it should be.\n"
-        write_out(visible(f"{head}{stays}"))
-        return
-    dialect = target.location.dialect
-    words = shlex.join(command_line(change.value, dialect)) or address(change.value, dialect)
-    lines = [f"  {change.name}: {words}"] if words else []
-    if len(change.ours) == 1:
-        # In a file without line breaks, the diff cannot tell its values from those of others.
-        variables = change.value.get(dialect.env_keys[0])
-        shown = variables.items() if isinstance(variables, dict) else ()
-        lines += [f"  with {key}={text}" for key, text in shown]
-    lines += [f"  through its own command: {shlex.join(argv)}" for argv in commands]
-    lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
-    text = visible(head + "".join(f"{line}\n" for line in lines)) + change.diff + "\n"
-    if path:
-        text = text.replace(path, _YOUR_PATH)
-    if url := address(change.value, dialect):
-        text = text.replace(url, shown_address(url))
-    write_out(text)
+    target = planned[0][0].target
+    write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
+    changing = [each for each, _ in planned if each.before != each.after]
+    diff = changing[0].diff(*changing[1:]) if changing else ""
+    for change, commands in planned:
+        url = address(change.value, target.location.dialect)
+        words = shlex.join(command_line(change.value, target.location.dialect)) or url
+        lines = [f"  {change.name}: {words}"] if words and change in changing else []
+        lines += [f"  through its own command: {shlex.join(argv)}" for argv in commands]
+        lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
+        text = visible("".join(f"{line}\n" for line in lines))
+        for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
+            text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))
+        write_out(text)
+    if diff:
+        write_diff(f"{diff}\n")
+    elif not any(change.refused for change, _ in planned):
+        write_out("  is as it should be.\n")
 
 
 def _confirm(change: Change, machine: Machine) -> None:

@@ -80,6 +80,18 @@ def _broken(line: str, stream: TextIO) -> Sequence[str]:
     return [f"{indent}{part.plain.rstrip()}" for part in broken]
 
 
+def write_diff(text: str) -> None:
+    """Write a unified diff to stdout, in colour on a terminal."""
+    if not is_drawn(sys.stdout):
+        write_out(text)
+        return
+    codes = {"+": "32", "-": "31"}
+    for line in visible(text).splitlines(keepends=True):
+        code = codes.get(line[0], "1" if line.startswith(("+++", "---")) else "0")
+        sys.stdout.write(_encodable(sys.stdout, f"\x1b[{code}m{line.rstrip()}\x1b[0m\n"))
+    sys.stdout.flush()
+
+
 def write_json(value: Json, *, indent: int | None = None) -> None:
     """Write a value to stdout as JSON, in which nothing is raw that a terminal obeys."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)

@@ -36,7 +36,6 @@ from bridge.clients.own_commands import Planned
 from bridge.clients.writers import Machine, Target, detected, machine_of, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError, WrongSystemError
-from bridge.model import ServerSpec, Source
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
@@ -64,7 +63,7 @@ async def setup(arguments: SimpleNamespace, settings: Settings) -> int:
     with nothing_written():
         planned, probes = await _asked(arguments, settings, machine)
     status = 1
-    if planned and await carry_out(planned, settings, machine, arguments):
+    if planned and await carry_out(planned, settings, machine, arguments, default=True):
         status = 0
         if not arguments.dry_run:
             status = await check((change for change, _ in planned if change.name), machine)
@@ -101,7 +100,7 @@ async def _asked(
     if arguments.move is None and asks:
         offered = await with_moves(planned, ALL, settings, machine)
         movable = [name for change, _ in offered for name in change.moved]
-        asked = ALL if movable and await _wants_move(person, movable) else NONE
+        asked = await _ask_which_move(person, movable) if movable else NONE
     if asked != NONE:
         planned = await with_moves(planned, asked, settings, machine)
     return planned, probes
@@ -113,15 +112,19 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     write_out(f"{counted(len(here), 'client')} here{':' if here else ''}\n")
     left_out = False
     for target in here:
-        used = sum(_is_in(spec, target) for spec in found.servers)
+        path = str(target.path)
+        sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
+        used = sum(source.path == path for source in sources)
         unused = sum(
-            _is_from(each.source, target) and (target.path, each.name) not in has
+            each.source.path == path and (target.path, each.name) not in has
             for each in found.skipped
         )
+        moved = sum(source.moved_from == path for source in sources)
         left_out = left_out or unused > 0
         state = f", {unused} not used" if unused else ""
+        state += f", {moved} moved behind the bridge" if moved else ""
         state += ", has the bridge" if target.path in {path for path, _ in has} else ""
-        line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {target.path}{state}"
+        line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {path}{state}"
         write_out(visible(line, keep="") + "\n")
     names = ", ".join(spec.name for spec in found.servers)
     names = names or "the clients have none yet, or none that can be used"
@@ -130,22 +133,14 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-def _is_from(source: Source, target: Target) -> bool:
-    return (source.moved_from or source.path) == str(target.path)
-
-
-def _is_in(spec: ServerSpec, target: Target) -> bool:
-    return any(_is_from(each, target) for each in (spec.source, *spec.also))
-
-
 async def _show_cost(
     arguments: SimpleNamespace, settings: Settings, person: Person | None, found: Discovery
 ) -> None:
     """Print what the servers' tools cost a client now, and would cost behind the bridge."""
     if arguments.skip_cost or not found.servers:
         return
-    question = "Start each server once, to count what its tools cost in every conversation?"
-    if person is not None and not await person.confirm(question):
+    question = "Start each server once to measure its tool definitions?"
+    if person is not None and not await person.confirm(question, default=True):
         return
     with anyio.move_on_after(COST_SECONDS) as scope:
         try:
@@ -197,9 +192,9 @@ async def _clients(
         message = "Nothing was changed: which clients are to get the bridge?"
         raise UsageError(message, remedy="Say --clients A,B or --clients all.")
     for _ in range(MAX_TRIES):
-        line = await person.ask("Which clients get the bridge? all, none, or names [none]: ")
+        line = await person.ask("Which clients should use the bridge? all, none, or names [all]: ")
         try:
-            return _named(line or NONE, here)
+            return _named(NONE if line is None else line.strip() or ALL, here)
         except UsageError as error:
             person.write(f"  {error}\n")
     return ()
@@ -212,11 +207,18 @@ def _named(text: str, here: Sequence[Target]) -> tuple[str, ...]:
     return tuple(writer_for(word).id for word in words)
 
 
-async def _wants_move(person: Person, moved: Sequence[str]) -> bool:
-    """Return whether the clients' servers are to go behind the bridge."""
-    names = ", ".join(dict.fromkeys(moved))
+async def _ask_which_move(person: Person, moved: Sequence[str]) -> str:
+    """Return which of the clients' servers go behind the bridge, as `--move` has them."""
+    names = list(dict.fromkeys(moved))
     person.write(
-        f"As long as a client starts a server itself, its model gets its tools twice. These can "
-        f"move behind the bridge, and come back as they were: {names}\n"
+        "These clients also start the servers themselves, so the model sees every tool twice: "
+        f"{', '.join(names)}\n`mcp-code-bridge uninstall CLIENT --restore` undoes a move.\n"
     )
-    return await person.confirm("Move them?")
+    for _ in range(MAX_TRIES):
+        line = await person.ask("Which move behind the bridge? all, none, or names [all]: ")
+        words = [word.strip() for word in (NONE if line is None else line or ALL).split(",")]
+        chosen = [name for name in names if name in words] or words[:1]
+        if set(words) <= {*names, ALL, NONE}:
+            return ",".join(chosen)
+        person.write("  Name servers of the list, or all, or none.\n")
+    return NONE

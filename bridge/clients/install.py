@@ -37,7 +37,6 @@ class Change:
         value: The entry as it is written; empty where it is taken out.
         edit: Returns the file's new content for its present one.
         before, after: The content as it was planned; None for no file.
-        ours: The lines of the entry, which may be shown with their values.
         notes: What a person has to know.
         replaces: Whether an entry of the name is there already.
         moved: Servers that go behind the bridge, by name, decoded.
@@ -56,7 +55,6 @@ class Change:
     edit: Edit
     before: bytes | None
     after: bytes | None
-    ours: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     replaces: bool = False
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -67,10 +65,12 @@ class Change:
     keep: Callable[[], None] = _nothing
     finish: Callable[[], None] = _nothing
 
-    @property
-    def diff(self) -> str:
-        """The change, without the values of others."""
-        return differences.unified(str(self.target.path), self.before, self.after, self.ours)
+    def diff(self, *later: Change) -> str:
+        """Return the change, with those that are made to the same file after it."""
+        after = self.after
+        for each in later:
+            after = each.edit(after)
+        return differences.unified(str(self.target.path), self.before, after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,6 @@ def plan_install(target: Target, entry: Entry, raw: bytes | None) -> Change:
         return document.with_entry(table, name, value).encode()
 
     after = edit(raw)
-    written = _opened(target, after)[0].entry(table, name)
     others = [other for other in own if other != name]
     return Change(
         target=target,
@@ -152,12 +151,6 @@ def plan_install(target: Target, entry: Entry, raw: bytes | None) -> Change:
         before=raw,
         after=after,
         replaces=name in present,
-        # No line with the token, which is not shown.
-        ours=tuple(
-            line
-            for line in (written.text.splitlines() if written else ())
-            if not entry.token or entry.token not in line
-        ),
         notes=(*_read_back(target, name, after), *_notes(target, others, raw)),
         private=bool(entry.token),
     )
