@@ -231,6 +231,7 @@ async def carry_out(
     settings: Settings,
     machine: Machine,
     arguments: SimpleNamespace,
+    person: Person | None = None,
     *,
     default: bool = False,
 ) -> bool:
@@ -252,7 +253,7 @@ async def carry_out(
         write_err_line("Nothing was changed: --dry-run.")
         return True
     if not arguments.yes:
-        person = Person(sys.stdin, sys.stderr)
+        person = person or Person(sys.stdin, sys.stderr)
         if not person.attended:
             message = "Nothing was changed: no person can be asked here."
             raise UsageError(message, remedy="--yes changes it as shown.")
