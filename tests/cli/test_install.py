@@ -61,7 +61,9 @@ def shell(
     project = tmp_path / "project"
     (project / ".git").mkdir(parents=True)
     (tmp_path / ".cursor").mkdir()
-    (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {"o": {"command": "o", "env": {"TOKEN": "s3cret"}}}}')
+    (tmp_path / ".cursor" / "mcp.json").write_text(
+        '{"mcpServers": {"o": {"command": "o", "env": {"TOKEN": "s3cret"}}}}'
+    )
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR"):
