@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,18 @@ def first_bytes(client: Client, kind: type[Setting]) -> int:
         environ = bridge_environ(directory / "bridge", {"everything": entry()})
         client.run(kind(directory / "home", model.url, environ))
         return round(model.sizes[0], -2)
+
+
+def with_sizes(page: str, rows: Mapping[str, str]) -> str:
+    """Return a page with some rows of its table of sizes replaced."""
+    head, begin, rest = page.partition("<!-- begin: sizes -->")
+    table, end, tail = rest.partition("<!-- end: sizes -->")
+    lines = table.strip().splitlines()
+    new = [
+        next((row for title, row in rows.items() if line.startswith(f"| {title} ")), line)
+        for line in lines
+    ]
+    return "".join([head, begin, "\n\n", "\n".join(new), "\n\n", end, tail])
 
 
 def size_row(client: Client) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pytest
 
@@ -23,8 +24,10 @@ def _words(line: str) -> str:
     return " ".join(line.split())
 
 
-@pytest.mark.parametrize("program", ["claude", "codex"])
-@pytest.mark.parametrize("columns", SIZE)
+@pytest.mark.parametrize(
+    ("program", "columns"),
+    [*product(["claude", "codex"], SIZE), ("copilot", 80)],
+)
 def test_a_call_is_seen_whole_with_its_reason(program: str, columns: int) -> None:
     """In the terminal that the captures were made in; a new wording needs new ones."""
     arguments: dict[str, Json] = {"path": "/srv/x/newdir"}
