@@ -306,12 +306,13 @@ class RunCaller:
 
     async def _put(self, client: Client, params: Mapping[str, Json]) -> Mapping[str, Json]:
         began = anyio.current_time()
-        answer = {**await client.elicit(params), "automatic": ""}
+        answer = dict(await client.elicit(params))
+        answer.pop("automatic", None)  # The bridge's own word.
         action, seconds = answer.get("action"), anyio.current_time() - began
         answerer = answered_by(client.program, action, seconds) if client.program else ""
         if not answerer or action == "accept":
             # Who lets a client accept has allowed it; the audit log says so.
-            return answer | {"automatic": answerer}
+            return answer | {"automatic": answerer} if answerer else answer
         message = f"No person saw the question: {answerer} answered it, with {action!r}."
         raise CannotAskError(message, automatic=True)
 
