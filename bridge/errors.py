@@ -248,6 +248,10 @@ class ApprovalNeededError(RefusedError, code="approval_needed"):
     """A person has to allow a call, and no person can be asked. Allow it in the policy."""
 
 
+class AutomaticAnswerError(ApprovalNeededError, code="answered_automatically"):
+    """A client answered a question itself, so no person was asked. Allow the call in the policy."""
+
+
 class ApprovalRefusedError(RefusedError, code="approval_refused"):
     """A person was asked to allow a call, and refused."""
 
@@ -357,15 +361,23 @@ class CannotAskError(UpstreamError, code="cannot_ask"):
 
     Attributes:
         why: The message without what is quoted in it of the question, or of what the client said.
+        automatic: Whether the client answered instead of its user.
     """
 
     doubtful_unless_said = False
 
     def __init__(
-        self, message: str, *, server: str = "", remedy: str | None = None, quoted: str = ""
+        self,
+        message: str,
+        *,
+        server: str = "",
+        remedy: str | None = None,
+        quoted: str = "",
+        automatic: bool = False,
     ) -> None:
         super().__init__(f"{message} {quoted}".rstrip(), server=server, remedy=remedy)
         self.why = message
+        self.automatic = automatic
 
 
 class SearchUnavailableError(BridgeError, code="search_unavailable"):

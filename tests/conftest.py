@@ -86,6 +86,16 @@ def is_first(item: pytest.Item, first: dict[str, str]) -> bool:
     return any(firsts) or item.get_closest_marker("every_case") is not None
 
 
+@pytest.fixture(autouse=True, scope="session")
+def scripted_people() -> Iterator[None]:
+    """Take the answers of scripts, which no person gives as fast, for a person's."""
+    from bridge.callers import automatic
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(automatic, "AUTOMATIC_SECONDS", 0.0)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def databases_closed() -> Iterator[None]:
     """Leave no connection of a test's own stores open: other tests count descriptors."""

@@ -51,7 +51,7 @@ async def typing_answers(typist: int, *answers: str) -> AsyncIterator[list[str]]
         shown = b""
         with anyio.fail_after(PATIENCE_SECONDS):
             for answer in answers:
-                while not shown.endswith((b": ", b"[y/N] ")):
+                while not shown.endswith((b": ", b"[y/N] ", b"[Y/n] ")):
                     await anyio.wait_readable(typist)
                     shown += os.read(typist, 65536)
                 os.write(typist, answer.encode())

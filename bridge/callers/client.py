@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import anyio
 from opentelemetry.context import get_current
 
+from bridge.callers.automatic import answered_by
 from bridge.callers.progress import REPORT_SECONDS, ProgressReporter, RunProgress
 from bridge.clock import Clock
 from bridge.errors import CannotAskError
@@ -81,6 +82,10 @@ class Client(Protocol):
     @property
     def wants_output(self) -> bool:
         """Whether it wants the program's output as messages during the run."""
+
+    @property
+    def program(self) -> str:
+        """Its name and version, as it gives them; empty for a person at a terminal."""
 
     @property
     def visits(self) -> bool:
@@ -294,10 +299,22 @@ class RunCaller:
         self._asking.append("a question of the bridge")
         try:
             with self._clock.stop(), anyio.move_on_after(ANSWER_SECONDS):
-                return await self._client.elicit(params)
+                return await self._put(self._client, params)
             return {"action": "cancel"}
         finally:
             self._asking.remove("a question of the bridge")
+
+    async def _put(self, client: Client, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        began = anyio.current_time()
+        answer = dict(await client.elicit(params))
+        answer.pop("automatic", None)  # The bridge's own word.
+        action, seconds = answer.get("action"), anyio.current_time() - began
+        answerer = answered_by(client.program, action, seconds) if client.program else ""
+        if not answerer or action == "accept":
+            # Who lets a client accept has allowed it; the audit log says so.
+            return answer | {"automatic": answerer} if answerer else answer
+        message = f"No person saw the question: {answerer} answered it, with {action!r}."
+        raise CannotAskError(message, automatic=True)
 
     def _check(self, server: str, asked: int) -> None:
         if asked >= MAX_QUESTIONS:

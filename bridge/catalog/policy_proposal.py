@@ -106,7 +106,7 @@ def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) ->
         servers: The tools of the servers that listed them.
         silent: The servers that did not, each with the reason.
     """
-    parts = [_HEAD, *(_server(*item) for item in list(servers.items())[:MAX_SERVERS])]
+    parts = [_HEAD, *(server_table(*item) for item in list(servers.items())[:MAX_SERVERS])]
     if len(servers) > MAX_SERVERS:
         parts.append(f"# {len(servers) - MAX_SERVERS:,} more servers are left out.\n")
     for name, reason in list(silent.items())[:MAX_SERVERS]:
@@ -145,7 +145,8 @@ untrusted = "ask"  # tools of which nobody whom this file believes says what the
 """
 
 
-def _server(name: str, tools: Sequence[Tool]) -> str:
+def server_table(name: str, tools: Sequence[Tool]) -> str:
+    """Return the policy's table on one server, with a line for each tool."""
     if not _writable(name):
         return f"# {_shown(name)} is left out: a settings file cannot have its name.\n"
     count = f"{len(tools):,} tool{'' if len(tools) == 1 else 's'}"

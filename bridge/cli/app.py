@@ -76,6 +76,7 @@ COMMANDS = {
         "policy_check:check", "Check the policy, and the calls of a program", "", _SOURCES
     ),
     "policy init": Entry("policy_init:init", "Create a policy for your servers", "", _SOURCES),
+    "policy add": Entry("policy_init:add", "Propose rules for one more server", "", _SOURCES),
     "audit": Entry("", "Verify and read the log of calls", KEEPING),
     "audit verify": Entry("audit:verify_log", "Check that no record was changed"),
     "audit tail": Entry("audit:tail", "Print the last records"),

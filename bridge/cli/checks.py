@@ -7,10 +7,13 @@ from typing import Any
 
 import anyio
 
+from bridge.catalog.prose import joined
 from bridge.cli.output import visible, write_json, write_prose, write_table
 from bridge.cli.status import waiting
+from bridge.clients.writers import WRITERS
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
+from bridge.server import known_clients
 from bridge.server.app import tool_list
 from bridge.tokens import count_tokens, definition_text
 
@@ -18,6 +21,8 @@ AT_ONCE = 4
 """Servers started at the same time: many are package runners, which all want the same CPUs."""
 
 SERVER_UNREACHABLE = 4  # The exit status.
+
+_HOW = ("on demand", "all")  # How clients load tools.
 
 _HEADINGS = ("NAME", "STATE", "VERSION", "PROTOCOL", "TOOLS", "START", "SCHEMA", "TOKENS")
 
@@ -74,13 +79,17 @@ def _tokens(tools: Iterable[Any]) -> int:
 
 
 async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    own = await tool_list(engine)
+    own, brief = await tool_list(engine), await tool_list(engine, brief=True)
+    deferring = {WRITERS[client].name for client in known_clients.deferring()}
+    specs = engine.servers.discovery.servers
+    clients = {source.client for spec in specs for source in (spec.source, *spec.also)}
     return {
         "servers": rows,
         "totals": {
             key: sum(row.get(key, 0) for row in rows) for key in ("tools", "schemaBytes", "tokens")
         },
-        "bridge": {"tools": len(own), "tokens": _tokens(own)},
+        "bridge": {"tools": len(own), "tokens": _tokens(own), "briefTokens": _tokens(brief)},
+        "clients": {name: "on demand" if name in deferring else "all" for name in sorted(clients)},
     }
 
 
@@ -94,10 +103,23 @@ def _write(document: dict[str, Any]) -> None:
         if "reason" in row:
             write_prose(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")
     directly, through = totals["tokens"], bridge["tokens"]
-    write_prose(
-        f"\nA client that loads these tools itself pays about {directly:,} tokens for them in "
-        f"every conversation; through the bridge about {through:,}.\n"
-    )
+    by = {how: [name for name, each in document["clients"].items() if each == how] for how in _HOW}
+    if by["on demand"]:
+        write_prose(
+            visible(
+                f"\n{joined(by['on demand'], 400)}: loads tools on demand, so definitions cost "
+                f"little. The bridge's cost about {bridge['briefTokens']:,} tokens in every "
+                "conversation; the gain is that results stay out of it.\n"
+            )
+        )
+    if by["all"] or not by["on demand"]:
+        write_prose(
+            visible(
+                f"\n{joined(by['all'], 400) or 'Clients that load all tools'}: about {directly:,} "
+                "tokens for all these tools in every conversation; through the bridge about "
+                f"{through:,}.\n"
+            )
+        )
 
 
 def _row_cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -48,7 +48,7 @@ from bridge.clients.install import (
     standings,
 )
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import Commands, Planned, listing, own_commands, run_own
+from bridge.clients.own_commands import Planned, listing, own_commands, run_own
 from bridge.clients.writers import (
     WRITERS,
     Machine,
@@ -104,7 +104,7 @@ async def install(
     clients: Clients = None,
     scope: InScope = "user",
     http: Annotated[str | None, opt("URL", "address of a bridge that serves HTTP")] = None,
-    name: Annotated[str, opt("NAME", "name of the entry")] = NAME,
+    name: Annotated[str | None, opt("NAME", f"name of the entry; {NAME}")] = None,
     check: Annotated[bool, flag("--check", "let the client list its servers afterwards")] = False,
     move: Annotated[
         str | None, opt("NAMES", "servers to move behind the bridge: A,B or all")
@@ -118,18 +118,44 @@ async def install(
         install
         install claude-code cursor
         install codex --move all --dry-run
+    """
+    if not clients:
+        return _list_detected(machine_here(settings))
+    given = Wanted(clients, scope, http or "", name or "", move or "", check, dry_run, yes)
+    return await carry_out_install(settings, given)
+
+
+class Wanted(NamedTuple):
+    """What a person wants of `install`; see its options.
+
+    Attributes:
+        default: What an empty answer to the last question means.
+    """
+
+    clients: Sequence[str]
+    scope: Scope
+    http: str = ""
+    name: str = ""
+    move: str = ""
+    check: bool = False
+    dry_run: bool = False
+    yes: bool = False
+    default: bool = False
+
+
+async def carry_out_install(settings: Settings, wanted: Wanted) -> int:
+    """Show what would be written into the files of some clients, ask, and write it.
 
     Returns:
         1 if a person says no, if there is no client, or if one does not list the bridge then.
     """
+    clients, scope, http, name, move, check, dry_run, yes, default = wanted
     machine = machine_here(settings)
-    if not clients:
-        return _list_detected(machine)
-    _check_names(name, http or "")
+    _check_names(name or NAME, http)
     network = await ask_network(settings, Person(sys.stdin, sys.stderr), asks=not (yes or dry_run))
     own = http and scope == "user" and is_local(http)
     token = http_token(settings) if own else ""
-    entry = own_entry(settings.environ, name=name, url=http or "", token=token, network=network)
+    entry = own_entry(settings.environ, name=name, url=http, token=token, network=network)
     if list(clients) == [ALL]:
         clients = [*clients_of(detected(machine))]
         if not clients:
@@ -138,7 +164,7 @@ async def install(
     planned = plan(clients, scope, entry, machine)
     if move:
         planned = await with_moves(planned, move, settings, machine)
-    if not await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes):
+    if not await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes, default=default):
         return 1
     if dry_run:
         return 0
@@ -218,10 +244,8 @@ async def uninstall(
             record = record_of(journal, each.target, each.name, raw)
             change = plan_uninstall(each.target, each.name, raw, record)
             planned.append((change, own_commands(change, machine)))
-    if restore:
+    if restore or await _wants_restore(planned, settings, asks=not (yes or dry_run)):
         planned = with_restores(planned, wanted, scope, settings, machine)
-    else:
-        write_stays(planned, settings)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
     there = {change.target.writer.id for change, _ in planned}
     there |= {target.writer.id for target, _ in unread}
@@ -229,6 +253,15 @@ async def uninstall(
         write_out(f"{WRITERS[client].name}: the bridge isn't installed.\n")
     done = await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes)
     return _name_broken(unread, 0 if done else 1)
+
+
+async def _wants_restore(planned: Sequence[Planned], settings: Settings, *, asks: bool) -> bool:
+    """Say which servers the clients will lack, and return whether they are to come back."""
+    person = Person(sys.stdin, sys.stderr)
+    if not write_stays(planned, settings) or not asks or not person.attended:
+        return False
+    with nothing_written():
+        return await person.confirm("Put them back?", default=True)
 
 
 async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
@@ -283,12 +316,17 @@ async def carry_out(
     dry_run: bool = False,
     yes: bool = False,
     person: Person | None = None,
+    default: bool = False,
 ) -> bool:
-    """Show changes, ask, and make them; return whether all is as planned."""
+    """Show changes, ask, and make them; return whether all is as planned.
+
+    Args:
+        default: What an empty answer means.
+    """
     changing = [each for each in planned if each[0].before != each[0].after]
     path = _common_path(changing)
-    for each in planned:
-        _show(*each, path=path)
+    for file in dict.fromkeys(change.target.path for change, _ in planned):
+        _show([each for each in planned if each[0].target.path == file], path=path)
     if path:
         write_out(visible(f"{_YOUR_PATH} is {path}", keep="") + "\n")
     if not changing:
@@ -303,7 +341,7 @@ async def carry_out(
             message = "No changes made: there is no terminal to ask on."
             raise UsageError(message, remedy="Pass --yes to apply the changes without asking.")
         with nothing_written():
-            agreed = await person.confirm("Apply these changes?")
+            agreed = await person.confirm("Apply these changes?", default=default)
         if not agreed:
             write_err_line("No changes made.")
             return False
@@ -373,34 +411,30 @@ def _common_path(changing: Sequence[Planned]) -> str:
     return paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
 
 
-def _show(change: Change, commands: Commands, *, path: str) -> None:
-    """Print a change: the whole command that the client will run, and the diff.
+def _show(planned: Sequence[Planned], *, path: str) -> None:
+    """Print the changes of one file: the whole command that the client will run, and one diff.
 
     Args:
         path: What is shown as `_YOUR_PATH`.
     """
-    target = change.target
-    head = f"{target.writer.name} ({target.scope}): {target.path}\n"
-    if change.before == change.after:
-        stays = "".join(f"{line}\n" for line in lines_of(change)) or "  already up to date.\n"
-        write_out(visible(f"{head}{stays}"))
-        return
-    dialect = target.location.dialect
-    words = shlex.join(command_line(change.value, dialect)) or address(change.value, dialect)
-    lines = [f"  {change.name}: {words}"] if words else []
-    if len(change.ours) == 1:
-        # In a file without line breaks, the diff cannot tell its values from those of others.
-        variables = change.value.get(dialect.env_keys[0])
-        shown = variables.items() if isinstance(variables, dict) else ()
-        lines += [f"  with {key}={text}" for key, text in shown]
-    lines += [f"  through its own command: {shlex.join(argv)}" for argv in commands]
-    lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
-    text = visible(head + "".join(f"{line}\n" for line in lines)) + change.diff + "\n"
-    if path:
-        text = text.replace(path, _YOUR_PATH)
-    if url := address(change.value, dialect):
-        text = text.replace(url, shown_address(url))
-    write_diff(text)
+    target = planned[0][0].target
+    write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
+    changing = [each for each, _ in planned if each.before != each.after]
+    diff = changing[0].diff(*changing[1:]) if changing else ""
+    for change, commands in planned:
+        url = address(change.value, target.location.dialect)
+        words = shlex.join(command_line(change.value, target.location.dialect)) or url
+        lines = [f"  {change.name}: {words}"] if words and change in changing else []
+        lines += [f"  through its own command: {shlex.join(argv)}" for argv in commands]
+        lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
+        text = visible("".join(f"{line}\n" for line in lines))
+        for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
+            text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))
+        write_out(text)
+    if diff:
+        write_diff(f"{diff}\n")
+    elif not any(change.refused for change, _ in planned):
+        write_out("  already up to date.\n")
 
 
 def _confirm(change: Change, machine: Machine) -> None:

@@ -157,19 +157,22 @@ def _moved_targets(
         yield from (target for path, target in files.items() if path in originals)
 
 
-def write_stays(planned: Iterable[Planned], settings: Settings) -> None:
-    """Say which servers a client will not have when only the bridge is taken out of it."""
+def write_stays(planned: Iterable[Planned], settings: Settings) -> bool:
+    """Say which servers a client lacks once the bridge alone leaves it; return whether any."""
+    found = False
     files = Kept(moved_dir(settings.environ)).files()
     for change, _ in planned:
         here = [each for each in files if each.original == change.target.path]
         names = ", ".join(entry.name for file in here for entry in file.entries)
         if names:
+            found = True
             write_err_line(
                 visible(
-                    f"warning: this leaves {change.target.writer.name} without {names}. "
-                    "Use --restore to put them back."
+                    f"warning: this leaves {change.target.writer.name} without {names}, which "
+                    "moved behind the bridge. --restore puts them back."
                 )
             )
+    return found
 
 
 def write_still_started(change: Change) -> None:

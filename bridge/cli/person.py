@@ -90,15 +90,18 @@ class Person:
             return None
         return line
 
-    async def confirm(self, prompt: str) -> bool:
+    async def confirm(self, prompt: str, *, default: bool = False) -> bool:
         """Return whether a person answers yes; ask again if the answer is neither yes nor no.
 
-        An empty answer is a no.
+        Args:
+            default: What an empty answer means; no answer is a no.
         """
         for _ in range(MAX_TRIES):
-            line = await self.ask(f"{prompt} [y/N] ")
+            line = await self.ask(f"{prompt} [{'Y/n' if default else 'y/N'}] ")
             answer = (line or "").strip().lower()
-            if line is None or answer in ("", "n", "no"):
+            if line is not None and not answer:
+                return default
+            if line is None or answer in ("n", "no"):
                 return False
             if answer in ("y", "yes"):
                 return True

@@ -87,6 +87,7 @@ async def explain(
             arguments=given,
             definition=definition,
             server_definition=spec.definition,
+            own=not spec.written,
         ),
         "read" if requested else None,
         Pins(store_of(settings), policy.pins_fully),

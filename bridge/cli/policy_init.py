@@ -1,19 +1,22 @@
-"""`policy init`: a first policy, proposed from what is configured."""
+"""`policy init` and `policy add`: rules that are proposed from what is configured."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import anyio.to_thread
 
-from bridge.catalog.policy_proposal import propose
+from bridge.catalog.policy_proposal import propose, server_table
 from bridge.cli.engine import open_engine
-from bridge.cli.options import flag
+from bridge.cli.options import Server, Yes, flag
 from bridge.cli.output import visible, write_err, write_out, write_warning
+from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.errors import UsageError
 from bridge.model import Tool
 from bridge.settings import Settings
+from bridge.settings.globs import literal
 from bridge.settings.policy_edit import append_policy
 
 
@@ -49,6 +52,41 @@ async def init(
             "comes to.\n"
         )
     )
+    return 0
+
+
+async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
+    """Propose rules for one more server.
+
+    Shows them, asks, and adds them to config.toml.
+
+    Examples:
+        policy add github
+
+    Raises:
+        UsageError: There is no policy, or it says something of the server, or no one can be asked.
+        UpstreamError: The server does not list its tools.
+    """
+    path, policy = settings.policy.path, settings.policy
+    if not policy.present or path is None:
+        raise UsageError("There is no policy to add to.", remedy="`policy init` writes one.")
+    async with open_engine(settings) as engine:
+        name = engine.servers.resolve(server)
+        if any(table.servers == literal(name) for table in policy.servers):
+            message = f"{path} has a table [policy.servers] about {name} already."
+            raise UsageError(message, remedy="Edit it there.")
+        for error in (await engine.servers.load_unknown([name], patient=True)).values():
+            raise error
+        text = server_table(name, engine.servers.inventory.tools(name) or ())
+    write_out(visible(text))
+    if not yes:
+        person = Person(sys.stdin, sys.stderr)
+        if not person.attended:
+            raise UsageError("Nothing was written: no person can be asked.", remedy="Pass --yes.")
+        if not await person.confirm(f"Add this to {path}?"):
+            return 1
+    await anyio.to_thread.run_sync(append_policy, path, f"\n{text}")
+    write_err(visible(f"Added to {path}.\n"))
     return 0
 
 

@@ -34,11 +34,7 @@ async def run(
     ] = None,
     session: Annotated[
         str | None,
-        opt(
-            "NAME",
-            "keep variables, imports and files under this name",
-            completes=completion.sessions,
-        ),
+        opt("NAME", "keep variables, imports and files", completes=completion.sessions),
     ] = None,
     end_session: Annotated[
         bool, flag("--end-session", "end the session after the run; without a program, just end it")

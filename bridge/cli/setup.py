@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +18,9 @@ from bridge.cli.doctor import NEXT
 from bridge.cli.engine import open_engine
 from bridge.cli.install import (
     NO_CLIENT,
+    Wanted,
+    carry_out_install,
     clients_of,
-    install,
     nothing_written,
     plan,
 )
@@ -35,7 +35,6 @@ from bridge.clients.install import standings
 from bridge.clients.writers import Machine, Scope, Target, detected, machine_of, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError, WrongSystemError
-from bridge.model import ServerSpec, Source
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.servers.configuration import context_for
@@ -93,8 +92,9 @@ async def setup(
         if named and move is None and person is not None:
             move = await _ask_move(named, scope, settings, machine, person)
     if named:
-        given = partial(install, clients=[*named], scope=scope, dry_run=dry_run, yes=yes)
-        status = await given(settings, move=None if move == NONE else move, check=True)
+        moves = "" if move in (None, NONE) else move
+        wanted = Wanted(named, scope, "", "", moves, True, dry_run, yes, default=True)
+        status = await carry_out_install(settings, wanted)
     else:
         write_err_line("No changes made." if here else NO_CLIENT)
     works = any(probe.ok for probe in probes)
@@ -108,17 +108,19 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
     left_out = False
     for target in here:
-        used = sum(_is_in(spec, target) for spec in found.servers)
+        path = str(target.path)
+        sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
+        used = sum(source.path == path for source in sources)
         unused = sum(
-            not each.foreign
-            and _is_from(each.source, target)
-            and (target.path, each.name) not in has
+            not each.foreign and each.source.path == path and (target.path, each.name) not in has
             for each in found.skipped
         )
+        moved = sum(source.moved_from == path for source in sources)
         left_out = left_out or unused > 0
         state = f", {unused} not used" if unused else ""
+        state += f", {moved} moved behind the bridge" if moved else ""
         state += ", has the bridge" if target.path in {path for path, _ in has} else ""
-        line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {target.path}{state}"
+        line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {path}{state}"
         write_out(visible(line, keep="") + "\n")
     names = ", ".join(spec.name for spec in found.servers)
     names = names or "the clients have none yet, or none that can be used"
@@ -127,18 +129,10 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-def _is_from(source: Source, target: Target) -> bool:
-    return (source.moved_from or source.path) == str(target.path)
-
-
-def _is_in(spec: ServerSpec, target: Target) -> bool:
-    return any(_is_from(each, target) for each in (spec.source, *spec.also))
-
-
 async def _show_cost(settings: Settings, person: Person | None) -> None:
     """Print what the servers' tools cost a client now, and would cost behind the bridge."""
     question = "Start each server once to measure its tool definitions?"
-    if person is not None and not await person.confirm(question):
+    if person is not None and not await person.confirm(question, default=True):
         return
     # Imported here: it counts the tokens of the bridge's own tools, and imports its server.
     from bridge.cli.checks import check_servers
@@ -193,9 +187,9 @@ async def _clients(
         message = "No changes made: no client was named."
         raise UsageError(message, remedy="Pass --clients A,B or --clients all.")
     for _ in range(MAX_TRIES):
-        line = await person.ask("Which clients should use the bridge? Names, all or none [none]: ")
+        line = await person.ask("Which clients should use the bridge? all, none, or names [all]: ")
         try:
-            return _named(line or NONE, here)
+            return _named(NONE if line is None else line.strip() or ALL, here)
         except UsageError as error:
             person.write(f"  {error}\n")
     return ()
@@ -211,18 +205,23 @@ def _named(text: str, here: Sequence[Target]) -> tuple[str, ...]:
 async def _ask_move(
     clients: Sequence[str], scope: Scope, settings: Settings, machine: Machine, person: Person
 ) -> str:
-    """Return which of the clients' servers to move behind the bridge."""
+    """Return which of the clients' servers go behind the bridge, as `--move` has them."""
     planned = plan(clients, scope, own_entry(settings.environ), machine)
     if any(change.barred for change, _ in planned):
         return NONE
     offered = await with_moves(planned, ALL, settings, machine)
-    moved = dict.fromkeys(name for change, _ in offered for name in change.moved)
-    if not moved:
+    names = list(dict.fromkeys(name for change, _ in offered for name in change.moved))
+    if not names:
         return NONE
-    names = ", ".join(moved)
     person.write(
-        f"These clients also start the servers themselves, so the model sees every tool twice: "
-        f"{names}\n"
+        "These clients also start the servers themselves, so the model sees every tool twice: "
+        f"{', '.join(names)}\n`mcp-code-bridge uninstall CLIENT --restore` undoes a move.\n"
     )
-    question = "Move the servers behind the bridge? (`uninstall --restore` undoes it.)"
-    return ALL if await person.confirm(question) else NONE
+    for _ in range(MAX_TRIES):
+        line = await person.ask("Which move behind the bridge? all, none, or names [all]: ")
+        words = [word.strip() for word in (NONE if line is None else line or ALL).split(",")]
+        chosen = [name for name in names if name in words] or words[:1]
+        if set(words) <= {*names, ALL, NONE}:
+            return ",".join(chosen)
+        person.write("  Name servers of the list, or all, or none.\n")
+    return NONE

@@ -21,7 +21,6 @@ from bridge.model import Json
 logger = logging.getLogger(__name__)
 
 MAX_FIELDS = 50  # Fields of a form: more is too much to fill in line by line.
-OWN = "mcp-code-bridge"  # How the bridge's own questions begin.
 
 _WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
@@ -64,6 +63,11 @@ class Terminal:
         return False
 
     @property
+    def program(self) -> str:
+        """None: a person types the answers."""
+        return ""
+
+    @property
     def visits(self) -> bool:
         """Not for the bridge: a person at a terminal has `login`."""
         return False
@@ -92,8 +96,8 @@ class Terminal:
     async def _fill_form(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         message = str(params.get("message", ""))
         # Those of servers begin with their names in brackets.
-        own = message.startswith(OWN)
-        self._person.write_heading(f"{OWN} asks" if own else "a server asks")
+        own = not message.startswith("[")
+        self._person.write_heading("Approval needed" if own else "A server asks")
         self._person.write(f"{message}\n(Ctrl-D declines.)\n")
         if params.get("mode") == "url":
             return await self._visit(str(params.get("url", "")))
@@ -160,7 +164,7 @@ def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
             f"  {number}. {visible(about, keep='')} [{visible(str(choice), keep='')}]\n"
             for number, (choice, about) in enumerate(lines, 1)
         )
-        facts.append("a number or a word in brackets")
+        facts.append(f"1-{len(choices)}, or a word in brackets")
     elif choices:
         facts.append("one of " + visible(", ".join(map(str, choices)), keep=""))
     elif field.get("type") not in ("string", None):
@@ -220,6 +224,8 @@ def _parse_choice(field: Mapping[str, Json], choices: Sequence[Json], text: str)
             for choice, title in zip(choices, titles, strict=True)
             if title.partition(",")[0].lower() == word
         ]
+        if len(choices) == 2 and "no" in choices and word == "yes":
+            meant = [choice for choice in choices if choice != "no"]
         if len(meant) == 1:
             return meant[0]
     raise ValueError(f"Choose one of {', '.join(words)}{', or its number' if titles else ''}.")

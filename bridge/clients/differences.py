@@ -1,40 +1,46 @@
-"""Shows a change of a file as a unified diff without the values that others keep there: pure."""
+"""Shows a change of a file as a unified diff, with secrets masked by their keys: pure."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from difflib import SequenceMatcher
 from os.path import commonprefix
 
 from pygments.lexers import JsonLexer, TOMLLexer, YamlLexer
-from pygments.token import Keyword, Name, Operator, Punctuation, Text
+from pygments.token import Comment, Name
 
-from bridge.gate.redaction_shapes import looks_random
+from bridge.gate.redaction_shapes import names_setting
 from bridge.text import visible
 
 CONTEXT_LINES = 2
 
-MAX_LINE = 200  # Letters shown of a line: a file without line breaks is one.
+MAX_LINE = 200  # Letters shown of a line.
 
 HIDDEN = "•••"
 
 _LEXERS = {".toml": TOMLLexer, ".yaml": YamlLexer, ".yml": YamlLexer}  # JSON with comments else
 
-_KEYS, _MARKS = (Name, Name.Tag), (Punctuation, Operator, Keyword, Text)
-_HARMLESS = re.compile(r"true|false|null|\d{1,3}")
+_MARKS = re.compile(r"[][{}(),:=|>\s\"'-]*")
+_KEY = re.compile(r'\s*"[^"]*"\s*:')  # A line of JSON that begins with a key.
+_NAMED = re.compile(r"""(?P<name>[\w-]+)["']?\s*[=:](?!//)\s*["']?(?P<value>[^\s"',;&?]+)""")
+"""A setting within a text, such as an option, a variable, or the query of an address."""
+
+_HARMLESS = re.compile(r"true|false|null")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-def unified(path: str, before: bytes | None, after: bytes | None, ours: Collection[str]) -> str:
-    """Return the diff of a file; only the added lines among `ours` are shown with their values."""
-    old, new = _lines(before), _lines(after)
+def unified(path: str, before: bytes | None, after: bytes | None) -> str:
+    """Return the diff of a file; a file without line breaks is shown with some."""
+    old, new = _lines(path, before), _lines(path, after)
     # Compared is only what differs: a file may have a hundred thousand lines.
     start = len(commonprefix([old, new]))
     same = len(commonprefix([old[start:][::-1], new[start:][::-1]]))
     first, last = max(0, start - CONTEXT_LINES), max(0, same - CONTEXT_LINES)
     shown_old, shown_new = (_masked_from(path, text, first) for text in (old, new))
     old, new = old[first : len(old) - last], new[first : len(new) - last]
-    shown = {_bare(line) for line in ours}
     body: list[str] = []
     for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(CONTEXT_LINES):
         body += [" …"] if body else []
@@ -43,38 +49,53 @@ def unified(path: str, before: bytes | None, after: bytes | None, ours: Collecti
                 body += [f" {line}" for line in shown_new[new_start:new_end]]
                 continue
             body += [f"-{line}" for line in shown_old[old_start:old_end]]
-            added = zip(new[new_start:new_end], shown_new[new_start:new_end], strict=True)
-            body += [f"+{line if _bare(line) in shown else masked}" for line, masked in added]
+            body += [f"+{line}" for line in shown_new[new_start:new_end]]
     names = [path if raw is not None else "(no file)" for raw in (before, after)]
     return visible("\n".join([f"--- {names[0]}", f"+++ {names[1]}", *body]) + "\n")
 
 
-def _lines(raw: bytes | None) -> list[str]:
+def _lines(path: str, raw: bytes | None) -> list[str]:
     text = (raw or b"").decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    return text.removesuffix("\n").split("\n") if text else []
-
-
-def _bare(line: str) -> str:
-    return line.strip().removesuffix(",")
+    lines = text.removesuffix("\n").split("\n") if text else []
+    if any(len(line) > MAX_LINE for line in lines) and not path.endswith(tuple(_LEXERS)):
+        with suppress(ValueError, RecursionError):
+            return json.dumps(json.loads(text), indent=2, ensure_ascii=False).split("\n")
+    return lines
 
 
 def _masked_from(path: str, lines: list[str], first: int) -> list[str]:
     """Return the lines from `first` on, masked. In JSON only comments extend over several lines."""
     is_json = not path.endswith(tuple(_LEXERS))
     if is_json and not any("/*" in line for line in lines[:first]):
-        lines, first = lines[first:], 0
+        # With the key of a list, if it begins within one.
+        above = (at for at in range(min(first, len(lines) - 1), 0, -1) if _KEY.match(lines[at]))
+        begin = next(above, 0)
+        lines, first = lines[begin:], first - begin
     masked = "".join(_masked_tokens(path, "\n".join(lines))).split("\n")[first:]
-    shown = (re.sub(rf"\w*(?:{HIDDEN}\w*)+", HIDDEN, line) for line in masked)
+    shown = (re.sub(rf"(?:{HIDDEN})+", HIDDEN, line) for line in masked)
     return [line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…" for line in shown]
 
 
 def _masked_tokens(path: str, text: str) -> Iterator[str]:
-    """Yield the parts of a document: its keys and marks, and `HIDDEN` for the rest of each line."""
+    """Yield the parts of a document, with `HIDDEN` for each line of a secret."""
     lexer = next((kind for end, kind in _LEXERS.items() if path.endswith(end)), JsonLexer)
+    key, option = "", ""
     for kind, value in lexer(stripnl=False, ensurenl=False).get_tokens(text):
-        is_mark = any(kind in group for group in _MARKS) and (kind not in Text or value.isspace())
-        is_key = kind in _KEYS and not looks_random(value.strip("\"'"), least=16)
-        if is_key or is_mark or _HARMLESS.fullmatch(value):
+        bare = value.strip("\"' \n")
+        if kind in {Name, Name.Tag}:
+            key, option = bare, ""
             yield value
-        else:
+        elif _MARKS.fullmatch(value) or _HARMLESS.fullmatch(value):
+            yield value
+        elif kind not in Comment and (names_setting(key) or names_setting(option)):
+            option = ""
             yield "\n".join(HIDDEN if line.strip() else line for line in value.split("\n"))
+        else:
+            option = bare if bare.startswith("-") and "=" not in bare else ""
+            yield _LOGIN.sub(HIDDEN, _NAMED.sub(_masked_setting, value))
+
+
+def _masked_setting(found: re.Match[str]) -> str:
+    if not names_setting(found["name"]):
+        return found[0]
+    return found[0].removesuffix(found["value"]) + HIDDEN

@@ -38,7 +38,6 @@ class Change:
         value: The entry as it is written; empty where it is taken out.
         edit: Returns the file's new content for its present one.
         before, after: The content as it was planned; None for no file.
-        ours: The lines of the entry, which may be shown with their values.
         notes: What a person has to know.
         replaces: Whether an entry of the name is there already.
         moved: Servers that go behind the bridge, by name, decoded.
@@ -58,7 +57,6 @@ class Change:
     edit: Edit
     before: bytes | None
     after: bytes | None
-    ours: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     replaces: bool = False
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -70,10 +68,12 @@ class Change:
     keep: Callable[[], None] = _nothing
     finish: Callable[[], None] = _nothing
 
-    @property
-    def diff(self) -> str:
-        """The change, without the values of others."""
-        return differences.unified(str(self.target.path), self.before, self.after, self.ours)
+    def diff(self, *later: Change) -> str:
+        """Return the change, with those that are made to the same file after it."""
+        after = self.after
+        for each in later:
+            after = each.edit(after)
+        return differences.unified(str(self.target.path), self.before, after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,6 @@ def plan_install(
         return (document.with_item(_allowed_at(target), name) if add else document).encode()
 
     after = edit(raw)
-    written = _opened(target, after)[0].entry(table, name)
     others = [other for other in own if other != name]
     barred = _refusal(target, name, after, lists or Restrictions())
     notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
@@ -165,12 +164,6 @@ def plan_install(
         before=raw,
         after=after,
         replaces=name in present,
-        # No line with the token, which is not shown.
-        ours=tuple(
-            line
-            for line in (written.text.splitlines() if written else ())
-            if not entry.token or entry.token not in line
-        ),
         notes=(*notes, *_notes(target, others, raw)),
         barred=barred,
         private=bool(entry.token),

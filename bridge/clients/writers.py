@@ -171,8 +171,12 @@ _ROWS = (
         "codex",
         calls="tool_timeout_sec",
         starts="startup_timeout_sec",
+        # Its first turn would not have the tools yet, and `codex exec` refuses what it would ask.
+        ours={"required": True, "default_tools_approval_mode": "approve"},
         program="codex",
         listing=_LIST,
+        note="Codex then waits for the bridge at its start, so that `codex exec` has it, and does "
+        "not ask before run_python: the bridge's policy decides on each call.",
     ),
     _row("gemini", calls="timeout", program="gemini", listing=_LIST),
     _row("qwen", calls="timeout", program="qwen", listing=_LIST),

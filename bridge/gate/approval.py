@@ -14,7 +14,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,13 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
+from bridge.errors import (
+    ApprovalNeededError,
+    ApprovalRefusedError,
+    AutomaticAnswerError,
+    CannotAskError,
+    SettingsError,
+)
 from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
@@ -30,6 +36,7 @@ from bridge.gate.question import (
     because,
     led_by,
     named,
+    offered,
     one_line,
     plan_question,
     question,
@@ -198,12 +205,12 @@ class Approver:
             answer = await self._elicit(plan_question(plan, shown, whole))
         except CannotAskError as error:
             asking = [held for held in plan.calls if held.action != "allow"]
-            if not asking:
+            if not asking and not error.automatic:
                 return Approval(earlier=True, note="the policy allows every call of the plan")
-            raise _plan_needed(asking, error.why) from None
+            raise _plan_needed(asking, error) from None
         decision = read_answer(answer, ("apply",), "apply")
         if decision == "apply":
-            return Approval()
+            return Approval(note=_note(answer))
         said = "declined" if decision else "gave no answer"
         message = f"The client was asked whether to apply the plan, and {said}."
         remedy = "Nothing was changed. Ask the user how to proceed."
@@ -231,14 +238,16 @@ class Approver:
         arguments = dict(call.arguments)
         shown = await offload(arguments, partial(self._mask, arguments, call.schema))
         asked = await offload(arguments, partial(question, call, open_asks, choices, shown))
+        choices = [each for each in choices if each in offered(asked)]
         try:
             answer = await self._elicit(asked)
         except CannotAskError as error:
-            raise _needed(call, open_asks, error.why) from None
+            raise _needed(call, open_asks, error) from None
         decision = read_answer(answer, choices, "call")
         for choice in choices:
             if decision == choice:
-                return await self._hold(call, open_asks, subjects, choice)
+                held = await self._hold(call, open_asks, subjects, choice)
+                return replace(held, note=held.note or _note(answer))
         # Else a person who refuses one call would be asked about each of the others.
         self._refused.update(subjects)
         raise _refused(call, open_asks, "declined" if decision else "gave no answer")
@@ -300,6 +309,12 @@ class Approver:
         return ""
 
 
+def _note(answer: Mapping[str, Json]) -> str:
+    """Return what the record of an approval says of its answer; empty if a person gave it."""
+    answerer = answer.get("automatic")
+    return f"automatic: {answerer} accepted it" if answerer else ""
+
+
 def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
     """Return the rule that asked; None if a default did."""
     if not rule_text.startswith("rule "):
@@ -320,12 +335,12 @@ def _subject(call: CallFacts, ask: Decision) -> Subject:
     return Subject(call.server, call.tool, digest, ask.rule, call.server_definition)
 
 
-def _plan_needed(asking: Sequence[HeldCall], why: str) -> ApprovalNeededError:
+def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalNeededError:
     """Return the error on a plan with calls that need a person who cannot be asked.
 
     Args:
-        asking: Those calls, at least one.
-        why: No person can be asked.
+        asking: Those calls; none if the client declined a plan that the policy allows.
+        fault: Why no person can be asked.
     """
     kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
     shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:MAX_KINDS]]
@@ -333,13 +348,18 @@ def _plan_needed(asking: Sequence[HeldCall], why: str) -> ApprovalNeededError:
     if len(kinds) > MAX_KINDS:
         parts.append(f"{len(kinds) - MAX_KINDS:,} more")
     message = (
-        f"The plan needs a person's approval, for {', '.join(parts)}. {why} Nothing of it was done."
+        f"The plan needs a person's approval{', for ' * bool(parts)}{', '.join(parts)}. "
+        f"{fault.why} Nothing of it was done."
     )
     ways = _IN_TERMINAL
     # No rule can allow a changed definition.
-    if all(rule != CHANGED for _, rule in shown):
+    if shown and all(rule != CHANGED for _, rule in shown):
         ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
-    return ApprovalNeededError(message, remedy=f"Only the user can allow it: they {ways}.")
+    return _error(fault)(message, remedy=f"Only the user can allow it: they {ways}.")
+
+
+def _error(fault: CannotAskError) -> type[ApprovalNeededError]:
+    return AutomaticAnswerError if fault.automatic else ApprovalNeededError
 
 
 def _refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRefusedError:
@@ -365,12 +385,14 @@ def _refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
     )
 
 
-def _needed(call: CallFacts, asks: Sequence[Decision], why: str) -> ApprovalNeededError:
+def _needed(
+    call: CallFacts, asks: Sequence[Decision], fault: CannotAskError
+) -> ApprovalNeededError:
     """Return the error on a call that needs a person who cannot be asked."""
     reasons = "; ".join(because(ask) for ask in asks)
-    message = f"{named(call)} needs a person's approval ({reasons}).{led_by(asks)} {why}"
+    message = f"{named(call)} needs a person's approval ({reasons}).{led_by(asks)} {fault.why}"
     message += " It was not called."
-    return ApprovalNeededError(message, remedy=_remedy(call, [ask.rule for ask in asks]))
+    return _error(fault)(message, remedy=_remedy(call, [ask.rule for ask in asks]))
 
 
 def _remedy(call: CallFacts, rules: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ class GateContext:
 
     Attributes:
         identify: Returns the digest of a server's definition as it is now.
+        is_own: Returns whether a file of the user's, not of a project, defines a server.
         lists: Returns whether the list of a server's tools is known.
         now: The run's time in seconds, which stops while a person is asked.
         flow_state: What was called so far; in a session, also by its earlier runs.
@@ -46,6 +47,7 @@ class GateContext:
 
     define: Define = undefined
     identify: Callable[[str], str] = lambda server: ""
+    is_own: Callable[[str], bool] = lambda server: False
     lists: Callable[[str], bool] = lambda server: False
     now: Callable[[], float] = time.monotonic
     policy: Policy = field(default_factory=Policy)

@@ -29,6 +29,7 @@ class CallFacts:
         arguments: As the server would get them.
         definition: The tool as its server describes it; None if that is not known.
         server_definition: Digest of its server's definition; empty if that is not known.
+        own: Whether a file of the user's, not of a project, defines its server.
     """
 
     server: str
@@ -36,6 +37,7 @@ class CallFacts:
     arguments: Mapping[str, Json] = field(default_factory=dict)
     definition: Tool | None = None
     server_definition: str = ""
+    own: bool = False
 
     def __str__(self) -> str:
         return f"{self.server}.{self.tool}"
@@ -44,6 +46,11 @@ class CallFacts:
     def schema(self) -> Mapping[str, Json]:
         """The schema of the tool's arguments; empty if it is not known."""
         return {} if self.definition is None else self.definition.input_schema
+
+    @property
+    def says_it_reads(self) -> bool:
+        """Whether a server of the user's says that the tool only reads."""
+        return self.own and self.definition is not None and self.definition.says_it_reads
 
     def unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names that are not among the schema's properties, if it has any."""

@@ -47,7 +47,6 @@ LIST_TOOLS = "tools/list"
 
 LARGE_CHARACTERS = 64 * 1024
 """A text of at least this length is counted by its UTF-8 bytes, without what JSON would escape."""
-
 # JSON values have no cycles, and looking for them is half of the work.
 _TEXT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
@@ -299,6 +298,7 @@ class Gate:
             arguments=arguments,
             definition=await self._define(server, tool),
             server_definition=server_definition,
+            own=self._context.is_own(server),
         )
 
     async def _reveal(self, number: int, call: CallFacts) -> PendingCall:

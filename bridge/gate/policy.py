@@ -51,8 +51,9 @@ NOTHING: frozenset[str] = frozenset()
 
 _Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
 
-Origin = Literal["policy", "annotations", "protocol", "nobody"]
-"""Source of a tool's effect: the policy, annotations of a trusted server, MCP itself, or none."""
+Origin = Literal["policy", "annotations", "hint", "protocol", "nobody"]
+"""Source of a tool's effect: the policy, annotations of a trusted server, a hint of a server of the
+user's, MCP itself, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,12 +211,16 @@ class Policy:
             effect: Overrides the effect that the policy and annotations give the tool.
         """
         if not self.spec.present:
-            return Decision(action="allow", rule=OPEN, effect=effect or "write")
+            said: Effect = "read" if call.says_it_reads else "write"
+            return Decision(action="allow", rule=OPEN, effect=effect or said)
         if len(call.tool) > MAX_NAME_CHARS:
             reason = f"the tool's name has more than {MAX_NAME_CHARS} characters"
             return Decision(action="deny", rule=LONG_NAME, reason=reason, effect=effect or "write")
         known = self._about(call.server, call.tool, call.definition)
         taken = effect or known.effect
+        # For plans and the audit log only: no rule and no default takes a server's word.
+        hinted = effect is None and known.server is None and call.says_it_reads
+        shown: Effect = "read" if hinted else taken
         ready = self._match(known, call, taken)
         if ready is not None:
             rule = ready.rule
@@ -223,14 +228,14 @@ class Policy:
                 action=rule.action,
                 rule=ready.title,
                 reason=rule.reason if ready.allows else _reason(ready, call),
-                effect=taken,
+                effect=shown,
                 labels=known.labels,
             )
         default: DefaultFor = taken if effect or known.origin != "nobody" else "untrusted"
         return Decision(
             action=self.spec.defaults[default],
             rule=DEFAULTS[default],
-            effect=taken,
+            effect=shown,
             labels=known.labels,
         )
 
@@ -263,8 +268,9 @@ class Policy:
         if not self.spec.present or len(call.tool) > MAX_NAME_CHARS:
             found = self.decide(call, effect)
             why = found.reason or "there is no [policy] in the configuration"
+            said: Origin = "protocol" if effect else "hint" if call.says_it_reads else "nobody"
             return (
-                Step(about="effect", name=found.effect, why=ORIGINS["nobody"]),
+                Step(about="effect", name=found.effect, why=ORIGINS[said]),
                 Step(about="default", name=found.rule, action=found.action, why=why),
             )
         known = self._about(call.server, call.tool, call.definition)
@@ -341,6 +347,7 @@ class Policy:
 ORIGINS: Mapping[Origin, str] = {
     "policy": "the policy says so",
     "annotations": "the server's annotations say so, and it is trusted",
+    "hint": "a server of yours says so, which counts in plans and in the audit log",
     "protocol": "the protocol says so",
     "nobody": "unknown: neither your policy nor a trusted server classifies it",
 }

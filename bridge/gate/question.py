@@ -1,14 +1,16 @@
 """The questions that ask a person for an approval, and the reading of their answers. Pure.
 
-Owns the wording and the form. What comes from a program or a server cannot pass for anything else:
-names and values stand on lines of their own, quoted and cut, with characters that hide, reverse or
-break text written out. The lines are indented, so that clients do not render them as Markdown.
+Owns the wording and the form. The first line is the call and the second the reason,
+because clients show few lines. What comes from a program or a server cannot pass for anything else:
+names and values are quoted and cut, with characters that hide, reverse or break text written out.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
+import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +18,8 @@ from typing import Literal
 
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CHANGED, CallFacts, Decision
-from bridge.model import Effect, Json, Plan, ServerSpec
+from bridge.gate.policy import DEFAULTS
+from bridge.model import Effect, HeldCall, Json, Plan, ServerSpec
 from bridge.text import escape_look_alikes, is_hidden, look_alikes
 
 Holds = Literal["call", "run", "session", "always"]  # What an approval applies to.
@@ -31,7 +34,7 @@ MAX_REASON_CHARS = 400  # Characters of a rule's name or reason.
 MAX_LED = 8  # Earlier calls and kept things that are named as the reason.
 MAX_DEPTH = 6  # Levels of an argument that are shown.
 MAX_ITEMS = 30  # Items of each list and object that are shown.
-MAX_KINDS = 12  # Tools named in the counts of a plan.
+MAX_KINDS = 3  # Tools named in the first line about a plan.
 
 MAX_PLAN_LINES = 60
 MAX_PLAN_CHARS = 6000
@@ -41,15 +44,45 @@ DIGEST_CHARS = 16  # Characters of the digest of a call's arguments; the audit l
 
 UNLISTED = " (the tool describes no such argument)"
 
+WIDTH = 72
+"""Columns of a line: a terminal has 80, and clients indent, as questions with Markdown do."""
+
+MAX_LINES = 3
+"""Lines that clients show of a question. Claude Code folds the rest, and nothing unfolds it."""
+
+MAX_INLINE_CHARS = 80  # Characters of an argument that the first line of a long call shows whole.
+CUT_CHARS = 30  # Characters that it shows of a longer one.
+
 EFFECTS: Mapping[Effect, str] = {
-    "read": "reads only",
-    "write": "changes something",
-    "destructive": "may overwrite or delete something",
+    "read": "read",
+    "write": "write",
+    "destructive": "destructive, may overwrite or delete",
 }
+
+ASKED: Mapping[str, str] = {
+    DEFAULTS["read"]: "your policy asks before reads",
+    DEFAULTS["write"]: "your policy asks before writes",
+    DEFAULTS["destructive"]: "your policy asks before calls that may overwrite or delete data",
+    DEFAULTS["untrusted"]: "your policy asks before calls with an unknown effect",
+}
+"""The defaults of a policy, as a person reads them."""
+
+TITLES: Mapping[str, str] = {
+    "call": "Once",
+    "run": "This run, any arguments",
+    "session": "12 hours",
+    "always": "Always (adds a rule)",
+    "no": "No",
+}
+"""The choices. The difference comes first, because clients cut them after some 40 characters."""
+
+ACCEPTS_DEFINITION = "Always (accepts this definition)"
 
 _INDENT = "    "
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
+_MARKDOWN = re.compile(r"[*`<>&\\~]|\][(\[:]|(?<!\w)_|_(?!\w)")
+"""What Markdown shows otherwise than it is."""
 
 
 def question(
@@ -63,23 +96,77 @@ def question(
         arguments: Without secrets.
     """
     name = named(call)
-    lines = [f"mcp-code-bridge: may a program call {name}?", ""]
-    lines.append(f"{_INDENT}it {EFFECTS[asks[0].effect]}, as far as the policy knows")
-    for ask in asks:
-        lines.append(f"{_INDENT}asked because of: {because(ask)}")
-        if ask.led:
-            lines.append(f"{_INDENT}what came before: {_led(ask)}")
-        if ask.rule == CHANGED and name == str(call):
-            # Not in the question: it is the server's text, and long.
-            lines.append(f"{_INDENT}as it is now: `mcp-code-bridge tools {name}` shows it")
-    lines += ["", *argument_lines(call, arguments)]
-    titles = {
-        "call": "Yes, this one call",
-        "run": f"Yes, and every other call of {name} in this run, with whatever arguments",
-        "session": f"Yes, and every call of {name} until the bridge ends (at most 12 hours)",
-        "always": f"Yes, always: {_always(name, asks)}",
-    }
-    return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
+    lines = [f"Reason: {_reasons(asks)}"]
+    if any(ask.rule == CHANGED for ask in asks) and name == str(call):
+        # Not in the question: it is the server's text, and long.
+        lines.append(f"`mcp-code-bridge tools {name}` shows its definition")
+    values = arguments if isinstance(arguments, Mapping) else {}
+    names, unlisted = _names(call, values)
+    inline = [(_argument(key, unlisted), values[key]) for key in names]
+    if unlisted:
+        lines.append(f"The tool does not describe: {_listed(unlisted, MAX_LED)}")
+    lines.insert(
+        0, f"Allow {name}({', '.join(f'{key}={shown(v, WIDTH * 4)}' for key, v in inline)})?"
+    )
+    if _is_whole({call.server: {call.tool: values}}) and fits(lines):
+        text = _block([*lines, *_digest(call)])
+    else:
+        # A person must not allow more than they see.
+        choices = [each for each in choices if each == "call"]
+        lines[0] = f"Allow {name}({_heads(inline)})?"
+        text = _block([*lines, *argument_lines(call, arguments)], code=True)
+    titles = {**TITLES, **({} if writes_rule(asks) else {"always": ACCEPTS_DEFINITION})}
+    return form(text, {key: titles[key] for key in (*choices, "no")})
+
+
+def _block(lines: Sequence[str], *, code: bool = False) -> str:
+    """Return lines that clients show as they are; those that Markdown alters become its code."""
+    indent = _INDENT if code or any(map(_MARKDOWN.search, lines)) else ""
+    return "\n".join(f"{indent}{line}" for line in lines)
+
+
+def fits(lines: Sequence[str]) -> bool:
+    """Return whether a client shows all of these lines in a terminal of 80 columns."""
+    columns = (
+        "".join("xx" if unicodedata.east_asian_width(each) in "WF" else each for each in line)
+        for line in lines
+    )
+    return sum(len(textwrap.wrap(line, WIDTH)) for line in columns) <= MAX_LINES
+
+
+def _reasons(asks: Sequence[Decision]) -> str:
+    """Return what asks and why, and the effect of the call, on one line."""
+    found = [ASKED.get(ask.rule) or because(ask) for ask in asks]
+    found = [
+        f"{text}, after {_led(ask)}" if ask.led else text
+        for text, ask in zip(found, asks, strict=True)
+    ]
+    effect = "" if asks[0].rule in ASKED else f". Effect: {EFFECTS[asks[0].effect]}"
+    return f"{'; '.join(found)}{effect}"
+
+
+def _heads(arguments: Sequence[tuple[str, Json]]) -> str:
+    """Return arguments for a line, the long ones cut."""
+    texts = [f"{name}={shown(value, MAX_INLINE_CHARS)}" for name, value in arguments[:MAX_LED]]
+    for number, (name, value) in enumerate(arguments[:MAX_LED]):
+        if len(texts[number]) > MAX_INLINE_CHARS:
+            texts[number] = f"{name}={shown(value, CUT_CHARS)}"
+    more = len(arguments) - MAX_LED
+    return ", ".join([*texts, f"… {more:,} more"] if more > 0 else texts)
+
+
+def _is_whole(value: Json, depth: int = -2) -> bool:
+    """Return whether `shown` leaves out nothing of a value that has room."""
+    if not isinstance(value, Mapping | list | tuple):
+        return True
+    names = value if isinstance(value, Mapping) else ()
+    items = list(value.values()) if isinstance(value, Mapping) else value
+    return (
+        depth < MAX_DEPTH
+        and len(value) <= MAX_ITEMS
+        and all(len(str(name)) <= MAX_NAME_CHARS for name in names)
+        and all(_is_whole(item, depth + 1) for item in items)
+    )
 
 
 def start_question(
@@ -94,15 +181,17 @@ def start_question(
         choices: "once", and "always" if the person may choose that.
     """
     name = safe_name(spec.name)
-    verb = "start" if spec.transport == "stdio" else "be connected to"
-    lines = [f"mcp-code-bridge: may the server {name} {verb}?", ""]
-    lines.append(f"{_INDENT}asked because of: {because(decision)}")
     facts = server_lines(spec)
     if sum(map(len, facts)) > MAX_PLAN_CHARS:
         return None
-    lines += [f"{_INDENT}{line}" for line in facts]
-    titles = {"once": "Yes, this once", "always": "Yes, always, as it is defined now"}
-    return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
+    words = " ".join(map(_whole, [spec.command, *spec.args] if spec.command else [spec.url]))
+    verb = "Start" if spec.transport == "stdio" else "Connect to"
+    head = [f"{verb} server {name}: {words}?", f"Reason: {because(decision)}"]
+    if not fits(head):
+        choices = [each for each in choices if each == "once"]
+    titles = {"once": "Once", "always": "Always, until its definition changes"}
+    text = _block([*head, *facts], code=True)
+    return form(text, {**{key: titles[key] for key in choices}, "no": "No"})
 
 
 def server_lines(spec: ServerSpec) -> list[str]:
@@ -135,34 +224,71 @@ def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Jso
         whole: For each call of which nothing is cut there, the number of its last line.
     """
     total = len(plan.calls)
-    calls = "one call" if total == 1 else f"{total:,} calls"
     listed, more = visible_lines(shown, MAX_PLAN_LINES, MAX_PLAN_CHARS)
     unseen = total - sum(line <= len(listed) for line in whole)
-    how, yes = "exactly as listed", "Yes, make it" if total == 1 else f"Yes, make all {total:,}"
-    if unseen and total == 1:
-        how, yes = "which is not shown whole", f"{yes}, though it is not shown whole"
-    elif unseen:
-        how = f"{unseen:,} of them not shown whole"
-        yes = f"{yes}, also the {unseen:,} not shown whole"
-    lines = [f"mcp-code-bridge: may {calls} of a plan be made, {how}?", ""]
-    if more:
-        lines += [*_counts(plan), ""]
-    lines += [f"{_INDENT}{line}" for line in listed]
-    if more:
-        lines += ["", f"Cut: {more:,} more lines are in the result that the plan came with."]
+    lines = [f"Apply {'1 call' if total == 1 else f'{total:,} calls'}: {_subject(plan)}?"]
+    rules = dict.fromkeys(held.rule for held in plan.calls if held.action == "ask")
+    asked = "; ".join(ASKED.get(rule) or one_line(rule, WIDTH) for rule in rules)
+    lines.append(f"Reason: {asked or 'the program ran as a plan, and changed nothing so far'}")
+    yes = "Apply it" if total == 1 else f"Apply all {total:,}"
     if unseen:
-        lines += ["", "After a No, the program can plan fewer calls, or smaller ones, at a time."]
-    return form("\n".join(lines), {"apply": yes, "no": "No"})
+        lines.append(f"Not shown whole: {unseen:,} of {total:,}")
+        yes = f"{yes}, {unseen:,} not shown whole"
+    lines += [f"  {line}" for line in listed]
+    if more:
+        lines.append(f"Cut: {more:,} more lines are in the result that the plan came with.")
+    if unseen:
+        lines.append("After a No, the program can plan fewer calls, or smaller ones, at a time.")
+    return form(_block(lines, code=True), {"apply": yes, "no": "No"})
 
 
-def _counts(plan: Plan) -> list[str]:
-    counts = Counter(f"{safe_name(held.server)}.{safe_name(held.tool)}" for held in plan.calls)
-    kinds = list(counts.items())
-    lines = [f"{_INDENT}{count:,} × {name}" for name, count in kinds[:MAX_KINDS]]
-    if len(kinds) > MAX_KINDS:
-        rest = sum(count for _, count in kinds[MAX_KINDS:])
-        lines.append(f"{_INDENT}{rest:,} of {len(kinds) - MAX_KINDS} other tools")
-    return lines
+def _subject(plan: Plan) -> str:
+    """Return what a plan calls, for its first line: the call itself if there is one."""
+
+    def name(held: HeldCall) -> str:
+        return f"{safe_name(held.server)}.{safe_name(held.tool)}"
+
+    counts = Counter(map(name, plan.calls))
+    if len(plan.calls) == 1:
+        held = plan.calls[0]
+        names = [(_argument(key, held.unlisted), held.arguments[key]) for key in held.arguments]
+        return f"{next(iter(counts))}({_heads(names)})"
+    worst = {name(held) for held in plan.calls if held.effect == "destructive"}
+    ranked = sorted(counts, key=lambda each: (each not in worst, -counts[each]))
+    kinds = [f"{counts[each]:,} × {each}" for each in ranked[:MAX_KINDS]]
+    if rest := ranked[MAX_KINDS:]:
+        kinds.append(f"{sum(counts[each] for each in rest):,} of {len(rest):,} other tools")
+    under = _common_directory([held.arguments for held in plan.calls])
+    text = ", ".join(kinds)
+    return f"{text} under {under}" if under and not any(h.cut for h in plan.calls) else text
+
+
+def _common_directory(arguments: Sequence[Json]) -> str:
+    """Return the directory that holds every path among arguments; empty unless that is certain.
+
+    It is uncertain if a text with a slash is not a plain absolute path, or a text names the result
+    of a held call, which may be any path.
+    """
+    paths: list[str] = []
+    pending: list[Json] = list(arguments)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping | list | tuple):
+            pending += value.values() if isinstance(value, Mapping) else value
+        elif isinstance(value, str) and any(each in value for each in "/\\~‹"):
+            if not (value.startswith("/") and _PLAIN.fullmatch(value)):
+                return ""
+            if posixpath.normpath(value) != value:
+                return ""
+            paths.append(posixpath.dirname(value))
+    directory = posixpath.commonpath(paths) if len(paths) >= len(arguments) else "/"
+    return "" if directory in ("/", "//") or len(directory) > MAX_NAME_CHARS else directory
+
+
+def offered(asked: Mapping[str, Json]) -> Sequence[str]:
+    """Return the choices of a question."""
+    schema: Json = asked["requestedSchema"]
+    return list(schema["properties"]["decision"]["enum"])
 
 
 def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) -> str:
@@ -227,23 +353,37 @@ def _led(ask: Decision) -> str:
 def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
     """Return a call's arguments, one on each line; those that the tool describes first."""
     if not isinstance(arguments, Mapping) or not arguments:
-        return [f"{_INDENT}without arguments"]
-    known = () if call.definition is None else call.definition.input_schema.get("properties")
-    described = [name for name in known if name in arguments] if isinstance(known, Mapping) else []
-    names = list(dict.fromkeys([*described, *arguments]))
+        return ["  without arguments"]
+    names, unlisted = _names(call, arguments)
     listed = names[:MAX_ARGUMENTS]
     room = max(LEAST_VALUE_CHARS, MAX_VALUES_CHARS // len(listed))
-    unlisted = call.unlisted(listed)
     lines = [
-        f"{_INDENT}{safe_name(name, listed=name not in unlisted)}"
-        f"{UNLISTED if name in unlisted else ''} = {shown(arguments[name], room)}"
+        f"  {_argument(name, unlisted)}{UNLISTED if name in unlisted else ''}"
+        f" = {shown(arguments[name], room)}"
         for name in listed
     ]
     if len(names) > len(listed):
         rest = names[len(listed) :]
-        lines.append(f"{_INDENT}and {len(rest)} more arguments: {_listed(rest, MAX_LED)}")
+        lines.append(f"  and {len(rest)} more arguments: {_listed(rest, MAX_LED)}")
+    return [*lines, *_digest(call)]
+
+
+def _names(call: CallFacts, arguments: Mapping[str, Json]) -> tuple[list[str], Sequence[str]]:
+    """Return the names of arguments, those that the tool describes first, and the others again."""
+    known = call.schema.get("properties")
+    described = [name for name in known if name in arguments] if isinstance(known, Mapping) else []
+    return list(dict.fromkeys([*described, *arguments])), call.unlisted(arguments)
+
+
+def _argument(name: str, unlisted: Sequence[str]) -> str:
+    return safe_name(name, listed=name not in unlisted)
+
+
+def _digest(call: CallFacts) -> list[str]:
+    if not call.arguments:
+        return []
     whole = arguments_digest(call.arguments).removeprefix("sha256:")[:DIGEST_CHARS]
-    return [*lines, f"{_INDENT}sha256 of all arguments: {whole or 'nested too deeply for one'}"]
+    return [f"Arguments digest: {whole or 'nested too deeply for one'}"]
 
 
 def shown(value: Json, room: int, depth: int = 0) -> str:
@@ -329,12 +469,6 @@ def form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
     }
     schema = {"type": "object", "properties": {"decision": decision}, "required": ["decision"]}
     return {"mode": "form", "message": message.rstrip("\n"), "requestedSchema": schema}
-
-
-def _always(name: str, asks: Sequence[Decision]) -> str:
-    if writes_rule(asks):
-        return f"write a rule into the policy that allows {name} as it is defined now"
-    return f"take {name} from now on as it is defined now"
 
 
 def writes_rule(asks: Sequence[Decision]) -> bool:

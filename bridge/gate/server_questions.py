@@ -125,12 +125,11 @@ def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
     listed = params.get("messages")
     name = safe_name(server)
     lines = [
-        f"mcp-code-bridge: may the server {name} ask your model something?",
-        "",
+        f"Let server {name} ask your model?",
         f"    messages: {len(listed) if isinstance(listed, list) else 0}",
         f"    the last: {one_line(_head(params), MAX_TEXT_CHARS)}",
     ]
-    titles = {"call": "Yes, this one time", "run": f"Yes, all that {name} asks in this run"}
+    titles = {"call": "Once", "run": "This run, any question"}
     return form("\n".join(lines), {**titles, "no": "No"})
 
 

@@ -67,6 +67,9 @@ class Inventory(Protocol):
     def definition(self, server: str) -> str:
         """Return the digest of a server's definition; empty if there is no such server."""
 
+    def is_own(self, server: str) -> bool:
+        """Return whether a file of the user's, not of a project, defines a server."""
+
     def is_current(self, server: str) -> bool:
         """Return whether a server's tools are known as it lists them now."""
 
@@ -245,6 +248,7 @@ class GateServices:
             if policy.spec.present
             else inventory.define,
             identify=inventory.definition,
+            is_own=inventory.is_own,
             lists=inventory.is_current,
             now=caller.clock.now,
             policy=policy,

@@ -68,7 +68,9 @@ def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS)
 def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
     """Return the list for a question, and the last line of each call that is shown in full."""
     page = _listed(plan, how=False, characters=characters)
-    return "\n".join(page.lines), page.whole
+    # The question's first line has the number of calls.
+    head = 2 if plan.calls and not page.lines[1] else 1
+    return "\n".join(page.lines[head:]), [end - head for end in page.whole]
 
 
 def _listed(plan: Plan, how: bool, characters: int) -> _Page:
@@ -126,8 +128,8 @@ def unknown_effects(calls: Sequence[HeldCall]) -> str:
     rules = {call.rule for call in calls}
     if "no policy" in rules:
         return (
-            "Without a policy nothing is known to only read, so calls of tools are held all alike. "
-            "`mcp-code-bridge policy init` proposes the user one that tells reads from the rest."
+            "There is no policy, so a plan makes only calls that a server of the user's marks as "
+            "read-only, and holds all others. The user can run `mcp-code-bridge policy init`."
         )
     if any(rule.startswith("default for untrusted") for rule in rules):
         return (

@@ -88,14 +88,18 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     return server
 
 
-async def tool_list(engine: Engine) -> list[types.Tool]:
-    """Return the tools as a client is shown them at this moment."""
+async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
+    """Return the tools as a client is shown them at this moment.
+
+    Args:
+        brief: For a client that loads tools on demand.
+    """
     settings, limits = engine.settings, limits_for(engine.settings)
     tool = types.Tool(
         _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT, **RESULT_SIZE},
         name=TOOL,
         title="Run Python with MCP tools",
-        description=await engine.guide.tool_description(),
+        description=await engine.guide.tool_description(brief=brief),
         input_schema=input_schema(
             limits.longest_timeout,
             limits.timeout,
@@ -139,7 +143,7 @@ class _Surface:
         """Describe the tools, with the servers there are at this moment."""
         await self._engine.servers.refresh()
         await self._notices.listed(context)
-        tools = await tool_list(self._engine)
+        tools = await tool_list(self._engine, brief=known_client(context).defers)
         # Not before: the first answers matter more.
         self._engine.servers.load_unknown_later()
         return types.ListToolsResult(tools=tools)

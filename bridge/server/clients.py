@@ -179,6 +179,11 @@ class RunClient:
         return self._capable.meta is not None and "progress_token" in self._capable.meta
 
     @property
+    def program(self) -> str:
+        """Its name and version on one line."""
+        return introduction(self._capable, lambda text: text)
+
+    @property
     def visits(self) -> bool:
         """Whether it declares that its user can be sent to a URL."""
         capabilities = self._capable.session.client_capabilities

@@ -20,6 +20,7 @@ class KnownClient:
         variable: The variable with its limit in milliseconds, which the bridge inherits from it.
         parses_text: Parses JSON text as structured content and refuses the result if that is not
             an object, as for `print(1+1)`; it always shows the text.
+        defers: Gives its model the definition of most tools only when the model searches for them.
         shows_failures: Shows its model failed results as JSON with `_meta`: 500 tokens, not 74.
     """
 
@@ -28,6 +29,7 @@ class KnownClient:
     variable: str = ""
     parses_text: bool = False
     shows_failures: bool = False
+    defers: bool = False
 
     def patience(self, configured: Mapping[str, float], environ: Mapping[str, str]) -> float:
         """Return the seconds after which a call has to be answered; see `own_limits`."""
@@ -37,15 +39,22 @@ class KnownClient:
 
 
 _CLIENTS: Mapping[str, KnownClient] = {
-    "claude-code": KnownClient(source="claude-code", variable="MCP_TOOL_TIMEOUT"),
+    "claude-code": KnownClient(source="claude-code", variable="MCP_TOOL_TIMEOUT", defers=True),
     "claude-ai": KnownClient(seconds=60),
-    "codex-mcp-client": KnownClient(source="codex", seconds=300),
+    "codex-mcp-client": KnownClient(source="codex", seconds=300, defers=True),
     "cursor-vscode": KnownClient(seconds=300),
     "gemini-cli-mcp-client": KnownClient(
         source="gemini", seconds=600, parses_text=True, shows_failures=True
     ),
-    "qwen-cli-mcp-client": KnownClient(source="qwen", seconds=600, shows_failures=True),
+    "qwen-cli-mcp-client": KnownClient(
+        source="qwen", seconds=600, shows_failures=True, defers=True
+    ),
 }
+
+
+def deferring() -> frozenset[str]:
+    """Return the clients that defer tools, as discovery calls them."""
+    return frozenset(each.source for each in _CLIENTS.values() if each.defers)
 
 
 def find_client(name: str) -> KnownClient:

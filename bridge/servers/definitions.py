@@ -21,6 +21,10 @@ class Definitions:
         """Return the digest of a server's definition; empty if there is no such server."""
         return self._servers.definition(server)
 
+    def is_own(self, server: str) -> bool:
+        """Return whether a file of the user's, not of a project, defines a server."""
+        return self._servers.is_own(server)
+
     def is_current(self, server: str) -> bool:
         """Return whether a server's tools are known as it lists them now."""
         return self._servers.is_current(server)

@@ -40,6 +40,9 @@ SKILLS_SERVER = "skills\0"
 """The server name under which the index has skills; no real server can have it."""
 
 
+BRIEF_TOKENS = 450  # Of the description where a client defers all other tools.
+
+
 class SkillDocs(Protocol):
     """The saved skills, as a search finds them."""
 
@@ -59,14 +62,18 @@ class GuestGuide:
         self._skills = skills
         self._servers = servers
         self._settings = settings
-        self._described: tuple[int | None, str] = (None, "")
+        self._described: tuple[int | None, str, str] = (None, "", "")
         self._described_servers: tuple[ServerEntry, ...] | None = None
         self._guides: dict[tuple[int, tuple[str, ...], Limits, Offers, str], str] = {}
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
-    async def tool_description(self) -> str:
-        """Return the description of `run_python`; it changes only when it is `outdated`."""
+    async def tool_description(self, *, brief: bool = False) -> str:
+        """Return the description of `run_python`; it changes only when it is `outdated`.
+
+        Args:
+            brief: For a client that loads tools on demand, and so pays for little else.
+        """
         revision = self._servers.inventory.revision
         if self._described[0] != revision:
             servers = self._servers.inventory.initial_entries()
@@ -76,17 +83,21 @@ class GuestGuide:
                     tool_description,
                     servers,
                     limits_for(self._settings),
-                    tokens=self._settings.description_tokens,
                     checked=self._settings.preflight == "check",
                     offers=self.offers(),
                 )
                 # In a thread: it may format hundreds of tools.
-                text = await anyio.to_thread.run_sync(describe)
+                budget = self._settings.description_tokens
+                texts = [
+                    await anyio.to_thread.run_sync(partial(describe, tokens=tokens))
+                    for tokens in (budget, min(budget, BRIEF_TOKENS))
+                ]
                 self._described_servers = servers
-                self._described = (revision, text)
+                self._described = (revision, texts[0], texts[1])
             else:
-                self._described = (revision, self._described[1])
-        return self._described[1]
+                self._described = (revision, *self._described[1:])
+        _, full, short = self._described
+        return short if brief else full
 
     def instructions(self) -> str:
         """Return the server instructions, which clients show their model."""

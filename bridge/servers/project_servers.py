@@ -85,13 +85,13 @@ def approval_question(proposal: ProposedServer) -> Mapping[str, Json] | None:
     if rest:
         return None
     name = safe_name(proposal.name)
-    lines = [f"mcp-code-bridge: may the server {name}, which this project defines, be used?", ""]
+    lines = [f"{_INDENT}Use server {name}, which this project defines?"]
     lines += [f"{_INDENT}{line}" for line in definition_lines(proposal)]
-    lines += ["", "It is not sandboxed. Its definition, exactly as the file has it:", ""]
+    lines.append(f"{_INDENT}It is not sandboxed. Its definition, exactly as the file has it:")
     lines += [f"{_INDENT}{line}" for line in shown]
     titles = {
-        "session": "Yes, as long as the bridge runs",
-        "always": "Yes, always, as long as the definition stays as it is",
+        "session": "Until the bridge ends",
+        "always": "Always, until its definition changes",
         "no": "No",
     }
     return form("\n".join(lines), titles)

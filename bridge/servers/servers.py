@@ -201,6 +201,13 @@ class Servers:
         except UnknownServerError:
             return ""
 
+    def is_own(self, name: str) -> bool:
+        """Return whether a file of the user's, not of a project, defines a server."""
+        try:
+            return not self._pool.spec(name).written
+        except UnknownServerError:
+            return False
+
     def listing(self, name: str) -> Listing | None:
         """Return a server's last list of tools, made by this bridge or an earlier one."""
         return self._lister.listings.get(name)

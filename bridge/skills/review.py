@@ -150,7 +150,7 @@ class Review:
         digests = await self._approved(skill)
         if self._reviews.is_own(self._caller, skill, digests):
             return None
-        reason = f"it would {doing} {skill.name!r}, which a person approved of or may have written"
+        reason = f"{doing} {skill.name!r}, which a person may have written"
         # An answer counts only from an identified caller.
         action: Action = "ask" if self._caller else "deny"
         return Decision(action=action, rule="a skill that is there", reason=reason)
@@ -193,7 +193,7 @@ def _refused(skill: Skill, what: str) -> RefusedError:
 def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str, Json]:
     """Return the parameters of the question whether a skill may be used."""
     name = safe_name(skill.name)
-    lines = [f"mcp-code-bridge: may a program use the saved skill {name}?", ""]
+    lines = [f"{_INDENT}Use the saved skill {name}?"]
     changed = ", edited by hand since it was saved" if skill.edited else ""
     lines.append(f"{_INDENT}version {skill.version}{changed}")
     if skill.description:
@@ -220,7 +220,7 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
     if rest:
         approve = f"`mcp-code-bridge skills approve {name}` shows all, and allows it for good."
         lines += ["", f"Cut: {rest:,} more lines. {approve}"]
-    titles = {"once": "Yes, in this run", "always": "Yes, always, as long as it stays as it is"}
+    titles = {"once": "This run", "always": "Always, until it changes"}
     return form("\n".join(lines), {**{key: titles[key] for key in offered(skill)}, "no": "No"})
 
 

@@ -138,7 +138,7 @@ async def test_a_model_is_asked_where_a_person_lets_it_be(
     )
     assert [reply["content"]["text"] for reply in replies] == ["four"]
     first, second = client.asked
-    assert "may the server shop ask your model something?" in first["message"]
+    assert "Let server shop ask your model?" in first["message"]
     assert "two\\x1b and two" in first["message"]
     assert second["systemPrompt"].startswith("(The MCP server shop asks this")
     assert [record["outcome"] for record in _questions(records)] == ["answered"]

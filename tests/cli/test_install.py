@@ -60,7 +60,9 @@ def shell(
     project = tmp_path / "project"
     (project / ".git").mkdir(parents=True)
     (tmp_path / ".cursor").mkdir()
-    (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {"o": {"command": "s3cret"}}}')
+    (tmp_path / ".cursor" / "mcp.json").write_text(
+        '{"mcpServers": {"o": {"command": "o", "env": {"TOKEN": "s3cret"}}}}'
+    )
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR"):
@@ -80,7 +82,8 @@ def test_without_a_client_those_found_are_listed_and_nothing_is_written(shell: S
 def test_a_script_has_to_agree_beforehand(shell: Shell) -> None:
     status, out, err = shell("install", "cursor")
     assert (status, "--yes" in err) == (2, True)
-    assert f"code-bridge: {PROGRAM} serve\n  with PATH={shell.home / 'bin'}:/usr/bin" in out
+    assert f"code-bridge: {PROGRAM} serve\n" in out
+    assert f'"PATH": "{shell.home}/bin:/usr/bin' in out
     assert "+++ " in out
     assert "s3cret" not in out
     assert shell("install", "cursor", "--dry-run")[0] == 0
@@ -362,7 +365,7 @@ def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:
     assert out.count(path) == 1
     assert out.endswith(f"<your PATH> is {path}\n")
     assert 'PATH = "<your PATH>"\n' in out
-    assert "  with PATH=<your PATH>\n" in out
+    assert '"PATH": "<your PATH>"' in out
     assert shell("install", "cursor", "codex", "--yes")[0] == 0
     for file in (".cursor/mcp.json", ".codex/config.toml"):
         text = (shell.home / file).read_text()

@@ -283,9 +283,7 @@ async def test_nothing_is_written_while_a_question_stands() -> None:
     before, _, question = asked.decode().partition("\r\n")
     assert before.startswith("\\x1b[8mbefore")
     assert before.endswith("\x1b[0m\x1b(B\x0f\x1b[?25h")
-    assert question.startswith(
-        "\x1b[7m mcp-code-bridge asks \x1b[0m\r\nmcp-code-bridge: may it?\r\n"
-    )
+    assert question.startswith("\x1b[7m Approval needed \x1b[0m\r\nmcp-code-bridge: may it?\r\n")
     assert after.startswith(b"Ann\r\n")
     assert b"WARNING a log line" in after
     assert b"\\x1b[2Jmcp-code-bridge: may it? " in after

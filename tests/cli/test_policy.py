@@ -15,8 +15,8 @@ import pytest
 from bridge.cli.main import main
 from bridge.cli.policy_check import check
 from bridge.cli.policy_explain import explain
-from bridge.cli.policy_init import init
-from bridge.errors import SettingsError, UsageError
+from bridge.cli.policy_init import add, init
+from bridge.errors import SettingsError, UpstreamError, UsageError
 from bridge.gate.decision import CallFacts
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
@@ -323,6 +323,29 @@ async def test_a_proposed_policy_is_written_once_and_decides_as_it_says(
     assert home.config.read_text() == text
     assert await home.init(to_stdout=True) == 0
     assert capsys.readouterr().out in text
+
+
+async def test_a_server_that_came_later_gets_rules_of_its_own(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reads are allowed then, and the rest of the file is unchanged."""
+    with pytest.raises(UsageError, match="no policy to add to"):
+        await add(home.settings(), server="mail", yes=True)
+    home.configure('[policy.defaults]\nread = "allow"\nuntrusted = "ask"\n')
+    before = home.config.read_text()
+    with pytest.raises(UsageError, match="no person can be asked"):
+        await add(home.settings(), server="mail")
+    assert home.config.read_text() == before
+    assert await add(home.settings(), server="mail", yes=True) == 0
+    text = home.config.read_text()
+    assert text.startswith(before)
+    policy = Policy(parse_policy(tomllib.loads(text)["policy"], "policy"))
+    actions = [policy.decide(CallFacts(server="mail", tool=t)).action for t in ("read_note", "new")]
+    assert actions == ["allow", "ask"]
+    with pytest.raises(UsageError, match="about mail already"):
+        await add(home.settings(), server="mail", yes=True)
+    with pytest.raises(UpstreamError, match="gone"):
+        await add(home.settings(), server="gone", yes=True)
 
 
 async def test_a_settings_file_keeps_what_it_says(home: Home) -> None:

@@ -83,7 +83,7 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
             capsys.readouterr()
             async with typing_answers(typist, "apply\n") as second:
                 applied = await run(person)
-        asked = "may 2 calls of a plan be made, exactly as listed?"
+        asked = "Apply 2 calls: 1 × desk."
         os.close(typist)
         assert [text.count(asked) for text in (*first, *second)] == [1, 1]
         assert (exit_status(applied), applied.plan) == (0, None)
@@ -181,4 +181,4 @@ def test_the_user_is_told_why_calls_that_may_only_read_are_held(
     plan = Plan(plan_id="0" * 16, seconds=60, calls=(call,))
     result = RunResult(run_id="r", status="success", summary="", plan=plan)
     show(result, terminal=False)
-    assert "`mcp-code-bridge policy init` proposes" in capsys.readouterr().err
+    assert "`mcp-code-bridge policy init`" in capsys.readouterr().err

@@ -90,7 +90,7 @@ async def at_terminal(*words: str, answers: tuple[str, ...], path: str = "/usr/b
 
 
 async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path) -> None:
-    answers = ("no\n", "cursor\n", "yes\n", "yes\n")
+    answers = ("no\n", "cursor\n", "\n", "\n")
     told = await at_terminal("setup", answers=answers)
     flat = " ".join(told.split())
     assert "1 client found:\n  cursor: 2 servers in" in told
@@ -110,10 +110,10 @@ async def test_no_move_is_offered_out_of_a_client_that_would_not_start_the_bridg
     (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
     told = await at_terminal("setup", "--skip-cost", answers=("gemini\n", "no\n"))
     assert "Gemini CLI will not start it: turned off by mcp.excluded." in told
-    assert "Move them?" not in told
+    assert "move behind the bridge?" not in told
 
 
-ANSWERS = ("no\n", "cursor\n", "yes\n")
+ANSWERS = ("no\n", "\n", "shop\n")
 
 
 @pytest.mark.parametrize("given", range(len(ANSWERS) + 1))
@@ -184,7 +184,7 @@ def test_who_takes_out_only_the_bridge_hears_which_servers_stay_behind(
 ) -> None:
     main(["install", "cursor", "--move", "shop", "--yes"])
     assert main(["uninstall", "cursor", "--yes"]) == 0
-    assert "without shop. Use --restore" in capsys.readouterr().err
+    assert "without shop, which moved behind" in capsys.readouterr().err
     assert "shop" not in cursor(home)
     assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
     assert "shop" in cursor(home)
@@ -241,3 +241,21 @@ async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
     assert told[0].index("Apply these changes?") < told[0].index(
         "Build the runtime image on podman"
     )
+
+
+def test_who_takes_out_only_the_bridge_is_asked_whether_servers_come_back(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And setup counts right after a move."""
+    main(["install", "cursor", "--move", "shop", "--yes"])
+    capsys.readouterr()
+    main(["setup", "--clients", "none", "--skip-cost", "--yes"])
+    assert ", 1 moved behind the bridge, has the bridge" in capsys.readouterr().out
+
+    async def leave() -> str:
+        return await at_terminal("uninstall", "cursor", answers=("\n", "yes\n"))
+
+    told = anyio.run(leave)
+    assert "without shop, which moved behind the bridge" in told
+    assert told.count("--- /") == 1
+    assert cursor(home) == CONFIG

@@ -98,7 +98,7 @@ async def test_choices_are_listed_by_what_they_are_called(
     assert answer == {"action": "accept", "content": {"decision": decision}}
     assert (
         "  1. Yes, this one [call]\n  2. Yes, all\\n9. Yes [run]\n  3. No [no]\n"
-        "Decision (a number or a word in brackets): "
+        "Decision (1-3, or a word in brackets): "
     ) in shown
 
 
@@ -108,18 +108,22 @@ async def test_an_answer_that_is_none_is_said_to_be_none(desk: tuple[int, TextIO
     answer, shown = await _ask(desk, ("ma\x1bybe\n", "no\n"), params)
     assert answer == {"action": "accept", "content": {"decision": "no"}}
     assert "  ma\\x1bybe is not a valid answer. Choose one of call, run, no, or its" in shown
-    assert shown.count("Decision (a number or a word in brackets): ") == 2
+    assert shown.count("Decision (1-3, or a word in brackets): ") == 2
 
 
 async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
     """And no escape sequence of the server's obeyed."""
-    params: dict[str, Json] = {"mode": "url", "message": "\x1b[2J", "url": "https://example.com"}
+    params: dict[str, Json] = {
+        "mode": "url",
+        "message": "[s] \x1b[2J",
+        "url": "https://example.com",
+    }
     answer, shown = await _ask(desk, ("\n",), params)
     assert answer == {"action": "accept"}
     assert "\\x1b[2J" in shown
     assert "https://example.com" in shown
     # All of it but the mark, by which it is seen whose question it is.
-    mark, _, rest = shown.partition(" a server asks \x1b[0m\n")
+    mark, _, rest = shown.partition(" A server asks \x1b[0m\n")
     assert mark.endswith("\x1b[7m")
     assert "\x1b" not in rest
 

@@ -58,9 +58,12 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
             assert (await run(person)).result == "done"
     os.close(typist)
     [shown] = told
-    assert "may a program call desk.write_note?\n\n    it changes something" in shown
-    assert "  1. Yes, this one call [call]\n  2. Yes, and every other call of" in shown
+    assert (
+        "?\nReason: your policy asks before calls with an unknown effect\nArguments digest: "
+        in shown
+    )
+    assert "  1. Once [call]\n  2. This run, any arguments [run]\n" in shown
     # The bridge ends with the run.
     assert "[session]" not in shown
-    assert shown.count("Decision (a number or a word in brackets): ") == 1
+    assert shown.count("Decision (1-4, or a word in brackets): ") == 1
     assert tools_recorded(log) == ["write_note"] * 2

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.clients.every import CLIENTS
 from tests.clients.probes import observed
+from tests.clients.sizes import size_row, with_sizes
 from tests.clients.table import PAGE, replaced, row
 
 
@@ -30,12 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{client.title} is not installed; `make clients` installs it", file=sys.stderr)
             return 1
     new: dict[str, str] = {}
+    sizes: dict[str, str] = {}
     for client in clients:
         with tempfile.TemporaryDirectory() as directory:
             new[client.title] = row(observed(client, Path(directory)))
-        print(new[client.title])
+        sizes[client.title] = size_row(client)
+        print(new[client.title], sizes[client.title], sep="\n")
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(replaced(page, new), encoding="utf-8")
+    PAGE.write_text(with_sizes(replaced(page, new), sizes), encoding="utf-8")
     return 0
 
 

@@ -116,24 +116,25 @@ class Client:
         found = self.wrapping.fullmatch(text)
         return found[1] if found else text
 
-    def run(self, setting: Setting) -> str:
-        """Let it do what its model says until that is done; return all that it printed."""
-        setting.project.mkdir(parents=True)
+    def environ(self, setting: Setting) -> dict[str, str]:
+        """Return the environment that every client gets."""
         temporary = setting.home / "tmp"
         temporary.mkdir()
-        start = self.start(setting)
-        environ = {
+        return {
             "HOME": str(setting.home),
             "TMPDIR": str(temporary),
             "PATH": f"{SCRIPTS}{os.pathsep}{os.defpath}",
-            "CI": "1",
             "DISABLE_TELEMETRY": "1",
-            "NO_COLOR": "1",
             # Whatever it would fetch from elsewhere it does not get.
             "HTTPS_PROXY": setting.url,
             "NO_PROXY": "127.0.0.1",
-            **start.environ,
         }
+
+    def run(self, setting: Setting) -> str:
+        """Let it do what its model says until that is done; return all that it printed."""
+        setting.project.mkdir(parents=True)
+        start = self.start(setting)
+        environ = {"CI": "1", "NO_COLOR": "1", **self.environ(setting), **start.environ}
         done = subprocess.run(
             [str(self.path), *start.arguments],
             cwd=setting.project,

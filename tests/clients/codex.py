@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from bridge.clients.writers import WRITERS
 from tests.clients.client import BRIDGE, PEERS, Client, Setting, Start
 
 
@@ -27,10 +28,8 @@ def start(setting: Setting) -> Start:
         f"[mcp_servers.{BRIDGE}]",
         f"command = {json.dumps(entry['command'])}",
         f"args = {json.dumps(entry['args'])}",
-        # Else its tools are not yet there in the first turn.
-        "required = true",
-        # And else it asks whoever is there, and `exec` has nobody.
-        'default_tools_approval_mode = "approve"',
+        # What `install codex` writes: `codex exec` would have no tools otherwise, and refuse them.
+        *(f"{key} = {json.dumps(value)}" for key, value in WRITERS["codex"].ours.items()),
         f"[mcp_servers.{BRIDGE}.env]",
         *environ,
     ]

@@ -57,6 +57,7 @@ class Model:
     Attributes:
         url: Where it listens, without a path.
         requests: Every request with tools, in order.
+        sizes: The bytes of each of them.
         unknown: What else was asked for: paths that are no API's, and machines elsewhere.
     """
 
@@ -64,6 +65,7 @@ class Model:
     url: str = ""
     requests: list[Asked] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
 
     def reply(self, asked: Asked) -> Reply:
         """Return what the model does next."""
@@ -135,13 +137,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_error(403)
 
     def do_POST(self) -> None:
-        body = json.loads(_body(self) or b"{}")
+        raw = _body(self)
+        body = json.loads(raw or b"{}")
         wire = wire_of(self.path)
         if wire is None:
             self.model.unknown.append(self.path)
             self._send({"input_tokens": 1, "totalTokens": 1})
             return
-        reply = self.model.reply(wire.asked(body))
+        asked = wire.asked(body)
+        if asked.tools:
+            self.model.sizes.append(len(raw))
+        reply = self.model.reply(asked)
         if body.get("stream") or "stream" in self.path:
             self._stream(wire.events(body, reply))
         else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.clients.client import MORE, Client
 from tests.clients.every import CLIENTS
 from tests.clients.exchange import SERVERS, Exchange, play
+from tests.clients.model import program
 from tests.clients.probes import (
     NEEDLE,
     SAID,
@@ -99,6 +101,19 @@ def test_the_servers_names_are_known_before_the_first_call(seen: Seen) -> None:
 def test_a_picture_arrives_where_the_client_can_show_one(seen: Seen) -> None:
     """As a picture that the model can look at."""
     assert seen.received("picture").pictures == ("image/png",) * seen.client.pictures
+
+
+def test_an_answer_without_a_person_names_the_rule_that_would_decide(
+    seen: Seen, tmp_path: Path
+) -> None:
+    """Whether the client cannot be asked, or answers by itself."""
+    policy = tmp_path / "config.toml"
+    policy.write_text('[policy.defaults]\nuntrusted = "ask"\n')
+    steps = {"ask": program("print(await mcp_workshop.say(what='x'))")}
+    asked = play(seen.client, steps, tmp_path / "ask", MCP_BRIDGE_CONFIG=str(policy))
+    text = asked.received["ask"].text
+    assert "No person saw the question" in text or "offers no way to ask its user" in text
+    assert "[[policy.rules]]" in text
 
 
 def test_the_published_row_is_what_is_measured(seen: Seen) -> None:

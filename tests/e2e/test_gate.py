@@ -161,7 +161,7 @@ for call in (
     assert (made, read) == ([1, 2, 3], True)
     assert "rule 'no resets': history is shared" in refused[0]
     assert "declined" in refused[1]
-    assert [message.partition("?")[0].rpartition(" ")[2] for message in person.asked] == [
+    assert [message.split("Allow ")[1].partition("(")[0] for message in person.asked] == [
         "tracker.create",
         "everything.echo",
     ]

@@ -33,7 +33,9 @@ class FakeClient:
         log_level: str = "info",
         wants_output: bool = False,
         visits: bool = False,
+        program: str = "",
     ) -> None:
+        self.program = program
         self.visits = visits
         self.told: list[tuple[float, str]] = []
         self.totals: list[float | None] = []

@@ -77,7 +77,7 @@ async def test_yes_to_one_call_is_yes_to_no_other() -> None:
     person = Person("call")
     outcomes = await _gathered(Approver(person, owner="me"), 3)
     assert outcomes == [Approval(holds="call")] * 3
-    assert ["number = 0" in str(asked["message"]) for asked in person.asked] == [True, False, False]
+    assert ["number=0" in str(asked["message"]) for asked in person.asked] == [True, False, False]
 
 
 async def test_one_question_answers_for_all_calls_of_a_run() -> None:
@@ -178,7 +178,7 @@ async def test_arguments_are_no_approval_and_are_shown_without_secrets() -> None
     call = replace(CALL, arguments=pleading)
     with pytest.raises(ApprovalRefusedError) as caught:
         await Approver(person, owner="me", mask=mask).approve(call, [DEFAULT])
-    assert 'token = "(hidden)"' in person.message()
+    assert 'token="(hidden)"' in person.message()
     assert "s3cret" not in str(person.asked)
     assert "confirmed" not in str(caught.value)
 

@@ -214,8 +214,8 @@ async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
     assert led.isprintable()
     assert len(led) < MAX_WHAT + 60
     asked = question(CallFacts(server="chat", tool="send"), [decision], ["call"], {})
-    [line] = [line for line in str(asked["message"]).split("\n") if "what came before" in line]
-    assert line.endswith(f'(saved by run {"f" * 40})"')
+    [line] = [line for line in str(asked["message"]).split("\n") if "Reason: " in line]
+    assert line.endswith(f'(saved by run {"f" * 40})". Effect: write')
 
 
 async def test_what_could_not_be_recorded_is_not_had_by_trying_again(tmp_path: Path) -> None:

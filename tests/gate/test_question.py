@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,11 +16,16 @@ from mcp_types._v2026_07_28 import LegacyTitledEnumSchema as ModernEnumSchema
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.gate.question import (
+    _MARKDOWN,
     LEAST_VALUE_CHARS,
     MAX_ARGUMENTS,
+    MAX_ITEMS,
+    MAX_NAME_CHARS,
     MAX_PLAN_LINES,
     MAX_VALUES_CHARS,
+    WIDTH,
     Holds,
+    offered,
     plan_question,
     question,
     quoted,
@@ -59,21 +65,62 @@ def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
     call = _call(body="one\ntwo", title="It breaks", repo="o/r", private=None, n=[1, {"a": True}])
     digest = arguments_digest(call.arguments).removeprefix("sha256:")[:16]
     assert _message(call, DEFAULT, FLOW) == (
-        "mcp-code-bridge: may a program call github.create_issue?\n"
-        "\n"
-        "    it changes something, as far as the policy knows\n"
-        "    asked because of: default for writes\n"
-        "    asked because of: flow rule 'lethal-combination' (text may steer it)\n"
-        "    what came before: web.fetch, mail.read\n"
-        "\n"
-        '    repo = "o/r"\n'
-        '    title = "It breaks"\n'
-        '    body (the tool describes no such argument) = "one\\ntwo"\n'
-        "    private (the tool describes no such argument) = null\n"
-        "    n (the tool describes no such argument) = [1, {a: true}]\n"
-        f"    sha256 of all arguments: {digest}"
+        '    Allow github.create_issue(repo="o/r", title="It breaks", body="one\\ntwo", '
+        "private=null, n=[1, {a: true}])?\n"
+        "    Reason: your policy asks before writes; flow rule 'lethal-combination' "
+        "(text may steer it), after web.fetch, mail.read\n"
+        "    The tool does not describe: body, private, n\n"
+        '      repo = "o/r"\n'
+        '      title = "It breaks"\n'
+        '      body (the tool describes no such argument) = "one\\ntwo"\n'
+        "      private (the tool describes no such argument) = null\n"
+        "      n (the tool describes no such argument) = [1, {a: true}]\n"
+        f"    Arguments digest: {digest}"
     )
-    assert _message(_call()).endswith("\n\n    without arguments")
+    assert _message(_call()) == (
+        "Allow github.create_issue()?\nReason: your policy asks before writes"
+    )
+
+
+FULL = ["call", "run", "session", "always", "no"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ask", "choices"),
+    [
+        ({"title": "t"}, DEFAULT, FULL),
+        ({"title": "*"}, DEFAULT, FULL),
+        ({"title": "x" * 100}, DEFAULT, FULL),
+        ({"title": "x" * 200}, DEFAULT, ["call", "no"]),
+        ({"title": "名" * 110}, DEFAULT, ["call", "no"]),
+        ({"labels": [0] * (MAX_ITEMS + 1)}, DEFAULT, ["call", "no"]),
+        ({"labels": [[[[[[[1]]]]]]]}, DEFAULT, ["call", "no"]),
+        ({"title": "t"}, replace(DEFAULT, rule="rule 'r'", reason="x" * 200), ["call", "no"]),
+        ({"title": "t", "x" * (MAX_NAME_CHARS + 1): 1}, DEFAULT, ["call", "no"]),
+    ],
+)
+def test_a_person_can_allow_no_more_than_three_lines_show(
+    arguments: dict[str, Json], ask: Decision, choices: list[str]
+) -> None:
+    """Clients fold what is behind them, so a longer call is allowed once or not at all."""
+    call = _call(**arguments)
+    asked = question(call, [ask], ["call", "run", "session", "always"], arguments)
+    assert list(offered(asked)) == choices
+    lines = str(asked["message"]).split("\n")
+    assert lines[0].lstrip().startswith("Allow github.create_issue(")
+    assert lines[1].lstrip().startswith("Reason: ")
+    assert lines[-1].lstrip().startswith("Arguments digest: ")
+    # Or a long argument would keep the others out of sight.
+    assert len(lines[0]) < 2 * WIDTH + 80
+
+
+def test_the_first_line_of_a_long_call_has_its_short_arguments_whole() -> None:
+    call = _call(title="/srv/x/newdir", body="line\n" * 1000)
+    assert _message(call).startswith(
+        '    Allow github.create_issue(title="/srv/x/newdir", '
+        'body="line\\nline\\nline\\nline\\nlin" … "e\\nline\\n" '
+        "(5,000 characters in 1,001 lines, shortened))?\n"
+    )
 
 
 @pytest.mark.parametrize("show", [lambda text: shown(text, 200), lambda text: printable(text)])
@@ -107,13 +154,10 @@ def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
     for model in (LegacyTitledEnumSchema, ModernEnumSchema):
         read = model.model_validate(field, by_name=False)
         assert read.enum_names == [
-            "Yes, this one call",
-            "Yes, and every other call of github.create_issue in this run, with whatever arguments",
-            "Yes, and every call of github.create_issue until the bridge ends (at most 12 hours)",
-            (
-                "Yes, always: write a rule into the policy that allows github.create_issue "
-                "as it is defined now"
-            ),
+            "Once",
+            "This run, any arguments",
+            "12 hours",
+            "Always (adds a rule)",
             "No",
         ]
 
@@ -123,10 +167,10 @@ def test_what_always_means_for_a_tool_that_changed_is_said() -> None:
     changed = Decision(action="ask", rule=CHANGED, reason="its title changed")
     asked = question(_call(), [changed], ["always"], {})
     names = asked["requestedSchema"]["properties"]["decision"]["enumNames"]
-    assert names[0] == "Yes, always: take github.create_issue from now on as it is defined now"
+    assert names[0] == "Always (accepts this definition)"
     assert (
-        "asked because of: changed tool (its title changed)\n"
-        "    as it is now: `mcp-code-bridge tools github.create_issue` shows it\n"
+        "    Reason: changed tool (its title changed). Effect: write\n"
+        "    `mcp-code-bridge tools github.create_issue` shows its definition"
     ) in str(asked["message"])
 
 
@@ -185,13 +229,13 @@ def test_nothing_that_a_program_writes_is_a_line_of_the_question(
     text = str(question(call, [ask], ["call"], call.arguments)["message"])
     lines = text.splitlines()
     assert lines == text.split("\n")
-    assert lines[0].startswith("mcp-code-bridge: may a program call s.")
-    assert [line[:22] for line in lines[2:5]] == [
-        "    it changes somethi",
-        "    asked because of: ",
-        "    what came before: ",
-    ]
-    assert all(line.startswith("    ") for line in lines[2:] if line)
+    indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
+    assert lines[0].startswith(f"{indent}Allow s.")
+    assert lines[1].startswith(f"{indent}Reason: ")
+    assert lines[2].startswith((f"{indent}Arguments digest: ", f"{indent}  "))
+    assert lines[-1].startswith(f"{indent}Arguments digest: ")
+    assert all(line.startswith("      ") for line in lines[2:-1])
+    assert indent or not _MARKDOWN.search("".join(lines))
     assert not any(_hidden(character) for line in lines for character in line)
     assert " " * 9 not in text.replace("    ", "", 1)
 
@@ -252,26 +296,57 @@ def test_a_plan_is_asked_about_by_counts_and_as_a_list() -> None:
     asked = plan_question(plan, listed, whole)
     message = str(asked["message"])
     assert message.startswith(
-        "mcp-code-bridge: may 39 calls of a plan be made, 1 of them not shown whole?\n\n"
-        "    37 × s.open\n    2 × s.close\n\n    0. s.open(\\x1b[2J)\n"
+        "    Apply 39 calls: 37 × s.open, 2 × s.close?\n"
+        "    Reason: the program ran as a plan, and changed nothing so far\n"
+        "    Not shown whole: 1 of 39\n"
+        "      0. s.open(\\x1b[2J)\n"
     )
-    assert "\n\nCut: 5 more lines are in the result that the plan came with.\n\n" in message
+    assert "\n    Cut: 5 more lines are in the result that the plan came with.\n" in message
     decision = asked["requestedSchema"]["properties"]["decision"]
-    assert "Yes, make all 39, also the 1 not shown whole" in str(decision)
+    assert "Apply all 39, 1 not shown whole" in str(decision)
     assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["apply", "no"]
     one = Plan(plan_id="a", seconds=1, calls=(calls[0],))
     assert plan_question(one, "#1 s.open", [1])["message"] == (
-        "mcp-code-bridge: may one call of a plan be made, exactly as listed?\n\n    #1 s.open"
+        "    Apply 1 call: s.open()?\n"
+        "    Reason: the program ran as a plan, and changed nothing so far\n"
+        "      #1 s.open"
     )
     cut = plan_question(one, "#1 s.open", [])
-    assert "may one call of a plan be made, which is not shown whole?" in str(cut["message"])
-    assert "Yes, make it, though it is not shown whole" in str(cut)
+    assert "    Not shown whole: 1 of 1\n" in str(cut["message"])
+    assert "Apply it, 1 not shown whole" in str(cut)
 
 
 def test_a_plan_of_many_tools_names_some() -> None:
-    """And counts the others."""
-    calls = tuple(
+    """And counts the others; what may delete comes first."""
+    calls = [
         HeldCall(number=number, server="s", tool=f"t{number}", arguments={}) for number in range(30)
+    ]
+    calls[20] = replace(calls[20], effect="destructive")
+    plan = Plan(plan_id="a", seconds=1, calls=tuple(calls))
+    first, *_ = str(plan_question(plan, "", [])["message"]).split("\n")
+    assert first == "    Apply 30 calls: 1 × s.t20, 1 × s.t0, 1 × s.t1, 27 of 27 other tools?"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "under"),
+    [
+        ([{"path": "/srv/x/a"}, {"path": "/srv/x/b/c"}], " under /srv/x"),
+        ([{"path": "/srv/x/a", "text": "hello"}, {"paths": ["/srv/y/b"]}], " under /srv"),
+        ([{"path": "/srv/x/a"}, {"path": "/etc/b"}], ""),
+        ([{"path": "/srv/x/a"}, {"path": "/srv/x/../../etc/b"}], ""),
+        ([{"path": "/srv/x/a"}, {"path": "/srv/x/b", "to": "../etc"}], ""),
+        ([{"path": "/srv/x/a"}, {"path": "/srv/x/b", "to": "~root"}], ""),
+        ([{"path": "/srv/x/a"}, {"path": "/srv/x/b", "to": "‹result of #1 s.open›"}], ""),
+        ([{"path": "/srv/x/a"}, {"path": "/srv/x/\u202eb"}], ""),
+        ([{"path": "/srv/x/a"}, {}], ""),
+    ],
+)
+def test_a_plan_names_a_directory_only_if_every_path_is_in_it(
+    arguments: list[dict[str, Json]], under: str
+) -> None:
+    calls = tuple(
+        HeldCall(number=number, server="s", tool="make", arguments=each)
+        for number, each in enumerate(arguments, 1)
     )
-    message = plan_question(Plan(plan_id="a", seconds=1, calls=calls), "\n" * 100, [])["message"]
-    assert "    1 × s.t11\n    18 of 18 other tools\n" in message
+    message = str(plan_question(Plan(plan_id="a", seconds=1, calls=calls), "", [])["message"])
+    assert message.startswith(f"    Apply 2 calls: 2 × s.make{under}?\n")

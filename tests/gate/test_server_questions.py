@@ -188,7 +188,7 @@ def test_whether_the_model_may_be_asked_is_a_question_that_shows_what() -> None:
     """On a line, with nothing hidden."""
     content: Json = [{"type": "image"}, {"type": "text", "text": "Pay\nme\x1b"}]
     asked = may_sample("shop", {"messages": [{"role": "user", "content": content}]})
-    assert asked["message"].startswith("mcp-code-bridge: may the server shop ask your model")
+    assert asked["message"].startswith("Let server shop ask your model?")
     assert "\n    the last: Pay\\nme\\x1b" in asked["message"]
     assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["call", "run", "no"]
 

@@ -73,16 +73,20 @@ async def test_a_plan_is_made_and_applied_with_results_passed_on(engine: Engine,
     assert len(recorded(log)) == 3
 
 
-async def test_a_large_plan_is_told_in_bounds(engine: Engine, log: Path) -> None:
+async def test_a_large_plan_is_told_in_bounds(
+    settings: Settings, tmp_path: Path, log: Path
+) -> None:
     """Calls of which the same is to be said are one line; what they returned is cut."""
     code = """
 for n in range(300):
     await mcp_log.create(title=f"{n}" + "t" * 90)
 await mcp_log.big(size=9999)
 """
-    result, plan = await planned(engine, code)
-    assert "… and 260 calls more" in compact(result)
-    done = await applied(engine, plan)
+    bare = recorder("log", log, bare=True)
+    async with opened(settings, [bare], tmp_path=tmp_path) as engine:
+        result, plan = await planned(engine, code)
+        assert "… and 260 calls more" in compact(result)
+        done = await applied(engine, plan)
     assert statuses(done) == ["done"] * 301
     assert [line["number"] for line in done.result[:3]] == [1, 2, 3]
     assert done.result[-2]["to"] == 300

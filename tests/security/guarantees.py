@@ -88,6 +88,9 @@ PROMISES = {
     "and the change is recorded first.",
     "kept-names": "A run that learns what another run left counts as having read what that "
     "run had read; names, times, sizes, existence and a server's errors count too.",
+    "lying-servers": "A server of the user's that says a tool only reads gains one thing: plans "
+    "make its calls, and the audit log calls them reads. No rule and no default believes it, and "
+    "a project's server is never believed.",
     "shown-as-sent": "A question, a plan and the audit log show each character of a call's "
     "arguments but known secrets, or give length and digest of what they leave out. No two "
     "different calls are shown alike.",

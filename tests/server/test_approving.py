@@ -131,8 +131,7 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
         person = Person("call")
         me = await stack.enter_async_context(_client(engine, era, person))
         assert value_of(await call(me, f"{WRITE}\n{WRITE}"))["done"] == "write_note"
-        assert "may a program call desk.write_note?" in person.asked[0]
-        assert 'topic = "t"' in person.asked[0]
+        assert person.asked[0].startswith('Allow desk.write_note(topic="t"')
         assert person.offered == ["call", "run", "session", "always", "no"]
         assert person.count() == 2
         # For the run: one question for all that it makes at once, and the others in it.
@@ -150,7 +149,7 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
             refused = _error(await call(me, code))
             assert "The client was asked whether desk.transfer may be called" in refused
             assert "is not asked again" in refused
-            assert "confirmed = true" in person.asked[0]
+            assert "confirmed=true" in person.asked[0]
             assert person.count() == 1
         assert len(tools_recorded(log)) == before
         # For the session: the next run is not asked, and another owner is.
@@ -174,7 +173,7 @@ async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
     async with opening() as engine, _client(engine, era, person) as client:
         for _ in range(2):
             assert value_of(await call(client, send))["done"] == "send"
-        assert "asked because of: rule 'sending' (it leaves the house)" in person.asked[0]
+        assert "Reason: rule 'sending' (it leaves the house)" in person.asked[0]
         assert person.count() == 1
     text = await anyio.Path(config).read_text()
     head, tail = text.split("\n# 2", 1)
@@ -227,7 +226,7 @@ async def test_a_client_that_shows_no_forms_gets_a_refusal_with_a_way_out(
         ) in refused
         assert '[[policy.rules]]\nname = "allow desk.write_note"' in refused
         assert "mcp-code-bridge policy explain desk write_note" in refused
-        assert "may a program call" not in refused
+        assert "Allow desk" not in refused
     assert tools_recorded(log) == []
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from bridge.model import RunRequest
 from bridge.runs import Engine
 from bridge.sandbox.contents import Contents, remember
+from bridge.servers.guide import BRIEF_TOKENS
 from bridge.settings import PreflightMode, Settings
 from bridge.tokens import count_tokens
 from tests.engine_rig import ListFinder, engine_on, workshop
@@ -20,6 +21,10 @@ async def test_it_changes_once_while_servers_are_first_used_and_not_with_every_o
     finder.specs = (workshop("first"), workshop("second"))
     await engine.servers.refresh()
     before = await engine.guide.tool_description()
+    brief = await engine.guide.tool_description(brief=True)
+    assert count_tokens(brief) <= BRIEF_TOKENS
+    assert "mcp_" in brief
+    assert "search_tools" in brief
     await engine.run(RunRequest(code="await mcp_first.add(a=1, b=2)"))
     assert engine.servers.inventory.tools("first")
     assert await engine.guide.tool_description() == before

@@ -17,11 +17,13 @@ from bridge.model import Json, RunRequest
 from bridge.runs import Engine
 from bridge.server.search_tool import search_result
 from bridge.servers.consents import FILE_NAME
+from tests.audit_rig import records
 from tests.discovery.test_precedence import in_its_spelling
 from tests.discovery.writing import write
 from tests.engine_rig import WORKSHOP, engine_on, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
+from tests.recorder_rig import recorder_entry
 from tests.skills.skill_rig import run
 
 pytestmark = pytest.mark.guarantee("project-servers")
@@ -177,8 +179,39 @@ async def test_a_lasting_yes_to_a_changed_definition_is_asked_for_once(
             person = answering("always")
             await run(engine, USE_SHOP, person)
         asked = [str(each["message"]).splitlines()[0] for each in person.asked]
-        [which] = [line for line in asked if "may the server" in line]
+        [which] = [line for line in asked if "Use server" in line]
         assert "which this project defines" in which
+
+
+@pytest.mark.guarantee("lying-servers")
+@pytest.mark.parametrize("policy", ["", '[policy.defaults]\nuntrusted = "allow"\n'])
+async def test_a_plan_reads_from_a_users_server_and_from_no_projects(
+    project: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """Both say that the tool only reads; the audit log has who is believed."""
+    config = project.parent / "config.toml"
+    config.write_text(policy)
+    monkeypatch.setenv("MCP_BRIDGE_CONFIG", str(config))
+    entries = {
+        name: recorder_entry(project.parent / f"{name}.jsonl", notes={"a": f"of {name}"})
+        for name in ("mine", "theirs")
+    }
+    write(project.parent / ".claude.json", {"mcpServers": {"mine": entries["mine"]}})
+    write(project / ".mcp.json", {"mcpServers": {"theirs": entries["theirs"]}})
+    async with bridge(project) as engine:
+        await run(engine, "await mcp_theirs.list_notes()", answering("always"))
+        reading = "print((await mcp_{0}.read_note(topic='a'))['text'])"
+        code = "\n".join(map(reading.format, ("mine", "theirs")))
+        result = await engine.run(RunRequest(code=code, mode="plan", principal="me"))
+    assert result.stdout == "of mine\n‹result of #1 theirs.read_note›.text\n"
+    assert result.plan is not None
+    assert [call.server for call in result.plan.calls] == ["theirs"]
+    effects = {
+        (record["server"], record["effect"])
+        for record in records(engine.settings.state_dir / "audit")
+        if record.get("tool") == "read_note"
+    }
+    assert effects == {("mine", "read"), ("theirs", "write")}
 
 
 async def test_the_refusal_names_the_file_in_the_project_and_says_why_once(project: Path) -> None:

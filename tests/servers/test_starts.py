@@ -396,7 +396,7 @@ async def test_a_session_grant_is_not_for_another_definition_of_the_name(
         asked = FakeClient()
         result = await _run(engine, asked)
         assert result.status == "error"
-        assert "may a program call" in asked.asked[0]["message"]
+        assert "Allow " in asked.asked[0]["message"]
     assert len(recorded(log)) == 2
 
 

@@ -112,7 +112,7 @@ async def test_a_skill_replaced_under_an_approved_name_is_used_by_nobody_unrevie
         dynamic = f"{code}\nimport skills\ngetattr(skills, 'hel' + 'lo')()"
         result = await run(engine, dynamic, yes, **more)
         asked = yes.asked[-1]["message"]
-        assert "may a program use the saved skill hello" in asked, result.error
+        assert "Use the saved skill hello?" in asked, result.error
         assert result.status == "error"
         assert (await run(engine, USE)).reason == "policy"
         for principal in ("else", STDIO):

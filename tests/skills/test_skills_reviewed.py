@@ -49,7 +49,7 @@ async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
     refused = await run(other, REVIEWED, no)
     assert "declined" in refused.error
     [asked] = no.asked
-    assert "may a program use the saved skill hello?" in asked["message"]
+    assert "Use the saved skill hello?" in asked["message"]
     assert "return 'hello'" in asked["message"]
     assert "\x1b" not in asked["message"]
 
