@@ -193,9 +193,6 @@ def _listed(labels: Iterable[str]) -> str:
     return f"[{', '.join(map(toml_value, labels))}]"
 
 
-# --- one tool ------------------------------------------------------------------------------------
-
-
 def _propose(server: str, tool: Tool) -> _Proposal:
     effect, why = _effect(tool)
     return _Proposal(effect=effect, why=why, because=tuple(_labels(server, tool, effect)))

@@ -217,8 +217,6 @@ class ToolIndex:
         """Return BM25's weight of a word that `count` of the tools have."""
         return max(1e-6, log((len(self._tools) - count + 0.5) / (count + 0.5)))
 
-    # --- contents --------------------------------------------------------------------------------
-
     def _add(self, database: sqlite3.Connection, server: str, tools: tuple[Tool, ...]) -> None:
         first, self._next_row = self._next_row, self._next_row + MAX_TOOLS_PER_SERVER
         self._first_rows[server] = first
@@ -251,8 +249,6 @@ class ToolIndex:
                 del self._exact[name]
         self._vocabulary.subtract(self._own_words.pop(server))
         self._vocabulary += Counter()
-
-    # --- words of a query ------------------------------------------------------------------------
 
     def _asked_words(self, asked_runs: Sequence[str]) -> Iterable[str]:
         """Yield a query's words; "GitHub" is one word if a tool has it, else "git" and "hub"."""
@@ -328,8 +324,6 @@ def _quoted(word: str) -> str:
     # Words are only letters and digits, so they contain no quote; quoted, "OR" is no operator.
     return f'"{word}"'
 
-
-# --- the indexed columns -------------------------------------------------------------------------
 
 _MAX_NAME_CHARS = 200
 _MAX_LEAD_CHARS = 300

@@ -191,9 +191,6 @@ def test_stubs_are_the_same_every_time() -> None:
     assert [*map(server_stub, entries)] == [*map(server_stub, nasty_entries()[:4])]
 
 
-# --- the guest says the same ----------------------------------------------------------------------
-
-
 async def _call(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     raise AssertionError((server, tool, arguments))
 

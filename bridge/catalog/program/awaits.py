@@ -92,8 +92,6 @@ class AwaitRules:
         for node, context in each(ast.Call):
             self._gather(node, context)
 
-    # --- missing ---------------------------------------------------------------------------------
-
     def _dropped(self, node: ast.stmt, value: ast.expr, context: Context) -> None:
         symbol = self._symbols.of(value, context)
         if symbol is not None and symbol.kind == COROUTINE:
@@ -243,8 +241,6 @@ class AwaitRules:
                 else:
                     break
                 yield id(inner), node
-
-    # --- misplaced -------------------------------------------------------------------------------
 
     def _await(self, node: ast.Await, context: Context) -> None:
         if not context.scope.asynchronous:

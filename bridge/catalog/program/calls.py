@@ -77,8 +77,6 @@ class CallRules:
         for node, context in self._survey.each(ast.Call):
             self._call(node, context, later=id(node) not in awaited)
 
-    # --- names -----------------------------------------------------------------------------------
-
     def _name(self, node: ast.AST, context: Context, symbol: Symbol | None, raised: str) -> None:
         if symbol is None or symbol.kind not in (NO_TOOL, NO_HELPER):
             return
@@ -92,8 +90,6 @@ class CallRules:
             # The program tests whether the tool exists.
             severity = "note"
         self._report.add(node, "unknown-tool", severity, partial(no_tool, server, name))
-
-    # --- calls -----------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call, context: Context, *, later: bool) -> None:
         symbol = self._symbols.of(node.func, context)

@@ -220,8 +220,6 @@ class _Reader:
             )
         )
 
-    # --- uses that are not understood ------------------------------------------------------------
-
     def _account(self, node: ast.expr) -> None:
         """Mark an expression, and those it is taken from, as understood."""
         self._accounted.add(id(node))

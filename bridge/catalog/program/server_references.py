@@ -178,8 +178,6 @@ class _Reader:
         return found
 
 
-# --- reachable tools -----------------------------------------------------------------------------
-
 _PLAIN_MODULES = frozenset(
     """
     __future__ abc array asyncio base64 binascii bisect calendar cmath collections colorsys

@@ -216,8 +216,6 @@ class Survey:
         """Names that it may define as attributes, or by their texts as in `globals()["x"]`."""
         return self.stored | (self.words if self.tricky else set())
 
-    # --- certainty -------------------------------------------------------------------------------
-
     @cached_property
     def read_names(self) -> frozenset[str]:
         """Names that the program reads. Computed only for programs with mistakes."""
@@ -267,8 +265,6 @@ class Survey:
                 found.add(id(scope))
                 reached += uses[id(scope)]
         return found
-
-    # --- the walk --------------------------------------------------------------------------------
 
     def _walk(self, tree: ast.Module) -> None:
         self._block(tree.body, Context(scope=self.root), last=True)
@@ -415,8 +411,6 @@ class Survey:
             self._stack.append((node.type, context))
         self._block(node.body, context)
 
-    # --- scopes ----------------------------------------------------------------------------------
-
     def _function(self, node: Function, context: Context) -> None:
         own = Scope(kind="function", parent=context.scope, node=node)
         self.functions.append(own)
@@ -458,8 +452,6 @@ class Survey:
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         self._stack.extend((result, inner) for result in results)
 
-    # --- control flow and caught exceptions ------------------------------------------------------
-
     def _try(self, node: Any, context: Context) -> None:
         caught = _swallowed(node.handlers, node.finalbody)
         self.caught |= caught
@@ -491,8 +483,6 @@ class Survey:
         self._block(node.body, context.inside(loop=node))
         self._block(node.orelse, context)
 
-
-# --- exceptions ----------------------------------------------------------------------------------
 
 _BUILTIN = {
     name: kind

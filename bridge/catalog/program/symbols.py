@@ -183,8 +183,6 @@ class SymbolResolver:
         """Return whether an expression is one of these builtins, not rebound by the program."""
         return isinstance(node, ast.Name) and node.id in names and node.id not in self._survey.names
 
-    # --- expressions -----------------------------------------------------------------------------
-
     def _of(self, node: ast.expr, context: Context, depth: int) -> Found:
         if depth <= 0:
             return UNKNOWN
@@ -380,8 +378,6 @@ class SymbolResolver:
             entry = base.server.named(key)
             return self._of_server(base.server, key if entry is None else entry.alias)
         return None
-
-    # --- texts -----------------------------------------------------------------------------------
 
     def _text(self, node: ast.expr, context: Context) -> str | None:
         self._left -= 1

@@ -430,8 +430,6 @@ class Client:
             self._socket.close()
 
 
-# --- replies ------------------------------------------------------------------------------------
-
 _TEXT_MARK = b"+"
 
 parse_json = json_text.decoder(object_hook=Result)

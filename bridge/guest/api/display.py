@@ -326,8 +326,6 @@ def _problem(value: Any, error: BaseException) -> str:
     return "a %s cannot be shown: %s" % (type(value).__name__, _told(error))
 
 
-# --- pictures, from what draws them, and smaller ones of the same --------------------------------
-
 MAX_SIDE = 2000
 """Pixels. Services that run models refuse larger pictures where there are several, and scale what
 is over about 1600 down themselves."""

@@ -38,8 +38,6 @@ class Library:
 
     _client: Client
 
-    # --- memories -------------------------------------------------------------------------------
-
     def save_memory(self, key: str, value: Any, metadata: Any = None) -> str:
         """Remember a value for later runs: anything that JSON can hold.
 
@@ -110,8 +108,6 @@ class Library:
             params["revision"] = revision
         return bool(self._ask("save_memory", params))
 
-    # --- skills ---------------------------------------------------------------------------------
-
     def save_skill(
         self, function: Any, description: Optional[str] = None, name: Optional[str] = None
     ) -> Any:
@@ -159,8 +155,6 @@ class Library:
 
     def _ask(self, method: str, params: Dict[str, Any]) -> Any:
         return self._client.call_and_wait(method, params, method)
-
-    # --- outputs --------------------------------------------------------------------------------
 
     async def read_output(
         self,

@@ -73,8 +73,6 @@ class Runtime(Library):
         self._capabilities = run.capabilities
         self._names = run.names
 
-    # --- calls ----------------------------------------------------------------------------------
-
     async def call_tool(
         self, server: Any = None, tool: Any = None, arguments: Any = None, **named: Any
     ) -> Any:
@@ -155,8 +153,6 @@ class Runtime(Library):
             plain = Parameters(subject, entry.get("inputSchema"), name, tool).bind((), arguments)
         params = {"server": name, "tool": tool, "arguments": plain, "raw": raw}
         return await self._client.call("call_tool", params, subject)
-
-    # --- resources and prompts --------------------------------------------------------------------
 
     async def list_resources(self, server: Optional[str] = None) -> Any:
         """Return the resources of a server, or of all loaded ones: dicts with server, uri, name."""
@@ -270,8 +266,6 @@ class Runtime(Library):
         bound.__doc__ = helper.__doc__
         return bound
 
-    # --- asked of the host ----------------------------------------------------------------------
-
     async def list_servers(self) -> Any:
         """Return every discovered server."""
         return await self._client.call("list_servers", {}, "list_servers")
@@ -301,8 +295,6 @@ class Runtime(Library):
         """Search the tools of every discovered server."""
         params = {"query": _text("query", query), "limit": _limit(limit), "detail": _detail(detail)}
         return await self._client.call("search_tool_docs", params, "search_tool_docs")
-
-    # --- from the run's own data ----------------------------------------------------------------
 
     def list_servers_sync(self) -> Tuple[str, ...]:
         """Return the names of the loaded servers."""
@@ -366,8 +358,6 @@ class Runtime(Library):
     def capability_summary(self) -> str:
         """Return the guide to what a run can do."""
         return self._capabilities
-
-    # --- names ----------------------------------------------------------------------------------
 
     def _own_name(self, name: str) -> str:
         """Return a server's own name for its name or alias; the host judges unknown ones."""

@@ -106,8 +106,6 @@ class _Collector:
         parts = ["\n".join(filter(None, blocks))] if any(blocks) else []
         return "\n\n\n".join([*parts, *self._definitions, segment]) + "\n"
 
-    # --- what it uses ---------------------------------------------------------------------------
-
     def _needs(self, segment: str, names: Dict[str, Any], file: str) -> None:
         """Add the definitions that a piece of source refers to."""
         for name in sorted(_free_names(segment)):
@@ -214,9 +212,6 @@ def _free_names(segment: str) -> Set[str]:
                 found.add(symbol.get_name())
         tables += table.get_children()
     return found
-
-
-# --- sources ---------------------------------------------------------------------------------
 
 
 def _programs(file: str) -> Iterator[str]:

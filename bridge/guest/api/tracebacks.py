@@ -174,8 +174,6 @@ def guest_files() -> FrozenSet[str]:
     return frozenset(str(spec.origin) for spec in specs if spec is not None and spec.origin)
 
 
-# --- interrupts -----------------------------------------------------------------------------------
-
 STOPPED = "the run was stopped from outside: its time was over, or it was cancelled"
 
 

@@ -133,9 +133,6 @@ class Frame:
         return "%s(%s)" % (type(self).__name__, fields)
 
 
-# --- guest to host ------------------------------------------------------------------------------
-
-
 class Hello(Frame):
     """The guest is up and waits for `Run`.
 
@@ -258,9 +255,6 @@ class Exited(Frame):
     kept: bool = False
 
 
-# --- host to guest ------------------------------------------------------------------------------
-
-
 class Run(Frame):
     """One program and everything it needs.
 
@@ -328,8 +322,6 @@ if TYPE_CHECKING:
 else:
     GuestFrame = HostFrame = Frame
 
-
-# --- frames as lines ---
 
 _GUEST = (Hello, Call, Cancel, Output, Done, Exited, Shown, Progress, State, File, Pong)
 _HOST = (Run, Reply, Stop, Ping)

@@ -157,8 +157,6 @@ def size_problem(
     return None
 
 
-# --- how values, types and near misses stand in messages ------------------------------------------
-
 MAX_SHOWN = 60
 """Characters of a value in a message."""
 

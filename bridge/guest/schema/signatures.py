@@ -85,8 +85,6 @@ class Head:
                 self.rest += "_"
 
 
-# --- docstrings: What is said of a tool beside its types: descriptions, units, limits, defaults.
-
 MAX_PARAMETER_CHARS = 240
 MAX_FIELD_CHARS = 120  # Of one parameter's description, and of one key's.
 MAX_DOCUMENTED = 64  # Parameters with a line of their own.

@@ -93,9 +93,6 @@ def told(lost: List[List[str]]) -> List[List[str]]:
     return told
 
 
-# --- functions that pickles call by name: renaming one needs a new format version -----------------
-
-
 def found(module: str, name: str) -> Any:
     """Return a module, or its attribute with a dotted name.
 
@@ -158,9 +155,6 @@ def code(version: str, data: bytes) -> Any:
     import marshal
 
     return marshal.loads(data)
-
-
-# --- reading --------------------------------------------------------------------------------------
 
 
 def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str]]:

@@ -283,9 +283,6 @@ def _is_given(name: str, value: Any) -> bool:
     )
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
 def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, List[List[str]]]:
     """Read the regular files of a workspace, the smallest first, following no links.
 
@@ -347,8 +344,6 @@ def _plain_files(workspace: str, lost: List[List[str]]) -> Iterator[Tuple[int, s
                     is_link = stat.S_ISLNK(status.st_mode)
                     lost.append(["file " + path, "it is %s" % ("a link" if is_link else "no file")])
 
-
-# --- values ---------------------------------------------------------------------------------------
 
 PROTOCOL = 5
 
@@ -436,8 +431,6 @@ class Keeper(Pickler):  # type: ignore[misc]
             return _ours
         return None
 
-    # --- functions and classes --------------------------------------------------------------------
-
     def _function(self, value: Any) -> Any:
         if str(value.__module__).startswith("mcp.servers.") and hasattr(value, "tool"):
             return (checkpoint.tool, (value.server, value.tool))
@@ -492,9 +485,6 @@ def _set_enum(made: Any, state: Any) -> None:
         each = made.__members__[name]
         for key, value in attributes.items():
             each.__dict__.setdefault(key, value)
-
-
-# --- how some kinds are written -------------------------------------------------------------------
 
 
 def _refusing(words: str) -> Callable[[Any], Any]:

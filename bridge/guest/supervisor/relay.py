@@ -281,8 +281,6 @@ class Relay:
         self._gathered_size = 0
         self._flush_at = None
 
-    # --- between the runs of a session -----------------------------------------------------------
-
     def begin_run(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
         """Begin another run.
 
@@ -389,8 +387,6 @@ def _read_rest(fd: int) -> List[bytes]:
         size += len(data)
     return found
 
-
-# --- what the host sends ------------------------------------------------------------------------
 
 _STOPS = {encode(Stop(late=late)).rstrip(b"\n"): late for late in (True, False)}
 _PING = encode(Ping()).rstrip(b"\n")  # Lines for the supervisor, beside a session's next run.

@@ -357,9 +357,6 @@ def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
     return notice if all(0 <= notice[key] <= most for key, most in _NOTICE_MAXIMA.items()) else None
 
 
-# --- preforked workers ---------------------------------------------------------------------------
-
-
 class PreforkedWorker:
     """A worker that waits for a run, and the supervisor's ends of its descriptors.
 

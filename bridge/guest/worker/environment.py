@@ -70,9 +70,6 @@ def conclude(client: Client) -> None:
         current_display().show_left()
 
 
-# --- files ---------------------------------------------------------------------------------------
-
-
 _workspace = ""  # The working directory when the first program started.
 
 
@@ -101,9 +98,6 @@ def _make_out(path: str) -> None:
     except OSError:
         # It exists, as in a session, or the directory is read-only.
         return
-
-
-# --- pictures and tables ------------------------------------------------------------------------
 
 
 def display(*values: Any) -> None:

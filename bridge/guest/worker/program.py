@@ -514,8 +514,6 @@ def _quietly(action: Callable[[], Any]) -> None:
         return
 
 
-# --- a value too large for a result: printed, an item a line --------------------------------------
-
 MAX_KEYS = 8
 """Keys of an object that a result names."""
 

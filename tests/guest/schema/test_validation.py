@@ -189,8 +189,6 @@ def test_what_cannot_be_told_is_fine(value: Any, schema: Any) -> None:
     assert problem(value, schema, schema, "x") is None
 
 
-# --- against the reference implementation ---------------------------------------------------------
-
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
