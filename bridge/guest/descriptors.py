@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from _collections import deque  # type: ignore[import-not-found]  # `collections` takes 2 ms
+from collections import deque
 from itertools import islice
 
 TYPE_CHECKING = False

@@ -14,6 +14,7 @@ import itertools
 import os
 import select
 import sys
+from contextlib import suppress
 
 from bridge.guest.api.values import MCPError, Result, error_from_wire
 from bridge.guest.protocol import json_text
@@ -25,7 +26,6 @@ from bridge.guest.protocol.wire import (
     count_values,
     encode,
 )
-from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

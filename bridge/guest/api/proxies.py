@@ -8,10 +8,10 @@ a run with hundreds of tools does not pay for those it leaves alone.
 
 from __future__ import annotations
 
-import _collections_abc as abc  # loaded already, as `collections` is not
 import keyword
 import sys
 import types
+from collections import abc
 
 from bridge.guest.api.values import MCPError, Result, UnknownNameError, listed, nearest
 

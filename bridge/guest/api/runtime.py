@@ -6,10 +6,11 @@ What needs all discovered servers is asked of the host.
 
 from __future__ import annotations
 
-import _collections_abc as abc  # loaded already, as `collections` is not
 import builtins
 import sys
 import types
+from collections import abc
+from contextlib import suppress
 
 from bridge.guest.api.library import Library
 from bridge.guest.api.library import text as _text
@@ -28,7 +29,6 @@ from bridge.guest.api.values import (
     to_text,
 )
 from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS
-from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

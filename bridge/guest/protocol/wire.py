@@ -372,14 +372,19 @@ class LineDecoder:
 
     A frame is a line with the raw bytes in front of it. Chunks are joined once, so that a long one
     takes time linear in its length.
+
+    Args:
+        drops_long: Whether a frame over the limit is dropped instead of an error.
     """
 
-    def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES, drops_long: bool = False) -> None:
         self._max = max_line_bytes
+        self._drops_long = drops_long
         self._parts: List[bytes] = []
         self._size = 0
         self._raw = 0
         self._has_raw = False
+        self._skipping = False
 
     @property
     def pending(self) -> int:
@@ -399,10 +404,12 @@ class LineDecoder:
             end = -1 if self._raw > len(data) - start else data.find(b"\n", start + self._raw)
             stop = len(data) if end < 0 else end
             self._size += stop - start
-            if self._size + max(0, self._raw - (stop - start)) > self._max:
-                raise FrameTooLargeError(f"a frame is longer than {self._max} bytes")
             self._raw = max(0, self._raw - (stop - start))
-            if stop > start:
+            if self._size + self._raw > self._max:
+                if not self._drops_long:
+                    raise FrameTooLargeError(f"a frame is longer than {self._max} bytes")
+                self._skipping, self._parts = True, []
+            if stop > start and not self._skipping:
                 self._parts.append(data[start:stop])
             if end < 0:
                 return
@@ -412,9 +419,14 @@ class LineDecoder:
                 self._raw, self._has_raw = size, True
                 self._parts, self._size = [line, b"\n"], len(line) + 1
                 continue
-            self._parts, self._size, self._has_raw = [], 0, False
+            self._parts, self._size, self._has_raw, self._skipping = [], 0, False, False
             if line:
                 yield line
+
+    def forget(self) -> None:
+        """Drop the frame that has begun, and the rest of it up to the next newline."""
+        self._skipping = self._size > 0
+        self._parts, self._raw = [], 0
 
 
 def count_values(line: bytes, exact_above: int = MAX_VALUES) -> int:

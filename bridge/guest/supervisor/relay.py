@@ -18,8 +18,16 @@ import time
 
 from bridge.guest.descriptors import CHUNK_BYTES, Outbox, read_some
 from bridge.guest.processes import EXIT_NOTICE, PLACED_NOTICE, Children
-from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Output, Ping, Pong, Stop, encode, json_start
-from bridge.guest.supervisor.lines import MAX_NOTICE_BYTES, Lines
+from bridge.guest.protocol.wire import (
+    MAX_FRAME_BYTES,
+    LineDecoder,
+    Output,
+    Ping,
+    Pong,
+    Stop,
+    encode,
+    json_start,
+)
 from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
 
 TYPE_CHECKING = False
@@ -81,7 +89,8 @@ class Relay:
         self._wake = wake
         self._worker: Optional[int] = worker.fd
         self._to_worker = worker
-        self._lines = Lines(int(limits.get("frame_bytes", MAX_FRAME_BYTES)))
+        frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
+        self._decoder = LineDecoder(frame_bytes, drops_long=True)
         self._control = Outbox(control)
         self._streams = self._all_streams = {fd: stream for stream, fd in streams.items()}
         output = int(limits.get("output_bytes", 256 * 1024))
@@ -134,7 +143,7 @@ class Relay:
         except OSError:
             return
         # A line cut off by the signal must not be joined with the next one.
-        self._lines.forget()
+        self._decoder.forget()
         self._deadline = time.monotonic() + 1.2  # The host waits two seconds after `Stop`.
         self.until_worker_ends(children)
 
@@ -249,12 +258,18 @@ class Relay:
         os.close(fd)
 
     def _pass_lines(self, data: bytes) -> None:
-        for line in self._lines.feed(data):
+        lines = list(self._decoder.feed(data))
+        last = data[:-1].rsplit(b"\n", 2)[-2:] if data.endswith(b"}\n") else [b""]
+        if last[-1].startswith(EXIT_NOTICE) and last[-1] not in lines[-1:]:
+            # The program was torn out of a write, and its last frames are no part of that.
+            self._decoder.forget()
+            lines += [*self._decoder.feed(b"\n"), *last]
+        for line in lines:
             # Output written before a call or the end is sent before it.
             if line.startswith(WORKER_FRAMES, json_start(line)):
                 self._send_gathered()
-                self._host.put(line)
-            elif line.startswith(EXIT_NOTICE) and len(line) <= MAX_NOTICE_BYTES:
+                self._host.put(line, b"\n")
+            elif line.startswith(EXIT_NOTICE) and len(line) <= 256:
                 self.exit_notice = line
             elif line.startswith(PLACED_NOTICE):
                 self.placed_notice = line

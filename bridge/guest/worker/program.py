@@ -13,7 +13,8 @@ import os
 import sys
 import types
 import warnings
-from _collections_abc import Awaitable  # loaded already, as `collections` is not
+from collections.abc import Awaitable
+from contextlib import suppress
 from itertools import islice
 
 from bridge.guest.api.awaits import strip_await
@@ -24,7 +25,6 @@ from bridge.guest.imports import OnImport
 from bridge.guest.protocol.helpers import PLAIN
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import Done, Run, encode
-from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

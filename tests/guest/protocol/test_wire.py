@@ -105,6 +105,19 @@ def test_an_overlong_line_is_refused_before_it_is_whole() -> None:
 
 
 @pytest.mark.parametrize(
+    "long", [b"1234567890", b"x" * 100, b"+30\n" + b"x\n" * 15 + b"line", b"+10\nabc"]
+)
+def test_a_supervisor_drops_a_long_or_forgotten_frame_and_no_other(long: bytes) -> None:
+    """A program's bytes may be anything."""
+    for size in range(1, len(long) + 1):
+        decoder = LineDecoder(6, drops_long=True)
+        pieces = [long[at : at + size] for at in range(0, len(long), size)]
+        assert [line for piece in (b"ok\n", *pieces) for line in decoder.feed(piece)] == [b"ok"]
+        decoder.forget()
+        assert list(decoder.feed(b"\n123456\n")) == [b"123456"]
+
+
+@pytest.mark.parametrize(
     ("line", "complaint"),
     [
         (b"\xff\xfe", "not JSON"),
