@@ -327,12 +327,6 @@ def _quoted(word: str) -> str:
 
 _MAX_NAME_CHARS = 200
 _MAX_LEAD_CHARS = 300
-_MAX_REST_CHARS = 500
-"""Parts of a description that are indexed. Real ones begin with what the tool does."""
-
-_MAX_CHOICE_CHARS = 30
-"""Bounds of parameters' details: parameters, and their descriptions and choices."""
-
 COLUMNS: Mapping[str, float] = {
     "name": 2.0,
     "also": 1.0,
@@ -364,7 +358,7 @@ _WRITTEN_AT_ONCE = 8 * MEBIBYTE
 
 def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
     """Return a tool's indexed texts, by column; `name` has the words of its name."""
-    described = tool.description.lstrip()[: _MAX_LEAD_CHARS + _MAX_REST_CHARS]
+    described = tool.description.lstrip()[: _MAX_LEAD_CHARS + 500]
     lead = described[:_MAX_LEAD_CHARS]
     ends = [index for mark in (". ", ".\n", "\n") if (index := lead.find(mark)) > 0]
     end = min(ends, default=len(lead))
@@ -392,7 +386,7 @@ def _details(properties: Mapping[str, Any]) -> Iterable[str]:
             yield text[:150]
         if isinstance(choices := schema.get("enum"), list):
             for choice in choices[:12]:
-                yield str(choice)[:_MAX_CHOICE_CHARS]
+                yield str(choice)[:30]
 
 
 def _exact_name(tool: Tool) -> tuple[str, ...]:

@@ -21,8 +21,6 @@ from bridge.text import valid_text
 MAX_STUB_CHARS = 400_000
 """Length of one server's stub. Further tools have no parameters; two thousand tools fit."""
 
-MAX_LINE_CHARS = 100  # A longer function head has one parameter per line.
-
 BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple", "type"})
 
 _HEADER = """\
@@ -88,7 +86,7 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
         parts.insert(0, _receiver(head.arguments))
     start, end = f"{indent}async def {entry.alias}(", f") -> {head.typed.returns}:"
     text = f"{start}{', '.join(parts)}{end}"
-    if len(text) > MAX_LINE_CHARS and parts:
+    if len(text) > 100 and parts:
         text = "\n".join([start, *(f"{indent}    {part}," for part in parts), f"{indent}{end}"])
     about = docstring(data, head.shown, head.typed)
     body = f"{indent}    ..."

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 256 * 1024  # Bytes read per system call at most.
 
-CHUNKS_AT_ONCE = 16  # written per system call; as many as POSIX promises to take
-
 
 def private(fd: int) -> int:
     """Return a high, close-on-exec duplicate of `fd`, which is closed."""
@@ -107,7 +105,8 @@ class Outbox:
         """Write as much as the descriptor takes without blocking, waking its reader once."""
         while self._chunks:
             try:
-                written = os.writev(self.fd, list(islice(self._chunks, CHUNKS_AT_ONCE)))
+                # As many as POSIX promises to take.
+                written = os.writev(self.fd, list(islice(self._chunks, 16)))
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:

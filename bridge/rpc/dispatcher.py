@@ -37,8 +37,6 @@ from bridge.rpc.channel import Redact, encode_reply
 
 logger = logging.getLogger(__name__)
 
-YIELD_EVERY = 64  # Calls accepted in a row before other tasks run.
-
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
 
@@ -164,7 +162,7 @@ class Dispatcher:
             raise WireError(f"call id {call.id} is in use")
         # A flood of calls must not starve other tasks.
         self._accepted += 1
-        if self._accepted % YIELD_EVERY == 0:
+        if self._accepted % 64 == 0:
             await anyio.lowlevel.checkpoint()
         while not self._has_room_for(cost):
             if self._freed.is_set():

@@ -19,9 +19,6 @@ from bridge.guest.schema.binding import Parameters
 from bridge.guest.schema.names import split_target
 from bridge.model import Json
 
-MAX_LITERAL_NODES = 2000
-"""Nodes of one literal argument that are read."""
-
 COMPUTED: Json = {WHOLE: ""}
 """Stands for a value that the text does not show."""
 
@@ -167,7 +164,7 @@ class CallReader:
             if not fixed or not isinstance(value, ast.Constant):
                 return COMPUTED
             node = value
-        self._left = MAX_LITERAL_NODES
+        self._left = 2000  # A program may contain megabytes of literals.
         return self._literal(node, 0)
 
     def _literal(self, node: ast.expr, depth: int) -> Json:

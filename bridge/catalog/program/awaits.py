@@ -17,9 +17,6 @@ from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, Symb
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
 from bridge.model import Severity
 
-_MAX_CHAIN = 32
-"""Attributes, items and calls between an `await` and the call it was meant for."""
-
 _SHOWN = "is shown"
 _TAKEN = "is used as"
 
@@ -233,7 +230,7 @@ class AwaitRules:
         """Yield ids of `x` in `await x.y` and `await x[y]`: the `await` is not for `x` itself."""
         for node, _ in self._survey.each(ast.Await):
             inner = node.value
-            for _step in range(_MAX_CHAIN):
+            while True:
                 if isinstance(inner, ast.Attribute | ast.Subscript):
                     inner = inner.value
                 elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):

@@ -30,8 +30,6 @@ EVERYTHING = frozenset({"*"})
 
 NOTHING: frozenset[str] = frozenset()
 
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SKIPPED_FIELDS = frozenset({"type_comment", "ctx", "op", "ops", "kind"})
 _BINDING = frozenset({"name", "rest"})
 
@@ -163,7 +161,7 @@ class Survey:
             for kinds, handler in (
                 ((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda), self._function),
                 ((ast.ClassDef,), self._class),
-                (_COMPREHENSIONS, self._comprehension),
+                ((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), self._comprehension),
                 ((ast.Try, getattr(ast, "TryStar", ast.Try)), self._try),
                 ((ast.With, ast.AsyncWith), self._with),
                 ((ast.If, ast.IfExp, ast.While), self._if),

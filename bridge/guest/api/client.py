@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 RECEIVE_BYTES = 256 * 1024  # Most bytes read from the socket at once.
 HELD_RESULT = "held_result"  # The error code of a call refused because of the placeholders in it.
 
-_REPLY_HEAD = rb'{"type":"reply","id":(\d+),'
-"""How the host's replies begin: gives the id when the rest cannot be parsed."""
-
 clients: List[Client] = []  # This process's client.
 earlier_threads: Any = ()  # Threads of a session's earlier runs, which make no more calls.
 
@@ -378,7 +375,7 @@ class Client:
         except (RecursionError, MemoryError) as problem:
             import re  # takes long, and most programs get no such reply
 
-            head = re.match(_REPLY_HEAD, line)
+            head = re.match(rb'{"type":"reply","id":(\d+),', line)
             if head is None:
                 raise
             text = "the answer cannot be held here: %s" % (str(problem) or type(problem).__name__)
@@ -430,8 +427,6 @@ class Client:
             self._socket.close()
 
 
-_TEXT_MARK = b"+"
-
 parse_json = json_text.decoder(object_hook=Result)
 # Decoded straight into `Result`: converting a large value afterwards would be slow.
 
@@ -466,7 +461,7 @@ class Replies:
                 return
             line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._parts = []
-            if line.startswith(_TEXT_MARK):
+            if line.startswith(b"+"):
                 self._missing = int(line)
                 self._texts.append(bytearray())
             elif line:

@@ -330,10 +330,7 @@ MAX_SIDE = 2000
 """Pixels. Services that run models refuse larger pictures where there are several, and scale what
 is over about 1600 down themselves."""
 
-STEPS = 8  # Sizes that are tried until one fits.
 MAX_PARTS = 20  # Of a list that are looked at, whether all of them are parts of figures.
-MAX_DEPTH = 3  # Of lists in such lists.
-
 MAX_OVERHANG = 2.0
 """How many times its own size a figure's picture may get for what hangs over its edge."""
 
@@ -373,7 +370,7 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
     if _is_a(kind, "numpy", "ndarray"):
         return value.dtype != object or _collect(value.ravel()[:MAX_PARTS].tolist(), figures, depth)
     # Bars, for one, come as a tuple of a class of their own.
-    if depth >= MAX_DEPTH or not isinstance(value, (list, tuple, dict)):
+    if depth >= 3 or not isinstance(value, (list, tuple, dict)):
         return False
     parts = list(value.values()) if isinstance(value, dict) else value
     return all(_collect(part, figures, depth + 1) for part in parts[:MAX_PARTS])
@@ -513,7 +510,7 @@ def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
         else:
             image = opened.copy()
     side = min(max(whole), MAX_SIDE)
-    for _ in range(STEPS):
+    for _ in range(8):
         if max(image.size) > side:
             image.thumbnail((side, side))
         for form in ("PNG",) if image.mode == "RGBA" else ("PNG", "JPEG"):

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from bridge.guest.api.client import Client
 
 MAX_TRIES = 20  # Tries of one update, repeated when another program changed the value first.
-REPORT_SECONDS = 0.1  # Least time between reports sent; a loop may report a million times.
 MAX_MESSAGE = 200  # Longest message of a report, in characters; a longer one is cut.
 _MOST = 1e300  # Largest number in a report; excludes infinity.
 
@@ -226,7 +225,7 @@ class Library:
         if now < _Pace.due:
             _Pace.unsent = (done, total, message)
             return
-        _Pace.due = now + REPORT_SECONDS
+        _Pace.due = now + 0.1
         _Pace.unsent = None
         _send(self._client, done, total, message)
 

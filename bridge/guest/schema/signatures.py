@@ -86,7 +86,6 @@ class Head:
 
 
 MAX_PARAMETER_CHARS = 240
-MAX_FIELD_CHARS = 120  # Of one parameter's description, and of one key's.
 MAX_DOCUMENTED = 64  # Parameters with a line of their own.
 
 MAX_PATTERN_CHARS = 60
@@ -274,7 +273,7 @@ def _typed_dict(made: Object, defined: Set[str]) -> str:
             text = field.text if field.required else "NotRequired[%s]" % field.text
             notes = constraints(field.schema, made.root)
             notes += [] if field.required else _default(field.schema, made.root)
-            note = _with_notes(description(field.schema, made.root, MAX_FIELD_CHARS), notes)
+            note = _with_notes(description(field.schema, made.root, 120), notes)
             lines.append("    %s: %s%s" % (field.key, text, "  # " + note if note else ""))
         if made.more or not made.fields:
             lines.append("    # ... and %d more" % made.more if made.more else "    pass")

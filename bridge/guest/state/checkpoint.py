@@ -33,8 +33,6 @@ LENGTH_BYTES = 8
 EVERYTHING = "*"  # Stands for all names if the whole checkpoint cannot be read.
 MAX_LOST = 200  # Losses reported one by one; the rest is counted.
 
-MAX_REASON_CHARS = 300
-
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _session: Dict[str, Dict[str, Any]] = {}
@@ -87,7 +85,7 @@ def why(error: BaseException, doing: str = "keeping") -> str:
 
 def told(lost: List[List[str]]) -> List[List[str]]:
     """Return names and reasons, limited in number and length."""
-    told = [[str(part)[:MAX_REASON_CHARS] for part in pair] for pair in lost[:MAX_LOST]]
+    told = [[str(part)[:300] for part in pair] for pair in lost[:MAX_LOST]]
     if len(lost) > MAX_LOST:
         told.append(["...", "%d more could not be kept" % (len(lost) - MAX_LOST)])
     return told

@@ -40,14 +40,9 @@ if TYPE_CHECKING:
 
 PART_BYTES = 512 * 1024  # Size of a part, far below the limit on a frame.
 
-MAX_SOURCE_CHARS = 2 * 1024 * 1024
-"""Most source text of functions, for tracebacks; the newest sources are kept."""
-
 MAX_FILES = 2_000
 MAX_LOOKED_AT = 20_000
 """Files of the workspace that are examined; a program may have unpacked an archive."""
-
-MAX_DEPTH = 32  # Nested directories below the workspace.
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -141,7 +136,7 @@ def _sources(files: Iterable[str]) -> Dict[str, str]:
     import linecache  # slow; few sessions need it
 
     found: Dict[str, str] = {}
-    left = MAX_SOURCE_CHARS
+    left = 2 * 1024 * 1024
     for file in reversed([file for file in linecache.cache if file in files]):
         entry = linecache.cache[file]
         # Registered programs only: other entries are files, or the guest's start command.
@@ -325,9 +320,6 @@ def _plain_files(workspace: str, lost: List[List[str]]) -> Iterator[Tuple[int, s
     for folder, folders, names in os.walk(workspace):
         below = os.path.relpath(folder, workspace)
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        if below.count(os.sep) >= MAX_DEPTH:
-            lost.append(["file " + below, "its directories are nested too deeply"])
-            folders.clear()
         # Files in `out` were sent already.
         folders[:] = [name for name in folders if name not in (*("out", "__pycache__"), *links)]
         for name in [*names, *links]:

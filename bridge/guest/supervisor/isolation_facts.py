@@ -51,8 +51,6 @@ _MASKED = (
 )  # fmt: skip
 """Paths that engines mask: a file by the null device, a directory by an empty one."""
 
-_NAMESPACES = ("ipc", "net", "pid", "user", "uts")
-
 
 def _read(path: str) -> str:
     try:
@@ -161,7 +159,7 @@ def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> O
 def namespaces() -> Dict[str, str]:
     """Return this process's namespaces: kind to the kernel's identifier."""
     found = {}
-    for name in _NAMESPACES:
+    for name in ("ipc", "net", "pid", "user", "uts"):
         try:
             found[name] = os.readlink("/proc/self/ns/" + name)
         except OSError:

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 HIGH_WATER_BYTES = 1024 * 1024
 """Bytes queued for one side above which the other side is no longer read."""
 
-GATHER_SECONDS = 0.02
-"""Output is collected for this long, so that a program printing in a loop costs few frames."""
-
 WORKER_FRAMES = (
     b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",', b'{"type":"shown",',
     b'{"type":"progress",', b'{"type":"state",',
@@ -286,7 +283,7 @@ class Relay:
             self._send_gathered()
         elif self._flush_at is None:
             # The first output goes at once: a reader may be waiting for it.
-            self._flush_at = time.monotonic() + (GATHER_SECONDS if self._has_sent else 0.0)
+            self._flush_at = time.monotonic() + (0.02 if self._has_sent else 0.0)
 
     def _send_gathered(self) -> None:
         for stream, data in self._gathered:

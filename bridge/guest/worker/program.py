@@ -514,11 +514,6 @@ def _quietly(action: Callable[[], Any]) -> None:
         return
 
 
-MAX_KEYS = 8
-"""Keys of an object that a result names."""
-
-MAX_KEY_CHARS = 40
-
 _BRACKETS: Dict[Any, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
 
 
@@ -580,7 +575,7 @@ def shape(value: Any) -> str:
     if kind not in _BRACKETS:
         return str(kind.__name__)
     description = "%s of %s" % (kind.__name__, f"{len(value):,}")
-    if kind is not dict or len(value) > MAX_KEYS:
+    if kind is not dict or len(value) > 8:
         return description
     keys = ("%s: %s" % (_key(key), _brief(item)) for key, item in value.items())
     return "%s (%s)" % (description, ", ".join(keys))
@@ -593,4 +588,4 @@ def _brief(value: Any) -> str:
 
 def _key(key: Any) -> str:
     text = repr(key)
-    return text if len(text) <= MAX_KEY_CHARS else text[:MAX_KEY_CHARS] + "..."
+    return text if len(text) <= 40 else text[:40] + "..."
