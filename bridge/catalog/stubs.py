@@ -79,7 +79,7 @@ def parameter_list(arguments: Iterable[Argument], rest: str, *, typed: bool = Tr
 
 
 def _whole(alias: str, parts: Iterable[str], head: Head) -> str:
-    return f"async def {alias}({', '.join(parts)}) -> {head.typed.returns}"
+    return f"async def {alias}({', '.join(parts)}) -> {head.returns}"
 
 
 def tool_data(entry: ToolEntry) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class Parameters(binding.Parameters):
             parameters.append(inspect.Parameter(head.rest, kind, annotation=_Text("Any")))
         returns: Any = inspect.Signature.empty
         if tool is not None:
-            returns = _Text(head.typed.returns)
+            returns = _Text(head.returns)
         return inspect.Signature(parameters, return_annotation=returns)
 
     def bind(self, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dict[str, Any]:

@@ -66,8 +66,8 @@ def documentation(tool: Mapping[str, Any]) -> str:
     from bridge.guest.schema.signatures import Head, docstring, typed_dicts
 
     head = Head(tool)
-    text = docstring(tool, head.shown, head.typed)
-    classes = typed_dicts(head.typed.objects)
+    text = docstring(tool, head)
+    classes = typed_dicts(head.objects)
     if classes:
         import textwrap
 

@@ -69,15 +69,9 @@ class FrameTooLargeError(WireError):
 PROTOCOL = 2  # Protocol version, sent in `hello`; raised when a frame changes its meaning.
 
 
-class _Fresh:
-    """A default that is created anew for each frame."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-
-def _fresh(make: Callable[[], Any]) -> Any:
-    return _Fresh(make)
+def _fresh(kind: Callable[[], Any]) -> Any:
+    """Return a default that is created for each frame: the type stands for a new empty value."""
+    return kind
 
 
 @dataclass_transform(frozen_default=True)
@@ -97,28 +91,15 @@ class Frame:
         cls._raw = next((name for name in cls._fields if own[name] == "bytes"), "")
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        fields = self._fields
-        if len(args) > len(fields):
-            self._refuse("too many values")
-        for name, value in zip(fields, args):  # noqa: B905 - `strict` is newer than Python 3.9
-            if name in given:
-                self._refuse("two values for %r" % name)
-            given[name] = value
-        values = {}
+        fields, defaults = self._fields, self._defaults
+        given.update(zip(fields, args))  # noqa: B905 - `strict` is newer than Python 3.9
         for name in fields:
-            if name in given:
-                values[name] = given.pop(name)
-            elif name in self._defaults:
-                default = self._defaults[name]
-                values[name] = default.make() if type(default) is _Fresh else default
-            else:
-                self._refuse("no %r" % name)
-        if given:
-            self._refuse("an unknown %r" % next(iter(given)))
-        self.__dict__.update(values)
-
-    def _refuse(self, problem: str) -> None:
-        raise TypeError("%s() was given %s" % (type(self).__name__, problem))
+            if name not in given and name in defaults:
+                default = defaults[name]
+                given[name] = default() if isinstance(default, type) else default
+        if len(args) > len(fields) or given.keys() != set(fields):
+            raise TypeError("%s takes %s" % (type(self).__name__, ", ".join(fields)))
+        self.__dict__.update({name: given[name] for name in fields})
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("a frame's %r cannot be set" % name)
