@@ -41,9 +41,6 @@ MAX_TOOLS_PER_SERVER = 16_384
 _SPELLED = 4
 """Number of first columns whose words may correct a mistyped one."""
 
-_REMEMBERED_SCORES = 131_072
-"""Cached scores of tools for words of queries, until the index changes: some 12 MB."""
-
 _EXACT_NAME_BONUS = 100.0
 """Added for a query that is a tool's exact name; larger than any score."""
 
@@ -109,8 +106,6 @@ class ToolIndex:
         self._exact: dict[tuple[str, ...], set[int]] = {}
         self._vocabulary: Counter[str] = Counter()
         self._own_words: dict[str, frozenset[str]] = {}
-        self._terms: dict[str, _Term | None] = {}
-        self._kept_scores = 0
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -150,7 +145,6 @@ class ToolIndex:
                 self._add(database, name, servers[name])
         finally:
             database.execute("COMMIT")
-            self._forget()
         return True
 
     def search(
@@ -262,20 +256,6 @@ class ToolIndex:
 
     def _term(self, word: str) -> _Term | None:
         """Return the term for a word, its prefix or a correction; None if nothing matches."""
-        if word not in self._terms:
-            term = self._terms[word] = self._look_for(word)
-            self._kept_scores += _size(term)
-            while self._kept_scores > _REMEMBERED_SCORES and len(self._terms) > 1:
-                self._kept_scores -= _size(self._terms.pop(next(iter(self._terms))))
-        # Move it to the end: the least recently used term is dropped first.
-        term = self._terms[word] = self._terms.pop(word)
-        return term
-
-    def _forget(self) -> None:
-        self._terms.clear()
-        self._kept_scores = 0
-
-    def _look_for(self, word: str) -> _Term | None:
         text = _quoted(word)
         scores = self._scores(text)
         likeness = 1.0 if scores else _ONLY_LIKE
@@ -301,10 +281,6 @@ class ToolIndex:
     def _run(self, statement: str, text: str) -> sqlite3.Cursor:
         assert self._database is not None
         return self._database.execute(statement, (text,))
-
-
-def _size(term: _Term | None) -> int:
-    return 1 if term is None else len(term.scores) + len(term.telling)
 
 
 def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:

@@ -18,12 +18,12 @@ import anyio.lowlevel
 
 from bridge.guest.protocol.wire import (
     MAX_VALUES,
-    FrameTooLargeError,
     GuestFrame,
     HostFrame,
     LineDecoder,
     Reply,
     Run,
+    WireError,
     count_values,
     decode_guest_frame,
     encode,
@@ -184,7 +184,7 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
         told_bytes: Longest value of a `done` frame.
 
     Raises:
-        FrameTooLargeError: It is too large to parse.
+        WireError: It is too large to parse.
     """
     most, size = MAX_VALUES, len(line)
     line = line[json_start(line) :]
@@ -192,13 +192,13 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     if line.startswith(b'{"type":"done"'):
         most = told_bytes + 10_000  # 40 variables and a session's losses take a few each.
         if len(line) > MAX_DONE_BYTES:
-            raise FrameTooLargeError(f"a done frame is longer than {MAX_DONE_BYTES} bytes")
+            raise WireError(f"a done frame is longer than {MAX_DONE_BYTES} bytes")
     elif size > MAX_SHORT_BYTES and not line.startswith(_LONG):
         message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
-        raise FrameTooLargeError(message)
+        raise WireError(message)
     values = count_values(line, most)
     if values > most:
-        raise FrameTooLargeError(f"a frame of {size:,} bytes holds too many values")
+        raise WireError(f"a frame of {size:,} bytes holds too many values")
     narrow = line.isascii() and b"\\u" not in line
     # of a text with a character beyond Unicode's first plane
     text = len(line) * (1 if narrow else 4)

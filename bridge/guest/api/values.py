@@ -255,8 +255,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return _real(value, path)
     if depth >= MAX_DEPTH:
         where = path if len(path) <= MAX_PATH else path[:MAX_PATH] + "..."
-        message = "%s is nested more than %d deep, or contains itself"
-        raise _no_json(message % (where, MAX_DEPTH))
+        raise _no_json("%s is nested more than %d deep, or contains itself" % (where, MAX_DEPTH))
     if isinstance(value, dict):
         return _plain_dict(value, path, depth)
     if isinstance(value, (list, tuple)):

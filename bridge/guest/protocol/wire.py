@@ -62,10 +62,6 @@ class WireError(Exception):
     """The peer sent bytes that are not a valid frame."""
 
 
-class FrameTooLargeError(WireError):
-    """A line is longer than the limit; the rest of the stream cannot be read."""
-
-
 PROTOCOL = 2  # Protocol version, sent in `hello`; raised when a frame changes its meaning.
 
 
@@ -378,7 +374,7 @@ class LineDecoder:
         Exhaust the iterator before feeding again.
 
         Raises:
-            FrameTooLargeError: A frame is longer than the limit.
+            WireError: A frame is longer than the limit.
         """
         start = 0
         while True:
@@ -388,7 +384,7 @@ class LineDecoder:
             self._raw = max(0, self._raw - (stop - start))
             if self._size + self._raw > self._max:
                 if not self._drops_long:
-                    raise FrameTooLargeError(f"a frame is longer than {self._max} bytes")
+                    raise WireError(f"a frame is longer than {self._max} bytes")
                 self._skipping, self._parts = True, []
             if stop > start and not self._skipping:
                 self._parts.append(data[start:stop])
