@@ -347,8 +347,8 @@ def json_start(frame: bytes) -> int:
 class LineDecoder:
     """Splits chunks of bytes into frames, keeping at most one unfinished frame.
 
-    A frame is a line with the raw bytes in front of it. Chunks are joined once, so that a long one
-    takes time linear in its length.
+    A frame is a line with the raw bytes in front of it, each after its own "+" line. Chunks are
+    joined once, so that a long one takes time linear in its length.
 
     Args:
         drops_long: Whether a frame over the limit is dropped instead of an error.
@@ -357,11 +357,14 @@ class LineDecoder:
     def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES, drops_long: bool = False) -> None:
         self._max = max_line_bytes
         self._drops_long = drops_long
-        self._parts: List[bytes] = []
-        self._size = 0
-        self._raw = 0
-        self._has_raw = False
-        self._skipping = False
+        self._line: List[bytes] = []
+        self._forget_frame()
+
+    def _forget_frame(self, skipping: bool = False) -> None:
+        self._before: List[bytes] = []  # The raw bytes, and the lines that announce them.
+        self._line.clear()
+        self._size = self._raw = 0
+        self._skipping = skipping
 
     @property
     def pending(self) -> int:
@@ -374,36 +377,40 @@ class LineDecoder:
         Exhaust the iterator before feeding again.
 
         Raises:
-            WireError: A frame is longer than the limit.
+            WireError: A frame is longer than the limit; the rest of the stream cannot be read.
         """
         start = 0
         while True:
-            end = -1 if self._raw > len(data) - start else data.find(b"\n", start + self._raw)
+            raw = data[start : start + self._raw]
+            self._raw -= len(raw)
+            end = -1 if self._raw else data.find(b"\n", start + len(raw))
             stop = len(data) if end < 0 else end
             self._size += stop - start
-            self._raw = max(0, self._raw - (stop - start))
             if self._size + self._raw > self._max:
                 if not self._drops_long:
                     raise WireError(f"a frame is longer than {self._max} bytes")
-                self._skipping, self._parts = True, []
-            if stop > start and not self._skipping:
-                self._parts.append(data[start:stop])
+                self._skipping, self._before = True, []
+                self._line.clear()
+            if not self._skipping:
+                self._before += [raw] if raw else []
+                self._line += [data[start + len(raw) : stop]] if stop > start + len(raw) else []
             if end < 0:
                 return
-            line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            line = self._line[0] if len(self._line) == 1 else b"".join(self._line)
             start = end + 1
-            if not self._has_raw and (size := raw_size(line)):
-                self._raw, self._has_raw = size, True
-                self._parts, self._size = [line, b"\n"], len(line) + 1
+            if size := raw_size(line):
+                self._before += [line, b"\n"]
+                self._line.clear()
+                self._raw, self._size = size, self._size + 1
                 continue
-            self._parts, self._size, self._has_raw, self._skipping = [], 0, False, False
-            if line:
-                yield line
+            frame = b"".join([*self._before, line]) if self._before else line
+            self._forget_frame()
+            if frame:
+                yield frame
 
     def forget(self) -> None:
         """Drop the frame that has begun, and the rest of it up to the next newline."""
-        self._skipping = self._size > 0
-        self._parts, self._raw = [], 0
+        self._forget_frame(skipping=self._size > 0)
 
 
 def count_values(line: bytes, exact_above: int = MAX_VALUES) -> int:

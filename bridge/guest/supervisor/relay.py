@@ -412,7 +412,7 @@ _TEXT_MARK = b"+"
 class Incoming:
     """Separates the supervisor's lines from the host's bytes for the worker.
 
-    A text that follows a "+" line (see `client.Replies`) may contain any bytes; nothing in it is
+    A text that follows a "+" line (see `client.read_reply`) may contain any bytes; nothing in it is
     read as a frame.
 
     Args:
