@@ -142,7 +142,6 @@ class _Costs:
         self._found: dict[tuple[int, Level], int] = {}
 
     def of(self, number: int, level: Level) -> int:
-        """Return a cost that `bounded` has found."""
         return self._found[number, level]
 
     def total(self, level: Level, room: int) -> int | None:

@@ -90,7 +90,6 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
 
 
 def server_docs(server: ServerEntry, detail: Detail = "summary") -> list[dict[str, Any]]:
-    """Return the documentation of a server's tools, in the server's order."""
     return [tool_docs(server, entry, detail) for entry in server.tools]
 
 

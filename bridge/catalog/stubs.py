@@ -83,7 +83,6 @@ def _whole(alias: str, parts: Iterable[str], head: Head) -> str:
 
 
 def tool_data(entry: ToolEntry) -> dict[str, Any]:
-    """Return a tool's part of `Run.servers`."""
     tool = entry.tool
     document: dict[str, Any] = {
         "name": tool.name,

@@ -56,7 +56,6 @@ def open_descriptors() -> List[int]:
 
 
 def close_others(keep: Iterable[int]) -> None:
-    """Close every descriptor except those in `keep`."""
     kept = frozenset(keep)
     for fd in open_descriptors():
         if fd in kept:

@@ -51,15 +51,11 @@ WRITE_BYTES = 256 * 1024
 
 
 class ByteStream(Protocol):
-    """The part of a sandbox that a channel uses."""
+    """The part of a sandbox that a channel uses; at its end it gives empty bytes."""
 
-    async def send(self, data: bytes) -> None:
-        """Write all of `data`."""
-        ...
+    async def send(self, data: bytes) -> None: ...
 
-    async def receive(self) -> bytes:
-        """Return the next bytes, empty at the end."""
-        ...
+    async def receive(self) -> bytes: ...
 
 
 @dataclass

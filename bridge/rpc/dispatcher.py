@@ -287,7 +287,6 @@ class Dispatcher:
         self._freed.set()
 
     async def _answer(self, call: Call) -> Sequence[bytes]:
-        """Return the reply to a call, in pieces."""
         try:
             value = await self._handler(call.method, call.params)
         except CallFailedError as error:

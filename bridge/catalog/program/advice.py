@@ -128,7 +128,6 @@ def undefined_name(node: ast.Name, survey: Survey, servers: Collection[str]) -> 
 
 
 def tools_of(server: ServerEntry) -> str:
-    """Return the names of a server's tools."""
     return listed([entry.alias for entry in server.tools])
 
 

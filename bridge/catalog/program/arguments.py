@@ -24,7 +24,6 @@ COMPUTED: Json = {WHOLE: ""}
 
 
 def helper_parameters(helper: Helper) -> Parameters:
-    """Return a helper's parameters."""
     names = (*helper.positional, *helper.keywords)
     schema = {
         "properties": {name: {} for name in names},
@@ -85,7 +84,6 @@ class CallReader:
         self._left = 0
 
     def parameters(self, entry: ToolEntry) -> Parameters:
-        """Return a tool's parameters."""
         if id(entry) not in self._parameters:
             self._parameters[id(entry)] = Parameters(entry.tool.input_schema)
         return self._parameters[id(entry)]

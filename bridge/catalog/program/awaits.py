@@ -59,7 +59,6 @@ class AwaitRules:
         self._awaited_names = {value.id for value in values if isinstance(value, ast.Name)}
 
     def check(self) -> None:
-        """Report the mistakes."""
         each = self._survey.each
         for node, context in each(ast.Expr):
             if not context.last:
@@ -264,7 +263,6 @@ class AwaitRules:
         self._report.add(node, rule, self._survey.raises(context, "TypeError"), message, edits)
 
     def _gives_data(self, function: ast.expr, context: Context) -> bool:
-        """Return whether a function certainly returns nothing to await."""
         symbol = self._symbols.of(function, context)
         dotted = "" if symbol is None else symbol.dotted
         return dotted in DATA_MEMBERS or self._symbols.is_builtin(function, SHOWING)

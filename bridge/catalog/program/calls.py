@@ -63,7 +63,6 @@ class CallRules:
         self._introspects = not _INTROSPECTIVE.isdisjoint(names)
 
     def check(self) -> None:
-        """Report the mistakes."""
         for kind, raised in ((ast.Attribute, "AttributeError"), (ast.Subscript, "MissingKeyError")):
             for node, context in self._survey.each(kind):
                 if isinstance(node.ctx, ast.Load):

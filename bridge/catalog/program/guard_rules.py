@@ -188,7 +188,6 @@ def rule_of_module(dotted: str) -> str | None:
 
 
 def is_sensitive(path: str) -> bool:
-    """Return whether a path names a sensitive file."""
     if not path or len(path) > MAX_PATH_CHARS:
         return False
     plain = posixpath.normpath(path)

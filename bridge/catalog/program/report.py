@@ -43,7 +43,6 @@ class Verdict:
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """The findings that do not stop the program."""
         return tuple(found for found in self.findings if found.severity == "note")
 
 
@@ -97,7 +96,6 @@ class Report:
             self._found[key] = finding
 
     def verdict(self) -> Verdict:
-        """Return what was found."""
         return Verdict(
             findings=tuple(sorted(self._found.values(), key=lambda one: (one.line, one.column))),
             omitted=self._omitted,

@@ -79,12 +79,10 @@ class Scope:
         return next(scope for scope in self.chain() if scope.kind != "comprehension")
 
     def holder(self) -> Scope:
-        """Return the scope of the enclosing function, or the module's."""
         return next(scope for scope in self.chain() if scope.kind in ("function", "module"))
 
     @property
     def asynchronous(self) -> bool:
-        """Whether `await` is allowed here."""
         scope = self.function()
         return scope.kind == "module" or isinstance(scope.node, ast.AsyncFunctionDef)
 

@@ -161,7 +161,6 @@ class SymbolResolver:
         return self.text(node, context) or ""
 
     def tools(self, server: ServerEntry) -> Mapping[str, ToolEntry]:
-        """Return a server's tools by alias."""
         found = self._tools.get(server.alias)
         if found is None:
             found = self._tools[server.alias] = {entry.alias: entry for entry in server.tools}
@@ -212,7 +211,6 @@ class SymbolResolver:
         return self._named[key]
 
     def _of_bindings(self, owner: Scope, name: str, depth: int) -> Found:
-        """Return the symbols of all values that a scope binds to a name."""
         found: list[Symbol | None] = [None] if name in self._survey.shared else []
         for value, context in owner.bound[name]:
             found += self._bound(value, context, depth - 1)

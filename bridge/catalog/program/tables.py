@@ -37,7 +37,6 @@ class Helper:
 
     @property
     def signature(self) -> str:
-        """How to call it."""
         parts = list(self.positional[: self.required])
         parts += [f"{name}=..." for name in self.positional[self.required :]]
         if self.keywords:

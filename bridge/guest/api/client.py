@@ -305,7 +305,6 @@ class Client:
         self._loop = loop
 
     def _start_thread(self) -> None:
-        """Start the thread that reads the replies from now on."""
         import threading
         import warnings
 
@@ -344,7 +343,6 @@ class Client:
             raise MCPError(self._closed, kind="channel") from None
 
     def _read_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Deliver the available replies, in the reading loop."""
         reason = "the bridge closed the connection"
         try:
             if self._loop is loop and self.drain(loop):
@@ -462,7 +460,6 @@ def read_reply(frame: bytes) -> Any:
 
 
 def read_failure(error: Exception) -> str:
-    """Return why the channel cannot be read any more."""
     # Any error ends every pending call: none may wait forever.
     return "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
 

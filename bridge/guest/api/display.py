@@ -227,7 +227,6 @@ class Display:
 
 
 def _is_seen(value: Any) -> bool:
-    """Return whether a value is a picture or a table."""
     kind = type(value)
     if is_figure(kind) or is_pil(kind):
         return True
@@ -246,7 +245,6 @@ def _is_table(kind: type) -> bool:
 
 
 def base64_size(data: bytes) -> int:
-    """Return how long data is as base64."""
     return (len(data) + 2) // 3 * 4
 
 
@@ -339,7 +337,6 @@ FONT_LISTS = ("/usr/local/share/mcp-code-bridge/matplotlib", "/packages/.matplot
 
 
 def is_figure(kind: type) -> bool:
-    """Return whether values of a type are matplotlib's figures."""
     return _is_a(kind, "matplotlib.figure", "Figure")
 
 
@@ -377,7 +374,6 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
 
 
 def _is_grid(kind: type) -> bool:
-    """Return whether values of a type are seaborn's grids of axes."""
     return str(type.__getattribute__(kind, "__module__")) == "seaborn.axisgrid"
 
 
@@ -388,7 +384,6 @@ def is_open(figure: Any) -> bool:
 
 
 def is_pil(kind: type) -> bool:
-    """Return whether values of a type are PIL's images."""
     return _is_a(kind, "PIL.Image", "Image")
 
 
@@ -474,7 +469,6 @@ def _extent(figure: Any) -> Any:
 
 
 def pil_png(image: Any) -> bytes:
-    """Return an image of PIL's as PNG."""
     # what PIL can write as PNG
     if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
         image = image.convert("RGB")

@@ -140,7 +140,6 @@ class Tools:
         return function
 
     def aliases(self) -> List[str]:
-        """Return the names under which tools are attributes."""
         return list(self._by_alias)
 
     def attribute(self, name: str) -> Any:
@@ -255,7 +254,6 @@ class Server:
 
 
 def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    """Return the data of a server's tools, each with its signature."""
     return [
         Result(
             {
@@ -379,7 +377,6 @@ class NameFinder:
         return None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        """Return the module itself."""
         return self.modules[spec.name]
 
     def exec_module(self, module: types.ModuleType) -> None:

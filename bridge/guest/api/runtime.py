@@ -483,7 +483,6 @@ def _detail(value: Any) -> str:
 
 
 def _limit(value: Any) -> int:
-    """Return how many tools a search may return, or raise."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError("limit must be an integer, not %s" % type(value).__name__)
     if value < 1:

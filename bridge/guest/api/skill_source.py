@@ -212,7 +212,6 @@ def _programs(file: str) -> Iterator[str]:
 
 
 def _nodes(file: str, kinds: Any) -> List[Any]:
-    """Return the nodes of some kinds in a program's source."""
     text = "".join(linecache.getlines(file))
     try:
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

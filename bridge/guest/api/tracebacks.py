@@ -162,7 +162,6 @@ def _shorten(text: str) -> str:
 
 
 def guest_files() -> FrozenSet[str]:
-    """Return the file names of the guest's own code in tracebacks."""
     specs = [
         module.__spec__
         for name, module in list(sys.modules.items())

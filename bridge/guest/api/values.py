@@ -208,7 +208,6 @@ class Blob:
 
 
 def error_from_wire(error: Mapping[str, Any]) -> MCPError:
-    """Return the exception that an error reply stands for."""
     return MCPError(
         str(error.get("message") or "the call failed"),
         server=str(error.get("server") or ""),

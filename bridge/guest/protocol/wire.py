@@ -476,7 +476,6 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
 
 
 def decode_host_frame(line: bytes) -> HostFrame:
-    """Return the frame that a host's line holds."""
     name, document = _parse(line, _HOST_TYPES, _decoded)
     try:
         frame: HostFrame = _TYPES[name](**document)

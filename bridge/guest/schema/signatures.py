@@ -160,7 +160,6 @@ def _default(schema: Any, root: Any) -> List[str]:
 
 
 def description(schema: Any, root: Any, limit: int) -> str:
-    """Return a schema's description as one line; its own before that of what it refers to."""
     for one in leaves(schema, root):
         text = flat(one.get("description"), limit)
         if text:
@@ -236,7 +235,6 @@ def _with_notes(text: str, notes: Sequence[str]) -> str:
 
 
 def typed_dicts(objects: Sequence[Object]) -> List[str]:
-    """Return the definitions of classes, in an order in which each can be made."""
     defined = {"None", "Blob", "_builtins", *_RESERVED}
     texts = []
     for made in objects:

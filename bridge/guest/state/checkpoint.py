@@ -44,7 +44,6 @@ class NotKept(Exception):
 
 
 def refuse(reason: str) -> NoReturn:
-    """Raise `NotKept` with a reason."""
     raise NotKept(reason) from None
 
 
@@ -110,7 +109,6 @@ def found(module: str, name: str) -> Any:
 
 
 def is_importable(value: Any) -> bool:
-    """Return whether a function or class is found in its module by its name."""
     try:
         home = value.__module__
         # Loaded modules only: this must not run an import.

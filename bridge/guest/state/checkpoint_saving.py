@@ -197,7 +197,6 @@ class _Saver:
         return len(self.written) <= limit
 
     def losses(self) -> List[List[str]]:
-        """Return [name, reason] of each loss, in the order of the names."""
         return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
 
     def _write(self, names: List[str]) -> bool:
@@ -500,7 +499,6 @@ def _code(value: Any) -> Any:
 
 
 def _full(cells: Any) -> List[Tuple[Any, Any]]:
-    """Return the cells that hold something, and what."""
     full = []
     for cell in cells:
         try:

@@ -34,7 +34,6 @@ def no_capabilities() -> None:
 
 
 def unprivileged_user() -> None:
-    """Become root and change back."""
     before = os.geteuid()
     os.seteuid(0)
     os.seteuid(before)

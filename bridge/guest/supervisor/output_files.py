@@ -275,7 +275,6 @@ class Collector:
 
 
 def open_below(above: int, name: str, flags: int) -> int:
-    """Open `name` relative to the open directory `above`."""
     return os.open(name, flags, dir_fd=above)
 
 

@@ -434,7 +434,6 @@ class PreforkedWorkers:
                     raise ChildProcessError("the process that waited for the program has ended")
 
     def begin(self, line: bytes) -> PreforkedWorker:
-        """Send a run to the worker for it, return that and kill the others."""
         chosen = next(candidate for candidate in self._waiting if candidate.matches(line))
         self._children.preforked.discard(chosen.pid)
         self._children.worker = chosen.pid

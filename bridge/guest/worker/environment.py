@@ -113,7 +113,6 @@ def show_help(*things: Any) -> None:
 
 
 def current_display() -> Display:
-    """Return the current run's `Display`."""
     global _display
     if isinstance(_display, tuple):
         from bridge.guest.api.display import Display
@@ -248,10 +247,4 @@ class Browser:
         display(_Page(page))
         return True
 
-    def open_new(self, url: str) -> bool:
-        """Display a local file, as `open` does."""
-        return self.open(url)
-
-    def open_new_tab(self, url: str) -> bool:
-        """Display a local file, as `open` does."""
-        return self.open(url)
+    open_new = open_new_tab = open

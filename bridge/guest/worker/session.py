@@ -221,7 +221,6 @@ class Session:
         interrupt(frame)
 
     def _wait(self) -> None:
-        """Wait for the next run; late replies to calls of the last run are dropped."""
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         channel = self._client.fileno()
