@@ -28,7 +28,7 @@ from bridge.guest.api.values import (
     to_json,
     to_text,
 )
-from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS, OF_SERVERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,18 +43,6 @@ else:
 
 PUBLIC = ("MCPError", *HELPERS)
 """The names of `mcp.runtime`."""
-
-OF_SERVERS = (
-    "call_tool",
-    "call_tool_raw",
-    "get_prompt",
-    "list_prompts",
-    "list_resource_templates",
-    "list_resources",
-    "read_resource",
-)
-"""Those that server objects have too, unless a tool is called so. The host's own list is
-`bridge.catalog.program.tables.SERVER_METHODS`."""
 
 DETAILS = ("summary", "full")
 
