@@ -32,9 +32,6 @@ MAX_LIMIT = 50
 """More results would cost a model more than another query."""
 
 MAX_QUERY_CHARS = 400
-MAX_QUERY_WORDS = 16
-"""Words of a query that are searched, from its start."""
-
 MAX_TOOLS_PER_SERVER = 16_384
 """Tools indexed of one server: more than the 10,000 that a session accepts."""
 
@@ -169,7 +166,7 @@ class ToolIndex:
         if first < 0 or self._database is None:
             return []
         rows = range(first, self._next_row if server is None else first + MAX_TOOLS_PER_SERVER)
-        asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), MAX_QUERY_WORDS)
+        asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), 16)
         found = [self._term(word) for word in asked_words]
         terms = list({term.text: term for term in found if term}.values())
         scores = _summed(terms, rows)

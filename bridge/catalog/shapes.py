@@ -312,11 +312,6 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
     )
 
 
-MAX_NAME_CHARS = 48
-"""The longest field names of real interfaces have 40; longer ones are somebody's text."""
-
-MAX_DIGITS = 4  # In all: `sha256` has three, dates eight, ids more.
-
 _NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
 """A word, perhaps with a mark in front. No dots, slashes, spaces: those are in paths, addresses and
 sentences."""
@@ -340,13 +335,13 @@ _TOKEN = re.compile(
 
 def is_field_name(key: str) -> bool:
     """Whether `key` looks like the name of a field."""
-    if not 0 < len(key) <= MAX_NAME_CHARS or _HEXADECIMAL.fullmatch(key):
+    if not 0 < len(key) <= 48 or _HEXADECIMAL.fullmatch(key):
         return False
     if _ORDINARY.fullmatch(key):
         return True
     if not _NAME.fullmatch(key) or len(re.findall(r"\d+", key)) > 2:
         return False
-    if sum(map(str.isdigit, key)) > MAX_DIGITS:
+    if sum(map(str.isdigit, key)) > 4:
         return False
     if _TOKEN.match(key):
         return False

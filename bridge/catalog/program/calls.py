@@ -35,10 +35,6 @@ from bridge.catalog.stubs import call_signature
 from bridge.guest.schema.binding import Parameters
 from bridge.model import Severity
 
-SECONDS_FOR_VALUES = 0.2
-"""Time for checking the literal values in one program. Only hostile schemas take so long; the guest
-checks all values again before each call."""
-
 _INTROSPECTIVE = frozenset(
     """
     dir getattr hasattr help inspect list_tools list_tools_sync query_tool_docs
@@ -56,7 +52,8 @@ class CallRules:
         self._symbols = symbols
         self._report = report
         self._reader = CallReader(survey, symbols)
-        self._seconds_left = SECONDS_FOR_VALUES
+        # Only hostile schemas take so long; the guest checks all values again before each call.
+        self._seconds_left = 0.2
         self._called: set[str] = set()
         names = [node.id for node, _ in survey.each(ast.Name)]
         names += [node.attr for node, _ in survey.each(ast.Attribute)]

@@ -31,8 +31,6 @@ OUT = "out"
 TOP = "../"  # How names of files beside `out` begin: names are relative to `out`.
 
 PIECE_BYTES = 256 * 1024  # Size of a piece, far below the limit on a frame.
-MAX_FILES = 100  # Default of `out_files`: each file costs a line in the result.
-MAX_BYTES = 64 * 1024 * 1024  # Default of `out_bytes`.
 MAX_DEPTH = 8  # Nested directories; each is kept open while its entries are read.
 MAX_ENTRIES = 2000  # Names examined in all, files or not.
 MAX_PROBLEMS = 20  # Problems reported one by one; the rest is counted.
@@ -84,8 +82,8 @@ class Collector:
         self._send = send
         self._more_runs = more_runs
         self._versions: Dict[str, Version] = {}
-        self._bytes = self._all_bytes = int(limits.get("out_bytes", MAX_BYTES))
-        self._files = self._all_files = int(limits.get("out_files", MAX_FILES))
+        self._bytes = self._all_bytes = int(limits.get("out_bytes", 64 * 1024 * 1024))
+        self._files = self._all_files = int(limits.get("out_files", 100))
         self._entries = MAX_ENTRIES
         self._problems = 0
         self._deadline = self._now() + MAX_SECONDS
