@@ -28,15 +28,7 @@ from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.stubs import call_signature
 from bridge.tokens import count_tokens
 
-MAX_ATTEMPTS = 4
-"""Attempts to fit the budget. Tokens are counted line by line, and the whole text may have a few
-more; each attempt then has that much less room."""
-
 _HEADING_TOKENS = 24  # Tokens of the longest heading.
-
-_NAME_CHARS = 60
-
-_UNASKED = " (search for its tools)"
 
 _HEADINGS = re.compile(
     r"(?:\s*(?=\S)(?:#[^\n]*|(\*\*|__)[^\n*]+\1|[^\n]*:|[^\n]*\n(?:=+|-+)|={3,}|-{3,})"
@@ -65,7 +57,8 @@ def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
     if not servers:
         return "No MCP servers are configured; programs can still compute."
     room, servers = tokens, mark_twins(servers)
-    for _ in range(MAX_ATTEMPTS):
+    # Tokens are counted line by line; the whole text may have a few more.
+    for _ in range(4):
         levels = choose_levels(servers, room - _HEADING_TOKENS)
         if levels is None:
             break
@@ -149,7 +142,6 @@ class _Costs:
         self._found: dict[tuple[int, Level], int] = {}
 
     def of(self, number: int, level: Level) -> int:
-        """Return a cost that `bounded` has found."""
         return self._found[number, level]
 
     def total(self, level: Level, room: int) -> int | None:
@@ -206,7 +198,7 @@ def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
     if level <= Level.COUNTED:
         yield _server_line(server, _count(server), sentence=level == Level.COUNTED)
         return
-    yield _server_line(server, "" if server.known else _UNASKED, sentence=True)
+    yield _server_line(server, "" if server.known else " (search for its tools)", sentence=True)
     if level == Level.NAMES:
         if server.tools:
             yield f"  {', '.join(entry.alias for entry in server.tools)}"
@@ -220,7 +212,7 @@ def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int =
     text = f"mcp_{server.alias}"
     if not sentence:
         return f"{text}{note}"
-    name = one_line(server.name, _NAME_CHARS)
+    name = one_line(server.name, 60)
     text = text if name == server.alias else f"{text} = {name}"
     begun = server.description[:4_000]
     told = begun[match.end() :] if (match := _HEADINGS.match(begun)) else begun

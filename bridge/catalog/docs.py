@@ -27,8 +27,6 @@ from bridge.tokens import count_tokens
 
 Detail = Literal["summary", "full"]
 
-MAX_CAPABILITIES_CHARS = 4_000  # Length of the guide, which a model reads as a whole.
-
 DESCRIPTION_TOKENS = 1_500
 """Budget of the description of `run_python`: paid once per conversation, and saves searches."""
 
@@ -38,8 +36,6 @@ MIN_DESCRIPTION_TOKENS = 500
 INSTRUCTIONS_TOKENS = 250
 """Budget of the server instructions. Every conversation pays for them, also without using the
 bridge; where clients load tools on demand, they are all that a model knows of the servers."""
-
-_OTHERS = ": `runtime.discovered_servers()`"
 
 _KEPT = """\
 ## Output
@@ -94,7 +90,6 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
 
 
 def server_docs(server: ServerEntry, detail: Detail = "summary") -> list[dict[str, Any]]:
-    """Return the documentation of a server's tools, in the server's order."""
     return [tool_docs(server, entry, detail) for entry in server.tools]
 
 
@@ -125,7 +120,7 @@ def capabilities(
     """Return the guide to what a program in a run can do, in Markdown."""
     mine = [server for server in servers if server.loaded] or list(servers)
     names = [f"`mcp_{server.alias}` ({one_line(server.name, 60)})" for server in mine]
-    listed = joined(names, 300, _OTHERS) or "none are configured"
+    listed = joined(names, 300, ": `runtime.discovered_servers()`") or "none are configured"
     call = _sample_call(servers)
     return f"""\
 # Programs in run_python

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Sequence
 MAX_ALIAS_CHARS = 64
 """Longest base: servers limit tool names to this, and longer ones only cost the model tokens."""
 
-MAX_NAME_CHARS = 1024  # Part of a name that is read; a hostile server must not cost time.
 RESERVED_SERVER_ALIASES = frozenset({"servers"})  # `mcp_servers` is the mapping of all servers.
 
 RESERVED_TOOL_ALIASES = frozenset({"list_tools"})
@@ -70,7 +69,7 @@ def _aliases(names: Iterable[str], *, default: str, reserved: frozenset[str]) ->
 
 
 def _base(name: str, default: str, reserved: frozenset[str]) -> str:
-    plain = name[:MAX_NAME_CHARS]
+    plain = name[:1024]  # A server chooses the name.
     if not plain.isascii():
         taken_apart = unicodedata.normalize("NFKD", plain)
         plain = "".join(char for char in taken_apart if not unicodedata.combining(char))

@@ -22,9 +22,6 @@ from bridge.text import valid_text
 
 MAX_TOOLS = 500  # Tools of one server that get a line; real servers have fewer.
 
-MAX_SERVERS = 200
-
-_NAME_CHARS = 60
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _REQUESTS = ("resources/read", "prompts/get")
 """The policy's names for the protocol's requests; a tool of such a name gets no line."""
@@ -76,7 +73,6 @@ _OUTGOING = frozenset(
 _FETCHING = frozenset(
     ["browse", "crawl", "fetch", "http", "navigate", "scrape", "url", "web", "website"]
 )
-_OF_READS = (UNTRUSTED_INPUT, PRIVATE_DATA)
 _LOCAL = frozenset(["file", "files", "filesystem", "fs", "git", "local", "memory", "sqlite"])
 """Words in names of servers whose tools create things only on this machine."""
 
@@ -106,10 +102,8 @@ def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) ->
         servers: The tools of the servers that listed them.
         silent: The servers that did not, each with the reason.
     """
-    parts = [_HEAD, *(server_table(*item) for item in list(servers.items())[:MAX_SERVERS])]
-    if len(servers) > MAX_SERVERS:
-        parts.append(f"# {len(servers) - MAX_SERVERS:,} more servers are left out.\n")
-    for name, reason in list(silent.items())[:MAX_SERVERS]:
+    parts = [_HEAD, *(server_table(*item) for item in servers.items())]
+    for name, reason in silent.items():
         why = one_line(reason, 160)
         parts.append(
             f"# {_shown(name)} is left out, as it did not say which tools it has: {why}\n"
@@ -165,7 +159,8 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
     for tool_name, proposal in proposals.items():
         lines += _lines(tool_name, proposal)
         if proposal.effect == "read":
-            read.update(dict.fromkeys(label for label in proposal.labels if label in _OF_READS))
+            labels = (UNTRUSTED_INPUT, PRIVATE_DATA)
+            read.update(dict.fromkeys(one for one in proposal.labels if one in labels))
     if read:
         # A server's resources and prompts often contain what its tools return.
         for request in _REQUESTS:
@@ -192,9 +187,6 @@ def _lines(name: str, proposal: _Proposal) -> Iterator[str]:
 
 def _listed(labels: Iterable[str]) -> str:
     return f"[{', '.join(map(toml_value, labels))}]"
-
-
-# --- one tool ------------------------------------------------------------------------------------
 
 
 def _propose(server: str, tool: Tool) -> _Proposal:
@@ -283,7 +275,7 @@ def _first(found: Iterable[str], telling: frozenset[str]) -> str | None:
 
 
 def _shown(name: str) -> str:
-    return one_line(name, _NAME_CHARS) or "(a name that cannot be shown)"
+    return one_line(name, 60) or "(a name that cannot be shown)"
 
 
 def _writable(name: str) -> bool:

@@ -32,17 +32,11 @@ MAX_LIMIT = 50
 """More results would cost a model more than another query."""
 
 MAX_QUERY_CHARS = 400
-MAX_QUERY_WORDS = 16
-"""Words of a query that are searched, from its start."""
-
 MAX_TOOLS_PER_SERVER = 16_384
 """Tools indexed of one server: more than the 10,000 that a session accepts."""
 
 _SPELLED = 4
 """Number of first columns whose words may correct a mistyped one."""
-
-_REMEMBERED_SCORES = 131_072
-"""Cached scores of tools for words of queries, until the index changes: some 12 MB."""
 
 _EXACT_NAME_BONUS = 100.0
 """Added for a query that is a tool's exact name; larger than any score."""
@@ -109,8 +103,6 @@ class ToolIndex:
         self._exact: dict[tuple[str, ...], set[int]] = {}
         self._vocabulary: Counter[str] = Counter()
         self._own_words: dict[str, frozenset[str]] = {}
-        self._terms: dict[str, _Term | None] = {}
-        self._kept_scores = 0
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -150,7 +142,6 @@ class ToolIndex:
                 self._add(database, name, servers[name])
         finally:
             database.execute("COMMIT")
-            self._forget()
         return True
 
     def search(
@@ -175,7 +166,7 @@ class ToolIndex:
         if first < 0 or self._database is None:
             return []
         rows = range(first, self._next_row if server is None else first + MAX_TOOLS_PER_SERVER)
-        asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), MAX_QUERY_WORDS)
+        asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), 16)
         found = [self._term(word) for word in asked_words]
         terms = list({term.text: term for term in found if term}.values())
         scores = _summed(terms, rows)
@@ -217,8 +208,6 @@ class ToolIndex:
         """Return BM25's weight of a word that `count` of the tools have."""
         return max(1e-6, log((len(self._tools) - count + 0.5) / (count + 0.5)))
 
-    # --- contents --------------------------------------------------------------------------------
-
     def _add(self, database: sqlite3.Connection, server: str, tools: tuple[Tool, ...]) -> None:
         first, self._next_row = self._next_row, self._next_row + MAX_TOOLS_PER_SERVER
         self._first_rows[server] = first
@@ -252,8 +241,6 @@ class ToolIndex:
         self._vocabulary.subtract(self._own_words.pop(server))
         self._vocabulary += Counter()
 
-    # --- words of a query ------------------------------------------------------------------------
-
     def _asked_words(self, asked_runs: Sequence[str]) -> Iterable[str]:
         """Yield a query's words; "GitHub" is one word if a tool has it, else "git" and "hub"."""
         for run in asked_runs:
@@ -266,20 +253,6 @@ class ToolIndex:
 
     def _term(self, word: str) -> _Term | None:
         """Return the term for a word, its prefix or a correction; None if nothing matches."""
-        if word not in self._terms:
-            term = self._terms[word] = self._look_for(word)
-            self._kept_scores += _size(term)
-            while self._kept_scores > _REMEMBERED_SCORES and len(self._terms) > 1:
-                self._kept_scores -= _size(self._terms.pop(next(iter(self._terms))))
-        # Move it to the end: the least recently used term is dropped first.
-        term = self._terms[word] = self._terms.pop(word)
-        return term
-
-    def _forget(self) -> None:
-        self._terms.clear()
-        self._kept_scores = 0
-
-    def _look_for(self, word: str) -> _Term | None:
         text = _quoted(word)
         scores = self._scores(text)
         likeness = 1.0 if scores else _ONLY_LIKE
@@ -307,10 +280,6 @@ class ToolIndex:
         return self._database.execute(statement, (text,))
 
 
-def _size(term: _Term | None) -> int:
-    return 1 if term is None else len(term.scores) + len(term.telling)
-
-
 def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
     """Return the sum of each tool's scores, times the share of the words that it has."""
     # Copy the scores of the most frequent word and add those of the others.
@@ -329,16 +298,8 @@ def _quoted(word: str) -> str:
     return f'"{word}"'
 
 
-# --- the indexed columns -------------------------------------------------------------------------
-
 _MAX_NAME_CHARS = 200
 _MAX_LEAD_CHARS = 300
-_MAX_REST_CHARS = 500
-"""Parts of a description that are indexed. Real ones begin with what the tool does."""
-
-_MAX_CHOICE_CHARS = 30
-"""Bounds of parameters' details: parameters, and their descriptions and choices."""
-
 COLUMNS: Mapping[str, float] = {
     "name": 2.0,
     "also": 1.0,
@@ -370,7 +331,7 @@ _WRITTEN_AT_ONCE = 8 * MEBIBYTE
 
 def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
     """Return a tool's indexed texts, by column; `name` has the words of its name."""
-    described = tool.description.lstrip()[: _MAX_LEAD_CHARS + _MAX_REST_CHARS]
+    described = tool.description.lstrip()[: _MAX_LEAD_CHARS + 500]
     lead = described[:_MAX_LEAD_CHARS]
     ends = [index for mark in (". ", ".\n", "\n") if (index := lead.find(mark)) > 0]
     end = min(ends, default=len(lead))
@@ -398,7 +359,7 @@ def _details(properties: Mapping[str, Any]) -> Iterable[str]:
             yield text[:150]
         if isinstance(choices := schema.get("enum"), list):
             for choice in choices[:12]:
-                yield str(choice)[:_MAX_CHOICE_CHARS]
+                yield str(choice)[:30]
 
 
 def _exact_name(tool: Tool) -> tuple[str, ...]:

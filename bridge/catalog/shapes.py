@@ -78,9 +78,6 @@ _NULL = Shape(plain=_NAMES[type(None)])
 _SCALARS: Mapping[type, Shape] = {kind: Shape(plain=names) for kind, names in _NAMES.items()}
 
 
-# --- learning --------------------------------------------------------------------------------
-
-
 def shape_of(wire: Mapping[str, Json]) -> Shape:
     """Return the shape of one result, as `bridge.rpc.values.shape_value` returns it."""
     return _Look().shape_of(wire)
@@ -147,9 +144,6 @@ def _sample(values: Sequence[Json]) -> Sequence[Json]:
     return values[:SAMPLED_ITEMS] if len(values) > SAMPLED_ITEMS else values
 
 
-# --- merging ---------------------------------------------------------------------------------
-
-
 def merged(*shapes: Shape) -> Shape:
     """Return the shape of all values of these shapes; order and repetition do not matter."""
     return reduce(_both, shapes, NOTHING)
@@ -206,9 +200,6 @@ def pruned(shape: Shape, depth: int) -> Shape:
         other = None if fields.other is None else pruned(fields.other, depth - 1)
         fields = Fields(named, fields.always, other, fields.is_map)
     return shape._replace(items=items, fields=fields)
-
-
-# --- as JSON Schema ----------------------------------------------------------------------------
 
 
 def schema(shape: Shape) -> dict[str, Json]:
@@ -321,13 +312,6 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
     )
 
 
-# --- is a key a name that a programmer chose, or data? -------------------------------------------
-
-MAX_NAME_CHARS = 48
-"""The longest field names of real interfaces have 40; longer ones are somebody's text."""
-
-MAX_DIGITS = 4  # In all: `sha256` has three, dates eight, ids more.
-
 _NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
 """A word, perhaps with a mark in front. No dots, slashes, spaces: those are in paths, addresses and
 sentences."""
@@ -351,13 +335,13 @@ _TOKEN = re.compile(
 
 def is_field_name(key: str) -> bool:
     """Whether `key` looks like the name of a field."""
-    if not 0 < len(key) <= MAX_NAME_CHARS or _HEXADECIMAL.fullmatch(key):
+    if not 0 < len(key) <= 48 or _HEXADECIMAL.fullmatch(key):
         return False
     if _ORDINARY.fullmatch(key):
         return True
     if not _NAME.fullmatch(key) or len(re.findall(r"\d+", key)) > 2:
         return False
-    if sum(map(str.isdigit, key)) > MAX_DIGITS:
+    if sum(map(str.isdigit, key)) > 4:
         return False
     if _TOKEN.match(key):
         return False

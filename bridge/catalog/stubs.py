@@ -22,8 +22,6 @@ from bridge.model import Json, Tool
 MAX_SIGNATURE_CHARS = 480
 """Longest signature: ten typed parameters fit; what does not is coarsened, never cut in a word."""
 
-MAX_DESCRIPTION_CHARS = 200  # Of a server's description, in the list of all discovered servers.
-
 _TYPE_BUDGETS = (160, 48, 0)
 """Characters for each parameter's type, tried in turn until the signature fits."""
 
@@ -81,11 +79,10 @@ def parameter_list(arguments: Iterable[Argument], rest: str, *, typed: bool = Tr
 
 
 def _whole(alias: str, parts: Iterable[str], head: Head) -> str:
-    return f"async def {alias}({', '.join(parts)}) -> {head.typed.returns}"
+    return f"async def {alias}({', '.join(parts)}) -> {head.returns}"
 
 
 def tool_data(entry: ToolEntry) -> dict[str, Any]:
-    """Return a tool's part of `Run.servers`."""
     tool = entry.tool
     document: dict[str, Any] = {
         "name": tool.name,
@@ -137,7 +134,7 @@ def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
         {
             "name": server.name,
             "alias": server.alias,
-            "description": one_line(server.description, MAX_DESCRIPTION_CHARS),
+            "description": one_line(server.description, 200),
             "loaded": server.loaded,
         }
         for server in servers

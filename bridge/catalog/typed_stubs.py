@@ -21,8 +21,6 @@ from bridge.text import valid_text
 MAX_STUB_CHARS = 400_000
 """Length of one server's stub. Further tools have no parameters; two thousand tools fit."""
 
-MAX_LINE_CHARS = 100  # A longer function head has one parameter per line.
-
 BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple", "type"})
 
 _HEADER = """\
@@ -86,15 +84,15 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     parts = parameter_list(head.arguments, head.rest and f"{head.rest}: Any")
     if indent:
         parts.insert(0, _receiver(head.arguments))
-    start, end = f"{indent}async def {entry.alias}(", f") -> {head.typed.returns}:"
+    start, end = f"{indent}async def {entry.alias}(", f") -> {head.returns}:"
     text = f"{start}{', '.join(parts)}{end}"
-    if len(text) > MAX_LINE_CHARS and parts:
+    if len(text) > 100 and parts:
         text = "\n".join([start, *(f"{indent}    {part}," for part in parts), f"{indent}{end}"])
-    about = docstring(data, head.shown, head.typed)
+    about = docstring(data, head)
     body = f"{indent}    ..."
     if about:
         body = f"{_quoted(about, f'{indent}    ')}\n{body}"
-    return typed_dicts(head.typed.objects), f"{text}\n{body}"
+    return typed_dicts(head.objects), f"{text}\n{body}"
 
 
 def _receiver(arguments: Iterable[Argument]) -> str:

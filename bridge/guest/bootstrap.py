@@ -81,7 +81,6 @@ class SourceFinder:
         exec(code, module.__dict__)
 
     def get_source(self, name: str) -> str:
-        """Return a module's source, for tracebacks."""
         if not self._sources:
             self._unpack()
         return self._sources[name]

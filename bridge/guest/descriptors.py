@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from _collections import deque  # type: ignore[import-not-found]  # `collections` takes 2 ms
+from collections import deque
 from itertools import islice
 
 TYPE_CHECKING = False
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from typing import Deque, Iterable, List, Optional, Tuple
 
 CHUNK_BYTES = 256 * 1024  # Bytes read per system call at most.
-
-CHUNKS_AT_ONCE = 16  # written per system call; as many as POSIX promises to take
 
 
 def private(fd: int) -> int:
@@ -58,7 +56,6 @@ def open_descriptors() -> List[int]:
 
 
 def close_others(keep: Iterable[int]) -> None:
-    """Close every descriptor except those in `keep`."""
     kept = frozenset(keep)
     for fd in open_descriptors():
         if fd in kept:
@@ -107,7 +104,8 @@ class Outbox:
         """Write as much as the descriptor takes without blocking, waking its reader once."""
         while self._chunks:
             try:
-                written = os.writev(self.fd, list(islice(self._chunks, CHUNKS_AT_ONCE)))
+                # As many as POSIX promises to take.
+                written = os.writev(self.fd, list(islice(self._chunks, 16)))
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:

@@ -31,9 +31,6 @@ PLACED_NOTICE = b'{"type":"placed",'
 """How a worker's line begins that says what is in the working directory before the program runs:
 "files" has the version of each. A program that forges it only hides files of its own."""
 
-KILL_SECONDS = 2.0
-"""Time for killed processes to end; one that hangs in the kernel ends with the sandbox."""
-
 _PAUSE_SECONDS = 0.002
 
 
@@ -122,7 +119,7 @@ class Children:
         if not self.reap() and self.adopts_orphans:
             # Orphans would be children of this process: there are none to look for.
             return
-        deadline = time.monotonic() + KILL_SECONDS
+        deadline = time.monotonic() + 2.0
         self.send_kill()
         # Most processes are gone in a millisecond or two.
         pause = _PAUSE_SECONDS / 64

@@ -18,12 +18,12 @@ import anyio.lowlevel
 
 from bridge.guest.protocol.wire import (
     MAX_VALUES,
-    FrameTooLargeError,
     GuestFrame,
     HostFrame,
     LineDecoder,
     Reply,
     Run,
+    WireError,
     count_values,
     decode_guest_frame,
     encode,
@@ -51,15 +51,11 @@ WRITE_BYTES = 256 * 1024
 
 
 class ByteStream(Protocol):
-    """The part of a sandbox that a channel uses."""
+    """The part of a sandbox that a channel uses; at its end it gives empty bytes."""
 
-    async def send(self, data: bytes) -> None:
-        """Write all of `data`."""
-        ...
+    async def send(self, data: bytes) -> None: ...
 
-    async def receive(self) -> bytes:
-        """Return the next bytes, empty at the end."""
-        ...
+    async def receive(self) -> bytes: ...
 
 
 @dataclass
@@ -102,12 +98,22 @@ class Channel:
             self._told_bytes = int(frame.limits.get("result_bytes", MAX_DONE_BYTES))
         await self.write(in_pieces(frame))
 
-    async def send_bytes(self, data: bytes) -> None:
-        """Write bytes without interleaving other writers' bytes."""
-        await self.write((data,))
+    async def write(self, pieces: Iterable[bytes], *, batched: bool = False) -> None:
+        """Write the pieces of a frame without interleaving other writers' bytes.
 
-    async def write(self, pieces: Iterable[bytes]) -> None:
-        """Write the pieces of a frame without interleaving other writers' bytes."""
+        Args:
+            batched: Write a short frame of one piece together with those that other tasks send at
+                the same time. Costs one turn of the event loop, and saves waking the guest for
+                each frame.
+        """
+        whole = pieces[0] if isinstance(pieces, Sequence) and len(pieces) == 1 else b""
+        if batched and 0 < len(whole) <= 16 * 1024:
+            await self._write_batched(whole)
+        else:
+            await self.write_now(pieces)
+
+    async def write_now(self, pieces: Iterable[bytes]) -> None:
+        """Write the pieces of a frame, once those before it are written."""
         async with self._write_lock:
             # A half-written frame would corrupt the channel, but a cancelled writer's run is over:
             # the sandbox ends with it, and nothing is written to this channel again.
@@ -119,14 +125,8 @@ class Channel:
                 for start in range(0, len(view), WRITE_BYTES):
                     await self._stream.send(bytes(view[start : start + WRITE_BYTES]))
 
-    async def send_together(self, data: bytes) -> None:
-        """Write a frame together with those that other tasks send at the same time.
-
-        Costs one turn of the event loop, and saves waking the guest for each frame.
-        """
-        if len(data) > 16 * 1024:  # A longer frame is not batched with others.
-            await self.send_bytes(data)
-        elif self._batch is not None:
+    async def _write_batched(self, data: bytes) -> None:
+        if self._batch is not None:
             batch = self._batch
             batch.frames.append(data)
             await batch.sent.wait()
@@ -136,7 +136,7 @@ class Channel:
                 # Other ready tasks run before this one continues, and add their frames.
                 await anyio.lowlevel.checkpoint()
                 self._batch = None
-                await self.send_bytes(b"".join(batch.frames))
+                await self.write_now((b"".join(batch.frames),))
             finally:
                 # A writer is cancelled only with its run, and all the others with it.
                 if self._batch is batch:
@@ -180,7 +180,7 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
         told_bytes: Longest value of a `done` frame.
 
     Raises:
-        FrameTooLargeError: It is too large to parse.
+        WireError: It is too large to parse.
     """
     most, size = MAX_VALUES, len(line)
     line = line[json_start(line) :]
@@ -188,13 +188,13 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     if line.startswith(b'{"type":"done"'):
         most = told_bytes + 10_000  # 40 variables and a session's losses take a few each.
         if len(line) > MAX_DONE_BYTES:
-            raise FrameTooLargeError(f"a done frame is longer than {MAX_DONE_BYTES} bytes")
+            raise WireError(f"a done frame is longer than {MAX_DONE_BYTES} bytes")
     elif size > MAX_SHORT_BYTES and not line.startswith(_LONG):
         message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
-        raise FrameTooLargeError(message)
+        raise WireError(message)
     values = count_values(line, most)
     if values > most:
-        raise FrameTooLargeError(f"a frame of {size:,} bytes holds too many values")
+        raise WireError(f"a frame of {size:,} bytes holds too many values")
     narrow = line.isascii() and b"\\u" not in line
     # of a text with a character beyond Unicode's first plane
     text = len(line) * (1 if narrow else 4)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -36,9 +37,14 @@ from bridge.rpc.channel import Redact, encode_reply
 
 logger = logging.getLogger(__name__)
 
-YIELD_EVERY = 64  # Calls accepted in a row before other tasks run.
-
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
+
+
+class Write(Protocol):
+    """Writes the pieces of a reply; `Channel.write`."""
+
+    async def __call__(self, pieces: Sequence[bytes], *, batched: bool) -> None:
+        """Write them, possibly together with other replies."""
 
 
 class CallFailedError(Exception):
@@ -107,8 +113,6 @@ class Dispatcher:
     The group's tasks last until `close`, or until the group is cancelled.
 
     Args:
-        send_together: Like `send`, but batches replies that are ready at the same time.
-        send_pieces: Like `send`, for a large reply in pieces.
         clear: Removes secrets from every error.
         clear_for: Returns what removes secrets from the answer to a call.
     """
@@ -116,21 +120,17 @@ class Dispatcher:
     def __init__(
         self,
         tasks: TaskGroup,
-        send: Callable[[bytes], Awaitable[None]],
+        write: Write,
         handler: Handler,
         limits: DispatchLimits,
         *,
-        send_together: Callable[[bytes], Awaitable[None]] | None = None,
-        send_pieces: Callable[[Sequence[bytes]], Awaitable[None]] | None = None,
         clear: Redact | None = None,
         clear_for: Callable[[Call], Redact | None] | None = None,
     ) -> None:
         self._clear = clear
         self._clear_for = clear_for or (lambda _: clear)
         self._tasks = tasks
-        self._send = send
-        self._send_together = send_together or send
-        self._send_pieces = send_pieces or (lambda pieces: send(b"".join(pieces)))
+        self._write = write
         self._handler = handler
         self._limits = limits
         self._freed = anyio.Event()
@@ -162,7 +162,7 @@ class Dispatcher:
             raise WireError(f"call id {call.id} is in use")
         # A flood of calls must not starve other tasks.
         self._accepted += 1
-        if self._accepted % YIELD_EVERY == 0:
+        if self._accepted % 64 == 0:
             await anyio.lowlevel.checkpoint()
         while not self._has_room_for(cost):
             if self._freed.is_set():
@@ -258,13 +258,8 @@ class Dispatcher:
         if scope.cancel_called:
             return
         try:
-            if len(reply) > 1:
-                await self._send_pieces(reply)
-            elif len(self._under_way) == 1:
-                # A lone reply is sent at once; otherwise others may be ready at the same time.
-                await self._send(reply[0])
-            else:
-                await self._send_together(reply[0])
+            # A lone reply is sent at once; otherwise others may be ready at the same time.
+            await self._write(reply, batched=len(self._under_way) > 1)
         except ChannelClosedError:
             logger.debug("reply to call %d dropped: the sandbox is gone", accepted.call.id)
 
@@ -292,7 +287,6 @@ class Dispatcher:
         self._freed.set()
 
     async def _answer(self, call: Call) -> Sequence[bytes]:
-        """Return the reply to a call, in pieces."""
         try:
             value = await self._handler(call.method, call.params)
         except CallFailedError as error:

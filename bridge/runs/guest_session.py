@@ -63,7 +63,7 @@ async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
     problem = f"did not answer within {HELLO_SECONDS:g} s"
     with anyio.move_on_after(HELLO_SECONDS):
         try:
-            await channel.send_bytes(bundle_bytes())
+            await channel.write((bundle_bytes(),))
             frame = await channel.receive()
         except (WireError, ChannelClosedError) as error:
             problem = f"broke the channel before it was up: {error}"

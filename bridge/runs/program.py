@@ -164,14 +164,12 @@ class Program:
             async with anyio.create_task_group() as tasks:
                 dispatcher = Dispatcher(
                     tasks,
-                    self._session.channel.send_bytes,
+                    self._session.channel.write,
                     self._answer,
                     DispatchLimits(
                         concurrent=self._limits.concurrent_calls,
                         reply_bytes=self._limits.frame_bytes,
                     ),
-                    send_together=self._session.channel.send_together,
-                    send_pieces=self._session.channel.write,
                     clear=self._clear,
                     clear_for=self._clear_for,
                 )

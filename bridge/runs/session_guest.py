@@ -29,10 +29,10 @@ class SessionChannel(Channel):
 
     _unfinished = 0
 
-    async def write(self, pieces: Iterable[bytes]) -> None:
+    async def write_now(self, pieces: Iterable[bytes]) -> None:
         """Write a frame; if that is cut short, nothing can follow it."""
         self._unfinished += 1
-        await super().write(pieces)
+        await super().write_now(pieces)
         self._unfinished -= 1
 
     @property

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from bridge.catalog.docs import (
     DESCRIPTION_TOKENS,
     INSTRUCTIONS_TOKENS,
-    MAX_CAPABILITIES_CHARS,
     MIN_DESCRIPTION_TOKENS,
     capabilities,
     example_call,
@@ -273,7 +272,7 @@ def test_what_a_server_writes_stays_on_its_line() -> None:
 
 def test_the_guide_is_short_and_its_programs_are_python() -> None:
     guide = capabilities(SERVERS)
-    assert len(guide) < MAX_CAPABILITIES_CHARS
+    assert len(guide) < 4_000
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert len(blocks) == 5
     for block in blocks:
@@ -303,7 +302,7 @@ def test_the_guide_names_loaded_servers_or_else_all() -> None:
 def test_the_guide_stays_short_whatever_the_servers_are_called() -> None:
     names = {("n" * 63 + str(number)) * 3: "d" * 5_000 for number in range(200)}
     servers = server_entries(names, {name: [CREATE] for name in names})
-    assert len(capabilities(servers)) < MAX_CAPABILITIES_CHARS
+    assert len(capabilities(servers)) < 4_000
 
 
 def test_an_example_too_long_for_a_sentence_is_not_used_in_one() -> None:
@@ -334,7 +333,7 @@ def test_any_names_and_descriptions_give_valid_text(
     tool_description(entries, Limits()).encode()
     guide = capabilities(entries)
     guide.encode()
-    assert len(guide) < MAX_CAPABILITIES_CHARS
+    assert len(guide) < 4_000
     for entry in entries:
         server_docs(entry, "full")
 

@@ -16,6 +16,7 @@ from bridge.catalog.naming import (
     server_aliases,
     tool_aliases,
 )
+from bridge.guest.api.proxies import Server, ServerModule, usable
 
 Aliases = Callable[[Sequence[str]], dict[str, str]]
 
@@ -104,3 +105,11 @@ def test_the_order_of_names_makes_no_difference(
 def test_thousands_of_colliding_names_are_settled() -> None:
     names = ["-" * count + "a" for count in range(3_000)]
     assert len(set(server_aliases(names).values())) == 3_000
+
+
+def test_no_alias_hides_behind_an_attribute_of_the_guests_objects() -> None:
+    own = [name for kind in (Server, ServerModule) for name in dir(kind)]
+    own += ["_tools", "TOOLS", "TOOL_MAP"]
+    aliases = [*tool_aliases(own).values(), *server_aliases(["class", "1x", "", "é"]).values()]
+    assert set(aliases).isdisjoint(own)
+    assert all(map(usable, aliases))

@@ -4,38 +4,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from bridge.catalog.docs import example_call
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.stubs import signature
+from bridge.catalog.stubs import MAX_SIGNATURE_CHARS, signature
 from bridge.guest.schema.typetext import Names, TypeWriter
 from bridge.model import Tool
-
-KEYS = st.sampled_from(
-    [
-        "$ref", "$defs", "a", "b", "type", "properties", "required", "items", "prefixItems",
-        "anyOf", "oneOf", "allOf", "enum", "const", "default", "nullable", "description",
-        "additionalProperties",
-    ]
-)  # fmt: skip
-LEAVES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(st.characters(codec=None), max_size=8),
-    st.sampled_from(
-        ["string", "object", "array", "null", "#", "#/$defs/a", "#/$defs/b", "#/anyOf/0", "a"]
-    ),
-)
-SCHEMAS = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.one_of(KEYS, st.text()), inner, max_size=6)
-    ),
-    max_leaves=40,
-)
+from tests.schema_strategies import ANY_SCHEMA
 
 
 def type_text(schema: Any, budget: int = 160) -> str:
@@ -203,12 +178,15 @@ def example(document: Any) -> str:
     return example_call(ServerEntry(name="s", alias="s"), ToolEntry(tool=tool, alias="t"))
 
 
-@given(schema=SCHEMAS)
+@given(schema=ANY_SCHEMA)
 def test_no_json_makes_it_fail(schema: Any) -> None:
     assert type_text(schema)
     type_text(schema, budget=0).encode()
     assert example({"properties": {"p": schema}, "required": ["p"]})
-    assert signature(Tool(server="s", name="t", input_schema=schema), "t")
+    result = schema if isinstance(schema, dict) else None
+    text = signature(Tool(server="s", name="t", input_schema=schema, output_schema=result), "t")
+    assert len(text) <= MAX_SIGNATURE_CHARS
+    assert len(text.encode().splitlines()) == 1
 
 
 def test_nesting_as_deep_as_a_parser_allows_is_read() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sqlite3
 import threading
 import tomllib
 from collections.abc import Iterable
@@ -339,25 +338,6 @@ def test_fewer_hits_are_the_first_of_more(query: str) -> None:
     assert all(index.search(query, limit=few) == most[:few] for few in (1, 2, 5, 20))
 
 
-def test_what_was_searched_before_makes_no_difference() -> None:
-    """Scores for words are kept."""
-    used = index_of(crowd())
-    queries = ("create many", "many", "create", "whatever thingaa", "create whatever many", "many")
-    assert [used.search(query) for query in queries] == [
-        index_of(crowd()).search(query) for query in queries
-    ]
-
-
-def test_kept_scores_are_forgotten_when_the_index_changes() -> None:
-    index, servers = index_of(CATALOG), by_server(CATALOG)
-    before = index.search("issue list")
-    servers["slack"] = (*servers["slack"], tool("slack", "issue_list", "An issue list."))
-    index.update(servers)
-    after = index.search("issue list")
-    assert after != before
-    assert after[0].tool.name == "issue_list"
-
-
 def test_a_word_that_all_tools_have_does_not_keep_the_others_from_being_found() -> None:
     everywhere = [tool("s", f"a{number}", "Whatever it is.") for number in range(3000)]
     found = search([*everywhere, tool("s", "close", "Whatever it closes.")], "whatever close")
@@ -427,10 +407,3 @@ def test_any_query_on_any_names_is_answered(query: str, names: list[str], limit:
         assert not words(query[:400])
     else:
         assert len(found) <= MAX_LIMIT
-
-
-def test_this_python_s_sqlite_has_full_text_search() -> None:
-    """What the search needs of the machine that it runs on."""
-    with sqlite3.connect(":memory:") as database:
-        database.execute("CREATE VIRTUAL TABLE t USING fts5(a)")
-    database.close()

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bridge.catalog.entries import ToolEntry, tool_entries
 from bridge.catalog.stubs import (
@@ -23,14 +21,6 @@ from bridge.catalog.typed_stubs import tool_stub
 from bridge.guest.api.arguments import Parameters
 from bridge.model import Tool
 from tests.catalog.nasty_servers import server_entries
-
-JSON_VALUES = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=10,
-)
 
 
 def tool(
@@ -139,22 +129,6 @@ def test_of_too_many_arguments_the_optional_ones_are_summed_up_first() -> None:
 def test_an_argument_with_an_absurd_name_is_left_to_the_full_documentation() -> None:
     made = tool(properties={"a" * 1_000_000: STRING, "-" * 1_000_000: STRING, "b": STRING})
     assert signature(made, "x") == "async def x(b: str = ..., **arguments) -> Any"
-
-
-@given(
-    properties=st.dictionaries(st.text(st.characters(codec=None), max_size=8), JSON_VALUES),
-    required=JSON_VALUES,
-    output=st.one_of(st.none(), st.dictionaries(st.text(max_size=5), JSON_VALUES)),
-)
-def test_any_schema_gives_a_short_signature(
-    properties: dict[str, Any], required: Any, output: dict[str, Any] | None
-) -> None:
-    schema = {"properties": properties, "required": required}
-    made = Tool(server="s", name="t", input_schema=schema, output_schema=output)
-    text = signature(made, "t")
-    text.encode()
-    assert len(text) <= MAX_SIGNATURE_CHARS
-    assert len(text.splitlines()) == 1
 
 
 def test_a_tool_that_takes_any_arguments_says_so() -> None:

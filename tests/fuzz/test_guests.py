@@ -195,9 +195,9 @@ class _Host:
         self.most = 0
         self.sent: Counter[int] = Counter()
 
-    async def send(self, line: bytes) -> None:
+    async def send(self, pieces: Sequence[bytes], *, batched: bool) -> None:
         await anyio.lowlevel.checkpoint()
-        self.sent[json.loads(line)["id"]] += 1
+        self.sent[json.loads(b"".join(pieces))["id"]] += 1
 
     async def handle(self, method: str, params: Any) -> Any:
         self.running += 1

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bridge.gate.redaction import Redactor
-from bridge.guest.api.client import Replies, read_reply
-from bridge.guest.protocol.wire import Reply, encode
+from bridge.guest.api.client import read_reply
+from bridge.guest.protocol.wire import LineDecoder, Reply, encode
 from bridge.large_text import LargeText
 from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
 
@@ -19,12 +19,9 @@ LARGE = "x" * LARGE_CHARACTERS
 
 def received(data: bytes, portion: int = 1 << 20) -> list[Any]:
     """Return the replies that a guest reads when `data` comes in portions of that size."""
-    replies = Replies()
-    found = []
-    for start in range(0, len(data), portion):
-        for line, texts in replies.feed(data[start : start + portion]):
-            found.append(read_reply(line, texts))
-    return found
+    decoder = LineDecoder()
+    portions = (data[start : start + portion] for start in range(0, len(data), portion))
+    return [read_reply(frame) for part in portions for frame in decoder.feed(part)]
 
 
 @pytest.mark.parametrize(

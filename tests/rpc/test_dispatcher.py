@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,11 +33,11 @@ class _Host:
         self.cancelled = 0
         self.gone = False
 
-    async def send(self, line: bytes) -> None:
+    async def send(self, pieces: Sequence[bytes], *, batched: bool) -> None:
         if self.gone:
             message = "gone"
             raise ChannelClosedError(message)
-        frame = decode_host_frame(line)
+        frame = decode_host_frame(b"".join(pieces))
         assert isinstance(frame, Reply)
         self.replies.append(frame)
 
@@ -219,7 +219,8 @@ async def test_a_reply_under_way_is_written_whole_although_its_call_is_cancelled
     written: list[bytes] = []
     begun, going_on = anyio.Event(), anyio.Event()
 
-    async def send_in_halves(line: bytes) -> None:
+    async def send_in_halves(pieces: Sequence[bytes], *, batched: bool) -> None:
+        [line] = pieces
         written.append(line[:5])
         begun.set()
         await going_on.wait()
@@ -305,7 +306,8 @@ async def test_winding_up_ends_what_is_under_way_and_lets_replies_go_out_whole()
     host, written = _Host(), bytearray()
     begun, going_on = anyio.Event(), anyio.Event()
 
-    async def send_in_halves(line: bytes) -> None:
+    async def send_in_halves(pieces: Sequence[bytes], *, batched: bool) -> None:
+        [line] = pieces
         written.extend(line[:5])
         begun.set()
         await going_on.wait()

@@ -33,14 +33,8 @@ class Silent:
     async def send(self, frame: object) -> None:
         """Take the program in."""
 
-    async def send_bytes(self, data: bytes) -> None:
+    async def write(self, pieces: Iterable[bytes], *, batched: bool = False) -> None:
         """Take a reply."""
-
-    async def send_together(self, data: bytes) -> None:
-        """Take a reply that may go with others."""
-
-    async def write(self, pieces: Iterable[bytes]) -> None:
-        """Take a reply in pieces."""
 
     async def receive(self) -> None:
         """End, in time."""
@@ -266,9 +260,9 @@ class Asking(Silent):
     times: list[float] = field(default_factory=lambda: [4.9, 0.1, 0.5])
     replies: list[bytes] = field(default_factory=list)
 
-    async def send_bytes(self, data: bytes) -> None:
+    async def write(self, pieces: Iterable[bytes], *, batched: bool = False) -> None:
         """Take a reply."""
-        self.replies.append(data)
+        self.replies.append(b"".join(pieces))
 
     async def receive(self) -> Any:
         """Call, then end."""

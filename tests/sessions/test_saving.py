@@ -169,11 +169,11 @@ def test_a_channel_knows_that_a_frame_was_cut_short() -> None:
         channel = SessionChannel(_Stuck())
         seen = [channel.whole]
         with anyio.move_on_after(1):
-            await channel.send_bytes(b"{}\n")
+            await channel.write((b"{}\n",))
         assert [*seen, channel.whole] == [True, False]
         gone = SessionChannel(cast("Any", _Gone()))
         with pytest.raises(ChannelClosedError):
-            await gone.send_bytes(b"{}\n")
+            await gone.write((b"{}\n",))
         assert not gone.whole
 
     run(play)

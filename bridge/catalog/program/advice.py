@@ -26,12 +26,6 @@ SIGNATURE = " Signature: "
 MAX_LISTED = 12
 """Names listed in one message."""
 
-_BUILTIN_CUTOFF = 0.78
-"""Stricter than for other names: among so many builtins one is always a little similar."""
-
-MAX_LINE_CHARS = 640
-"""Part of a line that the patterns for advice are matched against."""
-
 FOREIGN: Mapping[str, str] = {
     "NaN": 'Write `float("nan")`.',
     "console": "This is Python: write `print(...)`.",
@@ -102,7 +96,7 @@ def explained(code: str, why: Unread) -> Verdict:
     if finding.rule != SYNTAX:
         return NOTHING
     lines, problem = lines_of(code), finding.message
-    line = lines[finding.line - 1][:MAX_LINE_CHARS] if 0 < finding.line <= len(lines) else ""
+    line = lines[finding.line - 1][:640] if 0 < finding.line <= len(lines) else ""
     found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
     advice = next((match.expand(advice) for match, advice in found if match), "")
     if not advice and "expected an indented block" in problem:
@@ -121,7 +115,8 @@ def undefined_name(node: ast.Name, survey: Survey, servers: Collection[str]) -> 
     if name in servers:
         return f"{problem} The server's object is `mcp_{name}`."
     near = nearest(name, [*sorted(survey.names), *sorted(OWN_GLOBALS)])
-    near = near or nearest(name, sorted(BUILTINS - {"_"}), cutoff=_BUILTIN_CUTOFF)
+    # Among so many builtins one is always a little similar.
+    near = near or nearest(name, sorted(BUILTINS - {"_"}), cutoff=0.78)
     if near:
         return f"{problem} Did you mean {quoted(near)}?"
     if any(key is node for one, _ in survey.each(ast.Dict) for key in one.keys):
@@ -133,7 +128,6 @@ def undefined_name(node: ast.Name, survey: Survey, servers: Collection[str]) -> 
 
 
 def tools_of(server: ServerEntry) -> str:
-    """Return the names of a server's tools."""
     return listed([entry.alias for entry in server.tools])
 
 

@@ -19,15 +19,11 @@ from bridge.guest.schema.binding import Parameters
 from bridge.guest.schema.names import split_target
 from bridge.model import Json
 
-MAX_LITERAL_NODES = 2000
-"""Nodes of one literal argument that are read."""
-
 COMPUTED: Json = {WHOLE: ""}
 """Stands for a value that the text does not show."""
 
 
 def helper_parameters(helper: Helper) -> Parameters:
-    """Return a helper's parameters."""
     names = (*helper.positional, *helper.keywords)
     schema = {
         "properties": {name: {} for name in names},
@@ -88,7 +84,6 @@ class CallReader:
         self._left = 0
 
     def parameters(self, entry: ToolEntry) -> Parameters:
-        """Return a tool's parameters."""
         if id(entry) not in self._parameters:
             self._parameters[id(entry)] = Parameters(entry.tool.input_schema)
         return self._parameters[id(entry)]
@@ -167,7 +162,7 @@ class CallReader:
             if not fixed or not isinstance(value, ast.Constant):
                 return COMPUTED
             node = value
-        self._left = MAX_LITERAL_NODES
+        self._left = 2000  # A program may contain megabytes of literals.
         return self._literal(node, 0)
 
     def _literal(self, node: ast.expr, depth: int) -> Json:

@@ -17,9 +17,6 @@ from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, Symb
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
 from bridge.model import Severity
 
-_MAX_CHAIN = 32
-"""Attributes, items and calls between an `await` and the call it was meant for."""
-
 _SHOWN = "is shown"
 _TAKEN = "is used as"
 
@@ -62,7 +59,6 @@ class AwaitRules:
         self._awaited_names = {value.id for value in values if isinstance(value, ast.Name)}
 
     def check(self) -> None:
-        """Report the mistakes."""
         each = self._survey.each
         for node, context in each(ast.Expr):
             if not context.last:
@@ -91,8 +87,6 @@ class AwaitRules:
                 self._report.add(node, "syntax", "deny", message, edits)
         for node, context in each(ast.Call):
             self._gather(node, context)
-
-    # --- missing ---------------------------------------------------------------------------------
 
     def _dropped(self, node: ast.stmt, value: ast.expr, context: Context) -> None:
         symbol = self._symbols.of(value, context)
@@ -235,7 +229,7 @@ class AwaitRules:
         """Yield ids of `x` in `await x.y` and `await x[y]`: the `await` is not for `x` itself."""
         for node, _ in self._survey.each(ast.Await):
             inner = node.value
-            for _step in range(_MAX_CHAIN):
+            while True:
                 if isinstance(inner, ast.Attribute | ast.Subscript):
                     inner = inner.value
                 elif isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
@@ -243,8 +237,6 @@ class AwaitRules:
                 else:
                     break
                 yield id(inner), node
-
-    # --- misplaced -------------------------------------------------------------------------------
 
     def _await(self, node: ast.Await, context: Context) -> None:
         if not context.scope.asynchronous:
@@ -271,7 +263,6 @@ class AwaitRules:
         self._report.add(node, rule, self._survey.raises(context, "TypeError"), message, edits)
 
     def _gives_data(self, function: ast.expr, context: Context) -> bool:
-        """Return whether a function certainly returns nothing to await."""
         symbol = self._symbols.of(function, context)
         dotted = "" if symbol is None else symbol.dotted
         return dotted in DATA_MEMBERS or self._symbols.is_builtin(function, SHOWING)

@@ -36,10 +36,6 @@ from bridge.catalog.stubs import call_signature
 from bridge.guest.schema.binding import Parameters
 from bridge.model import Severity
 
-SECONDS_FOR_VALUES = 0.2
-"""Time for checking the literal values in one program. Only hostile schemas take so long; the guest
-checks all values again before each call."""
-
 _INTROSPECTIVE = frozenset(
     """
     dir getattr hasattr help inspect list_tools list_tools_sync query_tool_docs
@@ -57,14 +53,14 @@ class CallRules:
         self._symbols = symbols
         self._report = report
         self._reader = CallReader(survey, symbols)
-        self._seconds_left = SECONDS_FOR_VALUES
+        # Only hostile schemas take so long; the guest checks all values again before each call.
+        self._seconds_left = 0.2
         self._called: dict[str, tuple[int, int]] = {}  # Where each server is called first.
         names = [node.id for node, _ in survey.each(ast.Name)]
         names += [node.attr for node, _ in survey.each(ast.Attribute)]
         self._introspects = not _INTROSPECTIVE.isdisjoint(names)
 
     def check(self) -> None:
-        """Report the mistakes."""
         awaited = {id(node.value) for node, _ in self._survey.each(ast.Await)}
         for node, context in self._survey.each(ast.Call):
             self._call(node, context, later=id(node) not in awaited)
@@ -77,8 +73,6 @@ class CallRules:
                 if item.name != "*":
                     symbol = self._symbols.imported(f"{node.module}.{item.name}")
                     self._name(node, context, symbol, "ImportError")
-
-    # --- names -----------------------------------------------------------------------------------
 
     def _name(
         self, node: ast.expr | ast.stmt, context: Context, symbol: Symbol | None, raised: str
@@ -100,8 +94,6 @@ class CallRules:
         """Return whether a call before a place may make a server add a tool."""
         called = self._called.get(server.name)
         return server.changing and called is not None and called < (node.lineno, node.col_offset)
-
-    # --- calls -----------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call, context: Context, *, later: bool) -> None:
         symbol = self._symbols.of(node.func, context)

@@ -42,7 +42,6 @@ _REQUESTS = {
 }
 
 _CALLING = {*BY_NAME, *_REQUESTS, "complete"}
-_MAX_WHY_CHARS = 110
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,8 +219,6 @@ class _Reader:
             )
         )
 
-    # --- uses that are not understood ------------------------------------------------------------
-
     def _account(self, node: ast.expr) -> None:
         """Mark an expression, and those it is taken from, as understood."""
         self._accounted.add(id(node))
@@ -262,7 +259,7 @@ class _Reader:
             self._open(node.lineno, "it chooses among the servers at run time")
 
     def _open(self, line: int, why: str, server: ServerEntry | None = None) -> None:
-        why = valid_text(clip(why, _MAX_WHY_CHARS))
+        why = valid_text(clip(why, 110))
         name = None if server is None else server.name
         self.open.append(UnnamedCall(line=line, why=why, server=name))
 

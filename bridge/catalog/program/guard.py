@@ -28,14 +28,11 @@ from bridge.model import Severity
 MAX_PATH_ARGUMENTS = 4
 """Arguments of a call that may be paths; no function in the table takes more."""
 
-_MAX_SHOWN_CHARS = 80
-
 _ACCESSORS = frozenset({"builtins.getattr", "builtins.setattr", "builtins.delattr"})
 _GETTERS = frozenset({"operator.attrgetter", "operator.methodcaller"})
 _PATH_METHODS = frozenset(
     {"exists", "iterdir", "open", "read_bytes", "read_text", "write_bytes", "write_text"}
 )
-_OWN_MODULES = "mcp."
 _TAILS = frozenset(name.rpartition(".")[2] for name in REFERENCES)
 
 
@@ -79,7 +76,7 @@ class _Checker:
         if rule is not None:
             severity: Severity = "deny" if rule in DENIED else "note"
             why = DENIED.get(rule) or NOTED[rule]
-            self.report.add(node, rule, severity, f"`{plainly(subject, _MAX_SHOWN_CHARS)}` {why}")
+            self.report.add(node, rule, severity, f"`{plainly(subject, 80)}` {why}")
         return rule is not None
 
     def _import(self, node: ast.Import | ast.ImportFrom, _: Context) -> None:
@@ -165,7 +162,7 @@ class _Checker:
             name = self._symbols.text(argument, context)
             if name is not None:
                 self._module(node, name)
-            elif not self._symbols.start(argument, context).startswith(_OWN_MODULES):
+            elif not self._symbols.start(argument, context).startswith("mcp."):
                 # A computed name of a server's module is allowed.
                 self._add(node, "computed-import", f"{function.removeprefix('builtins.')}()")
 

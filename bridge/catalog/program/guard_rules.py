@@ -12,10 +12,6 @@ import posixpath
 import re
 from collections.abc import Mapping
 
-MAX_PATH_CHARS = 4096
-"""The longest path that a kernel accepts; a longer text names no file."""
-
-
 DENIED: Mapping[str, str] = {
     "native-code": "runs native code, past everything Python checks; use Python's own functions",
     "process": "starts or signals processes; do the work in Python, or with a tool",
@@ -189,8 +185,7 @@ def rule_of_module(dotted: str) -> str | None:
 
 
 def is_sensitive(path: str) -> bool:
-    """Return whether a path names a sensitive file."""
-    if not path or len(path) > MAX_PATH_CHARS:
+    if not path or len(path) > 4096:
         return False
     plain = posixpath.normpath(path)
     if plain.startswith("//"):

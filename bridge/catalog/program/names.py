@@ -58,7 +58,6 @@ class NameTable:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Name and alias of each server."""
         return {server.name: server.alias for server in self._servers}
 
     @cached_property

@@ -27,14 +27,11 @@ MAX_BRACES = 10_000
 """Opening braces allowed in a program with f-strings. Python 3.11 parses each field separately:
 20,000 take a third of a second."""
 
-_MAX_REASON_CHARS = 200
 _F_STRING = re.compile("[fF][rR]?['\"]")
 
 SYNTAX = "syntax"
 TOO_DEEP = "too-deep"
 TOO_LONG = "too-long"
-
-_PARSE_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +88,8 @@ def _parse(source: str) -> ast.Module:
 
 
 def _compile(source: str) -> ast.Module:
-    tree = compile(source, "<program>", "exec", _PARSE_FLAGS, dont_inherit=True)
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree = compile(source, "<program>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
     return tree
 
@@ -101,7 +99,7 @@ def _unread(rule: str, message: str, line: int = 0, column: int = 0) -> Unread:
 
 
 def _syntax(message: str | None, line: int | None, column: int | None) -> Unread:
-    reason = plainly(message or "not Python", _MAX_REASON_CHARS)
+    reason = plainly(message or "not Python", 200)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     text = f"syntax error: {reason}, as Python {version} reads it"
     return _unread(SYNTAX, text, max(line or 0, 0), max(column or 0, 0))

@@ -162,9 +162,6 @@ def _inside(code: str, tree: ast.Module | Unread) -> tuple[str, str] | None:
     return _argument(code)
 
 
-# --- the repairs ---------------------------------------------------------------------------------
-
-
 _MARK = re.compile(r"\s*(?:```|~~~)\s*(\w*)|\s*</?(?:end_)?(?:code|python)>\s*$")
 _PYTHON = frozenset({"python", "py", "python3", "py3", "ipython"})
 

@@ -15,12 +15,6 @@ from bridge.text import valid_text
 MAX_FINDINGS = 25
 """Findings reported of each severity; after fixing so many, the program is checked again."""
 
-MAX_MESSAGE_CHARS = 1000
-"""Length of one message: a problem and a signature."""
-
-MAX_TRIED = 4 * MAX_FINDINGS
-"""Mistakes for which a message is written: finding the nearest name takes a millisecond each."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -43,7 +37,6 @@ class Verdict:
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """The findings that do not stop the program."""
         return tuple(found for found in self.findings if found.severity == "note")
 
 
@@ -78,7 +71,8 @@ class Report:
         self._fixable &= bool(edits) or severity != "deny"
         self._edits += edits if severity == "deny" else ()
         self._tried += 1
-        if self._tried > MAX_TRIED or self._counts[severity] >= MAX_FINDINGS:
+        # To find the nearest name takes a millisecond for each mistake of a program.
+        if self._tried > 4 * MAX_FINDINGS or self._counts[severity] >= MAX_FINDINGS:
             self._omitted += 1
             return
         text = message if isinstance(message, str) else message()
@@ -88,7 +82,7 @@ class Report:
             column=getattr(node, "col_offset", -1) + 1,
             rule=rule,
             severity=severity,
-            message=valid_text(clip(text, MAX_MESSAGE_CHARS)),
+            message=valid_text(clip(text, 1000)),
             source=self._source,
         )
         key = (finding.line, rule, finding.message)
@@ -97,7 +91,6 @@ class Report:
             self._found[key] = finding
 
     def verdict(self) -> Verdict:
-        """Return what was found."""
         return Verdict(
             findings=tuple(sorted(self._found.values(), key=lambda one: (one.line, one.column))),
             omitted=self._omitted,

@@ -151,7 +151,6 @@ class _Reader:
             self._note(node, context, [self._symbols.imported(name.removesuffix(".*"))])
 
     def _helper(self, node: ast.Call, context: Context, symbol: Symbol) -> None:
-        """Read the server that a helper is given."""
         # A server that does not start is described without its tools.
         self._chooses |= symbol.name.endswith(("describe_server", "_sync"))
         self._dynamic |= symbol.name.rpartition(".")[2] in _OF_LOADED
@@ -177,8 +176,6 @@ class _Reader:
             found |= symbol.server is not None or symbol.kind == NO_SERVER
         return found
 
-
-# --- reachable tools -----------------------------------------------------------------------------
 
 _PLAIN_MODULES = frozenset(
     """

@@ -30,7 +30,6 @@ EVERYTHING = frozenset({"*"})
 
 NOTHING: frozenset[str] = frozenset()
 
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SKIPPED_FIELDS = frozenset({"type_comment", "ctx", "op", "ops", "kind"})
 _BINDING = frozenset({"name", "rest"})
 
@@ -80,12 +79,10 @@ class Scope:
         return next(scope for scope in self.chain() if scope.kind != "comprehension")
 
     def holder(self) -> Scope:
-        """Return the scope of the enclosing function, or the module's."""
         return next(scope for scope in self.chain() if scope.kind in ("function", "module"))
 
     @property
     def asynchronous(self) -> bool:
-        """Whether `await` is allowed here."""
         scope = self.function()
         return scope.kind == "module" or isinstance(scope.node, ast.AsyncFunctionDef)
 
@@ -162,7 +159,7 @@ class Survey:
             for kinds, handler in (
                 ((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda), self._function),
                 ((ast.ClassDef,), self._class),
-                (_COMPREHENSIONS, self._comprehension),
+                ((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), self._comprehension),
                 ((ast.Try, getattr(ast, "TryStar", ast.Try)), self._try),
                 ((ast.With, ast.AsyncWith), self._with),
                 ((ast.If, ast.IfExp, ast.While), self._if),
@@ -215,8 +212,6 @@ class Survey:
         """Names that it may define as attributes, or by their texts as in `globals()["x"]`."""
         return self.stored | (self.words if self.tricky else set())
 
-    # --- certainty -------------------------------------------------------------------------------
-
     @cached_property
     def read_names(self) -> frozenset[str]:
         """Names that the program reads. Computed only for programs with mistakes."""
@@ -266,8 +261,6 @@ class Survey:
                 found.add(id(scope))
                 reached += uses[id(scope)]
         return found
-
-    # --- the walk --------------------------------------------------------------------------------
 
     def _walk(self, tree: ast.Module) -> None:
         self._block(tree.body, Context(scope=self.root), last=True)
@@ -414,8 +407,6 @@ class Survey:
             self._stack.append((node.type, context))
         self._block(node.body, context)
 
-    # --- scopes ----------------------------------------------------------------------------------
-
     def _function(self, node: Function, context: Context) -> None:
         own = Scope(kind="function", parent=context.scope, node=node)
         self.functions.append(own)
@@ -457,8 +448,6 @@ class Survey:
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         self._stack.extend((result, inner) for result in results)
 
-    # --- control flow and caught exceptions ------------------------------------------------------
-
     def _try(self, node: Any, context: Context) -> None:
         caught = _swallowed(node.handlers, node.finalbody)
         self.caught |= caught
@@ -490,8 +479,6 @@ class Survey:
         self._block(node.body, context.inside(loop=node))
         self._block(node.orelse, context)
 
-
-# --- exceptions ----------------------------------------------------------------------------------
 
 _BUILTIN = {
     name: kind

@@ -161,7 +161,6 @@ class SymbolResolver:
         return self.text(node, context) or ""
 
     def tools(self, server: ServerEntry) -> Mapping[str, ToolEntry]:
-        """Return a server's tools by alias."""
         found = self._tools.get(server.alias)
         if found is None:
             found = self._tools[server.alias] = {entry.alias: entry for entry in server.tools}
@@ -182,8 +181,6 @@ class SymbolResolver:
     def is_builtin(self, node: ast.expr, names: frozenset[str]) -> bool:
         """Return whether an expression is one of these builtins, not rebound by the program."""
         return isinstance(node, ast.Name) and node.id in names and node.id not in self._survey.names
-
-    # --- expressions -----------------------------------------------------------------------------
 
     def _of(self, node: ast.expr, context: Context, depth: int) -> Found:
         if depth <= 0:
@@ -214,7 +211,6 @@ class SymbolResolver:
         return self._named[key]
 
     def _of_bindings(self, owner: Scope, name: str, depth: int) -> Found:
-        """Return the symbols of all values that a scope binds to a name."""
         found: list[Symbol | None] = [None] if name in self._survey.shared else []
         for value, context in owner.bound[name]:
             found += self._bound(value, context, depth - 1)
@@ -380,8 +376,6 @@ class SymbolResolver:
             entry = base.server.named(key)
             return self._of_server(base.server, key if entry is None else entry.alias)
         return None
-
-    # --- texts -----------------------------------------------------------------------------------
 
     def _text(self, node: ast.expr, context: Context) -> str | None:
         self._left -= 1

@@ -10,9 +10,9 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bridge.guest.protocol.helpers import GLOBAL_HELPERS, LINES
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, LINES, OF_SERVERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,6 @@ class Helper:
 
     @property
     def signature(self) -> str:
-        """How to call it."""
         parts = list(self.positional[: self.required])
         parts += [f"{name}=..." for name in self.positional[self.required :]]
         if self.keywords:
@@ -48,28 +47,22 @@ class Helper:
         return f"await {call}" if self.asynchronous else call
 
 
-def _helpers(lines: str, owner: str = "runtime") -> Mapping[str, Helper]:
-    """Read lines such as "async name(a, b=, *, c=)"; a `...` at the end takes any name."""
-    found = {}
-    for line in lines.strip().splitlines():
-        head, _, rest = line.strip().partition("(")
-        name = head.removeprefix("async ")
-        inside = rest.rstrip(")").partition("...")[0]
-        before, _, after = inside.partition("*")
-        listed = [item.strip() for item in before.split(",") if item.strip()]
-        found[name] = Helper(
-            name=name,
-            asynchronous=head.startswith("async "),
-            positional=tuple(item.rstrip("=") for item in listed),
-            keywords=tuple(i.strip().rstrip("=") for i in after.split(",") if i.strip()),
-            required=sum(not item.endswith("=") for item in listed),
-            open="..." in rest,
-            owner=owner,
-        )
-    return found
+def _helper(line: str) -> Helper:
+    """Read a line such as "async name(a, b=, *, c=)"; a `...` at the end takes any name."""
+    head, _, rest = line.partition("(")
+    before, _, after = rest.rstrip(")").partition("...")[0].partition("*")
+    listed = [item.strip() for item in before.split(",") if item.strip()]
+    return Helper(
+        name=head.removeprefix("async "),
+        asynchronous=head.startswith("async "),
+        positional=tuple(item.rstrip("=") for item in listed),
+        keywords=tuple(i.strip().rstrip("=") for i in after.split(",") if i.strip()),
+        required=sum(not item.endswith("=") for item in listed),
+        open="..." in rest,
+    )
 
 
-HELPERS = _helpers(LINES)
+HELPERS: Mapping[str, Helper] = {one.name: one for one in map(_helper, LINES.strip().splitlines())}
 """The functions of `mcp.runtime`."""
 
 RUNTIME_TYPES = frozenset(
@@ -79,21 +72,16 @@ RUNTIME_TYPES = frozenset(
 BY_NAME = frozenset({"call_tool", "call_tool_raw"})
 """Helpers that take a tool's own arguments as a dict."""
 
-SERVER_METHODS = _helpers(
-    """
-    async call_tool(tool, arguments=, ...)
-    async call_tool_raw(tool, arguments=, ...)
-    async get_prompt(name, arguments=)
-    async list_prompts()
-    async list_resource_templates()
-    async list_resources()
-    async list_tools()
-    async read_resource(uri, ...)
-    """,
-    "mcp_<server>",
-)
-"""What a server object has besides its tools. A tool of such a name takes its place, but for
-`list_tools`."""
+SERVER_METHODS: Mapping[str, Helper] = {
+    name: replace(
+        HELPERS[name],
+        owner="mcp_<server>",
+        positional=HELPERS[name].positional[1:],
+        required=min(1, len(HELPERS[name].positional[1:])),
+    )
+    for name in (*OF_SERVERS, "list_tools")
+}
+"""The methods of a server object. A tool of such a name replaces it, except `list_tools`."""
 
 MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
 """What `mcp.servers.<alias>` has besides the tools."""

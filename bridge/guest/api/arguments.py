@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from bridge.guest.schema.typetext import Names
 
 MAX_SIGNATURE_CHARS = 1_500  # Of a signature in a message.
-MAX_KEYS_CHARS = 200  # Of a result's keys in a message.
 
 
 class _Text(str):
@@ -73,7 +72,7 @@ class Parameters(binding.Parameters):
             parameters.append(inspect.Parameter(head.rest, kind, annotation=_Text("Any")))
         returns: Any = inspect.Signature.empty
         if tool is not None:
-            returns = _Text(head.typed.returns)
+            returns = _Text(head.returns)
         return inspect.Signature(parameters, return_annotation=returns)
 
     def bind(self, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dict[str, Any]:
@@ -107,5 +106,5 @@ class Parameters(binding.Parameters):
 
     def describe_value(self, value: Any) -> str:
         """Return the keys of a result that does not fit as an argument."""
-        keys = listed(map(repr, value))[:MAX_KEYS_CHARS] if isinstance(value, Result) else ""
+        keys = listed(map(repr, value))[:200] if isinstance(value, Result) else ""
         return "; this result has the keys: %s" % keys if keys else ""

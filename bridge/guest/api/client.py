@@ -14,6 +14,7 @@ import itertools
 import os
 import select
 import sys
+from contextlib import suppress
 
 from bridge.guest.api.values import MCPError, Result, error_from_wire
 from bridge.guest.protocol import json_text
@@ -22,22 +23,19 @@ from bridge.guest.protocol.wire import (
     MAX_VALUES,
     Call,
     Cancel,
+    LineDecoder,
     count_values,
     encode,
 )
-from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     import threading
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+    from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 RECEIVE_BYTES = 256 * 1024  # Most bytes read from the socket at once.
 HELD_RESULT = "held_result"  # The error code of a call refused because of the placeholders in it.
-
-_REPLY_HEAD = rb'{"type":"reply","id":(\d+),'
-"""How the host's replies begin: gives the id when the rest cannot be parsed."""
 
 clients: List[Client] = []  # This process's client.
 earlier_threads: Any = ()  # Threads of a session's earlier runs, which make no more calls.
@@ -96,7 +94,7 @@ class Client:
         self._reading = _thread.allocate_lock()
         self._lock = _thread.allocate_lock()
         self._waiting: Dict[int, Waiter] = {}
-        self._replies = Replies()
+        self._frames = LineDecoder(sys.maxsize)
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._thread: Optional[threading.Thread] = None
         self._fork_loop: Optional[asyncio.AbstractEventLoop] = None
@@ -261,9 +259,9 @@ class Client:
                 return True
             except OSError:
                 return False
-            replies = list(self._replies.feed(data))
-        for line, texts in replies:
-            self._deliver(line, texts, here)
+            frames = list(self._frames.feed(data))
+        for frame in frames:
+            self._deliver(frame, here)
         return bool(data)
 
     def send_last(self, frame: Any, notice: bytes) -> None:
@@ -307,7 +305,6 @@ class Client:
         self._loop = loop
 
     def _start_thread(self) -> None:
-        """Start the thread that reads the replies from now on."""
         import threading
         import warnings
 
@@ -346,7 +343,6 @@ class Client:
             raise MCPError(self._closed, kind="channel") from None
 
     def _read_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Deliver the available replies, in the reading loop."""
         reason = "the bridge closed the connection"
         try:
             if self._loop is loop and self.drain(loop):
@@ -364,21 +360,20 @@ class Client:
                 data = self._socket.recv(RECEIVE_BYTES)
                 if not data:
                     break
-                for line, texts in self._replies.feed(data):
-                    self._deliver(line, texts)
+                for frame in self._frames.feed(data):
+                    self._deliver(frame)
         except Exception as error:
             reason = read_failure(error)
         self._close(reason)
 
-    def _deliver(
-        self, line: bytes, texts: List[bytearray], here: Optional[asyncio.AbstractEventLoop] = None
-    ) -> None:
+    def _deliver(self, frame: bytes, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
         try:
-            reply = read_reply(line, texts)
+            reply = read_reply(frame)
         except (RecursionError, MemoryError) as problem:
             import re  # takes long, and most programs get no such reply
 
-            head = re.match(_REPLY_HEAD, line)
+            start = max((text.stop for text in text_spans(frame)), default=0)
+            head = re.compile(rb'{"type":"reply","id":(\d+),').match(frame, start)
             if head is None:
                 raise
             text = "the answer cannot be held here: %s" % (str(problem) or type(problem).__name__)
@@ -430,72 +425,41 @@ class Client:
             self._socket.close()
 
 
-# --- replies ------------------------------------------------------------------------------------
-
-_TEXT_MARK = b"+"
-
 parse_json = json_text.decoder(object_hook=Result)
 # Decoded straight into `Result`: converting a large value afterwards would be slow.
 
 
-class Replies:
-    """Splits chunks of bytes into replies, copying each byte of a long one at most twice."""
-
-    def __init__(self) -> None:
-        self._parts: List[bytes] = []
-        self._texts: List[bytearray] = []
-        self._missing = 0
-
-    def feed(self, data: bytes) -> Iterator[Tuple[bytes, List[bytearray]]]:
-        """Yield each line that `data` completes, with its texts (sent before it, after "+" lines).
-
-        Exhaust the iterator before feeding again.
-        """
-        start = 0
-        while start < len(data):
-            if self._missing:
-                part = data[start : start + self._missing]
-                self._texts[-1] += part
-                self._missing -= len(part)
-                start += len(part)
-                continue
-            end = data.find(b"\n", start)
-            stop = len(data) if end < 0 else end
-            if stop > start:
-                self._parts.append(data[start:stop])
-            start = stop + 1
-            if end < 0:
-                return
-            line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._parts = []
-            if line.startswith(_TEXT_MARK):
-                self._missing = int(line)
-                self._texts.append(bytearray())
-            elif line:
-                texts, self._texts = self._texts, []
-                yield line, texts
+def text_spans(frame: bytes) -> List[slice]:
+    """Return where the texts in front of a frame's line are, each after its "+" line."""
+    spans: List[slice] = []
+    start = 0
+    while frame.startswith(b"+", start):
+        end = frame.index(b"\n", start) + 1
+        start = end + int(frame[start:end])
+        spans.append(slice(end, start))
+    return spans
 
 
-def read_reply(line: bytes, texts: List[bytearray]) -> Any:
-    """Return the reply that a line and its texts hold.
+def read_reply(frame: bytes) -> Any:
+    """Return the reply that a frame holds: a line of JSON, and the texts in front of it.
 
     Raises:
         RecursionError, MemoryError: It is nested too deeply or too large.
     """
-    reply = parse_json(line.decode("utf-8", "surrogatepass"))
+    texts = text_spans(frame)
+    reply = parse_json(frame[texts[-1].stop if texts else 0 :].decode("utf-8", "surrogatepass"))
     if texts:
         value = reply["value"]
-        for path in value["texts"]:
+        for path, text in zip(value["texts"], texts):  # noqa: B905 - not in 3.9
             target = value
             for name in ["rest", *path[:-1]]:
                 target = target[name]
-            target[path[-1]] = texts.pop(0).decode()
+            target[path[-1]] = frame[text].decode()
         reply["value"] = value["rest"]
     return reply
 
 
 def read_failure(error: Exception) -> str:
-    """Return why the channel cannot be read any more."""
     # Any error ends every pending call: none may wait forever.
     return "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
 

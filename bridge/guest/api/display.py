@@ -227,7 +227,6 @@ class Display:
 
 
 def _is_seen(value: Any) -> bool:
-    """Return whether a value is a picture or a table."""
     kind = type(value)
     if is_figure(kind) or is_pil(kind):
         return True
@@ -246,7 +245,6 @@ def _is_table(kind: type) -> bool:
 
 
 def base64_size(data: bytes) -> int:
-    """Return how long data is as base64."""
     return (len(data) + 2) // 3 * 4
 
 
@@ -326,16 +324,11 @@ def _problem(value: Any, error: BaseException) -> str:
     return "a %s cannot be shown: %s" % (type(value).__name__, _told(error))
 
 
-# --- pictures, from what draws them, and smaller ones of the same --------------------------------
-
 MAX_SIDE = 2000
 """Pixels. Services that run models refuse larger pictures where there are several, and scale what
 is over about 1600 down themselves."""
 
-STEPS = 8  # Sizes that are tried until one fits.
 MAX_PARTS = 20  # Of a list that are looked at, whether all of them are parts of figures.
-MAX_DEPTH = 3  # Of lists in such lists.
-
 MAX_OVERHANG = 2.0
 """How many times its own size a figure's picture may get for what hangs over its edge."""
 
@@ -344,7 +337,6 @@ FONT_LISTS = ("/usr/local/share/mcp-code-bridge/matplotlib", "/packages/.matplot
 
 
 def is_figure(kind: type) -> bool:
-    """Return whether values of a type are matplotlib's figures."""
     return _is_a(kind, "matplotlib.figure", "Figure")
 
 
@@ -375,14 +367,13 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
     if _is_a(kind, "numpy", "ndarray"):
         return value.dtype != object or _collect(value.ravel()[:MAX_PARTS].tolist(), figures, depth)
     # Bars, for one, come as a tuple of a class of their own.
-    if depth >= MAX_DEPTH or not isinstance(value, (list, tuple, dict)):
+    if depth >= 3 or not isinstance(value, (list, tuple, dict)):
         return False
     parts = list(value.values()) if isinstance(value, dict) else value
     return all(_collect(part, figures, depth + 1) for part in parts[:MAX_PARTS])
 
 
 def _is_grid(kind: type) -> bool:
-    """Return whether values of a type are seaborn's grids of axes."""
     return str(type.__getattribute__(kind, "__module__")) == "seaborn.axisgrid"
 
 
@@ -393,7 +384,6 @@ def is_open(figure: Any) -> bool:
 
 
 def is_pil(kind: type) -> bool:
-    """Return whether values of a type are PIL's images."""
     return _is_a(kind, "PIL.Image", "Image")
 
 
@@ -479,7 +469,6 @@ def _extent(figure: Any) -> Any:
 
 
 def pil_png(image: Any) -> bytes:
-    """Return an image of PIL's as PNG."""
     # what PIL can write as PNG
     if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
         image = image.convert("RGB")
@@ -515,7 +504,7 @@ def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
         else:
             image = opened.copy()
     side = min(max(whole), MAX_SIDE)
-    for _ in range(STEPS):
+    for _ in range(8):
         if max(image.size) > side:
             image.thumbnail((side, side))
         for form in ("PNG",) if image.mode == "RGBA" else ("PNG", "JPEG"):

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     Step = Union[str, int]
     State = Tuple[str, int, str, Tuple[Step, ...], bool]
 
-MAX_LINE_CHARS = 120  # Longest source line in a message.
-MAX_LEAVES = 64  # Exceptions of a group that are examined.
-
 ADVICE = (
     "What held calls return can only be passed on: to later held calls, as it is or in f-strings, "
     "lists and dicts. What depends on it belongs in a run after this plan was applied."
@@ -113,7 +110,7 @@ def blame(error: BaseException) -> None:
     """
     queue = [error]
     for leaf in queue:
-        queue += (getattr(leaf, "exceptions", None) or ())[: max(0, MAX_LEAVES - len(queue))]
+        queue += getattr(leaf, "exceptions", None) or ()
         if not isinstance(leaf, TypeError) or not re.search(r"\bPlaceholder\b", str(leaf)):
             continue
         step, place = leaf.__traceback__, ""
@@ -245,6 +242,6 @@ def _line(file: str, number: int) -> str:
     import linecache
 
     line = linecache.getline(file, number).strip()
-    if len(line) > MAX_LINE_CHARS:
-        line = line[:MAX_LINE_CHARS] + "..."
+    if len(line) > 120:
+        line = line[:120] + "..."
     return "line %d%s: " % (number, ", `%s`" % line if line else "")

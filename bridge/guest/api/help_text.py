@@ -11,14 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, Mapping
 
-MAX_SENTENCE_CHARS = 120
-"""Characters of a description after a tool's signature."""
-
 
 def sentence(tool: Mapping[str, Any]) -> str:
     """Return the first sentence of a tool's description, as one line."""
     text = " ".join(str(tool.get("description") or "").split())
-    return text.split(". ")[0][:MAX_SENTENCE_CHARS]
+    return text.split(". ")[0][:120]
 
 
 def show_help(*things: Any) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from bridge.guest.api.client import Client
 
 MAX_TRIES = 20  # Tries of one update, repeated when another program changed the value first.
-REPORT_SECONDS = 0.1  # Least time between reports sent; a loop may report a million times.
 MAX_MESSAGE = 200  # Longest message of a report, in characters; a longer one is cut.
 _MOST = 1e300  # Largest number in a report; excludes infinity.
 
@@ -37,8 +36,6 @@ class Library:
     """Helpers for skills, memories, output and progress."""
 
     _client: Client
-
-    # --- memories -------------------------------------------------------------------------------
 
     def save_memory(self, key: str, value: Any, metadata: Any = None) -> str:
         """Remember a value for later runs: anything that JSON can hold.
@@ -110,8 +107,6 @@ class Library:
             params["revision"] = revision
         return bool(self._ask("save_memory", params))
 
-    # --- skills ---------------------------------------------------------------------------------
-
     def save_skill(
         self, function: Any, description: Optional[str] = None, name: Optional[str] = None
     ) -> Any:
@@ -159,8 +154,6 @@ class Library:
 
     def _ask(self, method: str, params: Dict[str, Any]) -> Any:
         return self._client.call_and_wait(method, params, method)
-
-    # --- outputs --------------------------------------------------------------------------------
 
     async def read_output(
         self,
@@ -232,7 +225,7 @@ class Library:
         if now < _Pace.due:
             _Pace.unsent = (done, total, message)
             return
-        _Pace.due = now + REPORT_SECONDS
+        _Pace.due = now + 0.1
         _Pace.unsent = None
         _send(self._client, done, total, message)
 

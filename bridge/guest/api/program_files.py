@@ -23,7 +23,6 @@ def file_name(number: int) -> str:
 
 
 def is_program(name: str) -> bool:
-    """Return whether a file name is a program's or a skill's."""
     return (
         name in _program_files or name == FILENAME or name.startswith((_NUMBERED_HEAD, SKILL_HEAD))
     )

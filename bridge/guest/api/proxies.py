@@ -8,10 +8,10 @@ a run with hundreds of tools does not pay for those it leaves alone.
 
 from __future__ import annotations
 
-import _collections_abc as abc  # loaded already, as `collections` is not
 import keyword
 import sys
 import types
+from collections import abc
 
 from bridge.guest.api.values import MCPError, Result, UnknownNameError, listed, nearest
 
@@ -66,8 +66,8 @@ def documentation(tool: Mapping[str, Any]) -> str:
     from bridge.guest.schema.signatures import Head, docstring, typed_dicts
 
     head = Head(tool)
-    text = docstring(tool, head.shown, head.typed)
-    classes = typed_dicts(head.typed.objects)
+    text = docstring(tool, head)
+    classes = typed_dicts(head.objects)
     if classes:
         import textwrap
 
@@ -143,7 +143,6 @@ class Tools:
         return function
 
     def aliases(self) -> List[str]:
-        """Return the names under which tools are attributes."""
         return list(self._by_alias)
 
     def attribute(self, name: str) -> Any:
@@ -261,7 +260,6 @@ class Server:
 
 
 def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    """Return the data of a server's tools, each with its signature."""
     return [
         Result(
             {
@@ -385,7 +383,6 @@ class NameFinder:
         return None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        """Return the module itself."""
         return self.modules[spec.name]
 
     def exec_module(self, module: types.ModuleType) -> None:

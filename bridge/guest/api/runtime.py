@@ -6,10 +6,11 @@ What needs all discovered servers is asked of the host.
 
 from __future__ import annotations
 
-import _collections_abc as abc  # loaded already, as `collections` is not
 import builtins
 import sys
 import types
+from collections import abc
+from contextlib import suppress
 
 from bridge.guest.api.library import Library
 from bridge.guest.api.library import text as _text
@@ -27,8 +28,7 @@ from bridge.guest.api.values import (
     to_json,
     to_text,
 )
-from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS
-from bridge.guest.suppress import suppress
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS, OF_SERVERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,18 +43,6 @@ else:
 
 PUBLIC = ("MCPError", *HELPERS)
 """The names of `mcp.runtime`."""
-
-OF_SERVERS = (
-    "call_tool",
-    "call_tool_raw",
-    "get_prompt",
-    "list_prompts",
-    "list_resource_templates",
-    "list_resources",
-    "read_resource",
-)
-"""Those that server objects have too, unless a tool is called so. The host's own list is
-`bridge.catalog.program.tables.SERVER_METHODS`."""
 
 DETAILS = ("summary", "full")
 
@@ -73,8 +61,6 @@ class Runtime(Library):
         self._capabilities = run.capabilities
         self._names = run.names
         self._called: Set[str] = set()
-
-    # --- calls ----------------------------------------------------------------------------------
 
     async def call_tool(
         self, server: Any = None, tool: Any = None, arguments: Any = None, **named: Any
@@ -158,8 +144,6 @@ class Runtime(Library):
             plain = Parameters(subject, entry.get("inputSchema"), name, tool).bind((), arguments)
         params = {"server": name, "tool": tool, "arguments": plain, "raw": raw}
         return await self._client.call("call_tool", params, subject)
-
-    # --- resources and prompts --------------------------------------------------------------------
 
     async def list_resources(self, server: Optional[str] = None) -> Any:
         """Return the resources of a server, or of all loaded ones: dicts with server, uri, name."""
@@ -284,8 +268,6 @@ class Runtime(Library):
 
         return function
 
-    # --- asked of the host ----------------------------------------------------------------------
-
     async def list_servers(self) -> Any:
         """Return every discovered server."""
         return await self._client.call("list_servers", {}, "list_servers")
@@ -315,8 +297,6 @@ class Runtime(Library):
         """Search the tools of every discovered server."""
         params = {"query": _text("query", query), "limit": _limit(limit), "detail": _detail(detail)}
         return await self._client.call("search_tool_docs", params, "search_tool_docs")
-
-    # --- from the run's own data ----------------------------------------------------------------
 
     def list_servers_sync(self) -> Tuple[str, ...]:
         """Return the names of the loaded servers."""
@@ -380,8 +360,6 @@ class Runtime(Library):
     def capability_summary(self) -> str:
         """Return the guide to what a run can do."""
         return self._capabilities
-
-    # --- names ----------------------------------------------------------------------------------
 
     def _own_name(self, name: str) -> str:
         """Return a server's own name for its name or alias; the host judges unknown ones."""
@@ -510,7 +488,6 @@ def _detail(value: Any) -> str:
 
 
 def _limit(value: Any) -> int:
-    """Return how many tools a search may return, or raise."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError("limit must be an integer, not %s" % type(value).__name__)
     if value < 1:

@@ -78,7 +78,6 @@ class Finder:
         return _Package(PACKAGE, "The user's saved skills.") if spec.name == PACKAGE else None
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Run a skill's source in its module."""
         name = module.__name__.partition(".")[2]
         if not name:
             return
@@ -105,7 +104,6 @@ class Finder:
         return self._missing.get(name, found or "")
 
     def names(self) -> List[str]:
-        """Return the names of all skills."""
         assert self._client is not None
         found = self._client.call_and_wait("list_skills", {}, "list_skills")
         return [skill["name"] for skill in found]
@@ -173,7 +171,6 @@ finder = Finder()
 
 
 def file_of(name: str) -> str:
-    """Return a skill's file name in tracebacks."""
     return "<skill %s>" % name
 
 

@@ -23,9 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Set
 
-MAX_DEPTH = 50  # Levels of one constant.
-MAX_DEFINITIONS = 100  # Functions and classes that go along.
-
 _GIVEN = frozenset((
     "Blob", "LOADED_MCP_SERVERS", "MCPError", "delete_memory", "display", "get_memory_info",
     "list_memories", "load_memory", "mcp", "mcp_servers", "memory_exists", "runtime",
@@ -106,8 +103,6 @@ class _Collector:
         parts = ["\n".join(filter(None, blocks))] if any(blocks) else []
         return "\n\n\n".join([*parts, *self._definitions, segment]) + "\n"
 
-    # --- what it uses ---------------------------------------------------------------------------
-
     def _needs(self, segment: str, names: Dict[str, Any], file: str) -> None:
         """Add the definitions that a piece of source refers to."""
         for name in sorted(_free_names(segment)):
@@ -136,9 +131,6 @@ class _Collector:
             self._refuse(name, value)
 
     def _define(self, name: str, value: Any, file: str) -> None:
-        if len(self._definitions) >= MAX_DEFINITIONS:
-            self._problems.append("more than %d functions and classes" % MAX_DEFINITIONS)
-            return
         names = self._function.__globals__
         if isinstance(value, type):
             found = (_class_source(value.__name__, each) for each in _programs(file))
@@ -158,7 +150,7 @@ class _Collector:
 
     def _constant(self, name: str, value: Any) -> None:
         try:
-            text = repr(_literal(value, 0))
+            text = repr(_literal(value))
             same = ast.literal_eval(text)
         except (ValueError, SyntaxError, TypeError, RecursionError):
             self._refuse(name, value)
@@ -174,15 +166,12 @@ class _Collector:
         self._problems.append(message % (name, type(value).__name__))
 
 
-def _literal(value: Any, depth: int) -> Any:
+def _literal(value: Any) -> Any:
     """Return a value's source text; plain types only."""
-    if depth > MAX_DEPTH:
-        raise ValueError(depth)
     if isinstance(value, dict):
-        return {_literal(key, depth + 1): _literal(item, depth + 1) for key, item in value.items()}
+        return {_literal(key): _literal(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        kind = list if isinstance(value, list) else tuple
-        return kind(_literal(item, depth + 1) for item in value)
+        return (list if isinstance(value, list) else tuple)(map(_literal, value))
     if value is None or type(value) in (bool, int, float, str):
         return value
     raise ValueError(value)
@@ -216,9 +205,6 @@ def _free_names(segment: str) -> Set[str]:
     return found
 
 
-# --- sources ---------------------------------------------------------------------------------
-
-
 def _programs(file: str) -> Iterator[str]:
     """Yield a program's file, and those of a session's other programs, the newest first."""
     yield file
@@ -226,7 +212,6 @@ def _programs(file: str) -> Iterator[str]:
 
 
 def _nodes(file: str, kinds: Any) -> List[Any]:
-    """Return the nodes of some kinds in a program's source."""
     text = "".join(linecache.getlines(file))
     try:
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

@@ -26,10 +26,6 @@ matplotlib have ten, which can cost more tokens than a program's output."""
 
 _GAP = "<left out>"  # File name of the frame that replaces omitted ones.
 
-MAX_FRAMES = 2000
-"""Last frames of a traceback that are formatted: more than the default recursion limit. A program
-that raised the limit may have a million."""
-
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 packages_offered: "Sequence[str]" = ()  # Names that runs may request; used by hints.
@@ -57,7 +53,8 @@ def describe(error: BaseException, ours: FrozenSet[str]) -> str:
     try:
         import traceback
 
-        details = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES)
+        # A program that raised the recursion limit may have a million frames.
+        details = traceback.TracebackException.from_exception(error, limit=-2000)
         _trim(details, ours)
         return _shorten(_name_gaps("".join(details.format()).strip("\n"))) + _hint(error)
     except BaseException as problem:
@@ -165,7 +162,6 @@ def _shorten(text: str) -> str:
 
 
 def guest_files() -> FrozenSet[str]:
-    """Return the file names of the guest's own code in tracebacks."""
     specs = [
         module.__spec__
         for name, module in list(sys.modules.items())
@@ -173,8 +169,6 @@ def guest_files() -> FrozenSet[str]:
     ]
     return frozenset(str(spec.origin) for spec in specs if spec is not None and spec.origin)
 
-
-# --- interrupts -----------------------------------------------------------------------------------
 
 STOPPED = "the run was stopped"
 

@@ -208,7 +208,6 @@ class Blob:
 
 
 def error_from_wire(error: Mapping[str, Any]) -> MCPError:
-    """Return the exception that an error reply stands for."""
     return MCPError(
         str(error.get("message") or "the call failed"),
         server=str(error.get("server") or ""),
@@ -255,8 +254,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         return _real(value, path)
     if depth >= MAX_DEPTH:
         where = path if len(path) <= MAX_PATH else path[:MAX_PATH] + "..."
-        message = "%s is nested more than %d deep, or contains itself"
-        raise _no_json(message % (where, MAX_DEPTH))
+        raise _no_json("%s is nested more than %d deep, or contains itself" % (where, MAX_DEPTH))
     if isinstance(value, dict):
         return _plain_dict(value, path, depth)
     if isinstance(value, (list, tuple)):

@@ -50,3 +50,9 @@ PLAIN = frozenset(name for name in _names if " " not in name)
 
 GLOBAL_HELPERS = frozenset(name for name in PLAIN if "memor" in name or name == "save_tool")
 """Those that every program also has as global names."""
+
+OF_SERVERS = (
+    "call_tool", "call_tool_raw", "get_prompt", "list_prompts", "list_resource_templates",
+    "list_resources", "read_resource",
+)  # fmt: skip
+"""Those that server objects have too, without the server, unless a tool is called so."""

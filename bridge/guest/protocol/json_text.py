@@ -16,8 +16,6 @@ except ImportError:
     # This Python has `json` without it.
     _json = None
 
-_SPACE = " \t\n\r"
-
 _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
@@ -36,7 +34,7 @@ class _Decoder:
         self._scan = _json.make_scanner(self)
 
     def decode(self, text: str) -> Any:
-        text = text.strip(_SPACE)
+        text = text.strip(" \t\n\r")
         try:
             value, end = self._scan(text, 0)
         except StopIteration as error:

@@ -61,7 +61,6 @@ def write(plan: str, number: int, path: Sequence[Step] = ()) -> str:
 
 
 def checksum(core: str) -> str:
-    """Return the CRC-32 of a mark's core, in hexadecimal."""
     import zlib  # takes a millisecond; only plans need it
 
     return "%08x" % zlib.crc32(core.encode())
@@ -78,7 +77,6 @@ def label(number: int, call: str, path: Sequence[Step] = ()) -> str:
 
 
 def shown_path(path: Sequence[Step]) -> str:
-    """Return a path as a Python expression's suffix."""
     return "".join(
         ".%s" % step if isinstance(step, str) and step.isidentifier() else "[%s]" % _text(step)
         for step in path

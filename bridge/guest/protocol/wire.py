@@ -62,22 +62,12 @@ class WireError(Exception):
     """The peer sent bytes that are not a valid frame."""
 
 
-class FrameTooLargeError(WireError):
-    """A line is longer than the limit; the rest of the stream cannot be read."""
-
-
 PROTOCOL = 2  # Protocol version, sent in `hello`; raised when a frame changes its meaning.
 
 
-class _Fresh:
-    """A default that is created anew for each frame."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-
-def _fresh(make: Callable[[], Any]) -> Any:
-    return _Fresh(make)
+def _fresh(kind: Callable[[], Any]) -> Any:
+    """Return a default that is created for each frame: the type stands for a new empty value."""
+    return kind
 
 
 @dataclass_transform(frozen_default=True)
@@ -97,28 +87,15 @@ class Frame:
         cls._raw = next((name for name in cls._fields if own[name] == "bytes"), "")
 
     def __init__(self, *args: Any, **given: Any) -> None:
-        fields = self._fields
-        if len(args) > len(fields):
-            self._refuse("too many values")
-        for name, value in zip(fields, args):  # noqa: B905 - `strict` is newer than Python 3.9
-            if name in given:
-                self._refuse("two values for %r" % name)
-            given[name] = value
-        values = {}
+        fields, defaults = self._fields, self._defaults
+        given.update(zip(fields, args))  # noqa: B905 - `strict` is newer than Python 3.9
         for name in fields:
-            if name in given:
-                values[name] = given.pop(name)
-            elif name in self._defaults:
-                default = self._defaults[name]
-                values[name] = default.make() if type(default) is _Fresh else default
-            else:
-                self._refuse("no %r" % name)
-        if given:
-            self._refuse("an unknown %r" % next(iter(given)))
-        self.__dict__.update(values)
-
-    def _refuse(self, problem: str) -> None:
-        raise TypeError("%s() was given %s" % (type(self).__name__, problem))
+            if name not in given and name in defaults:
+                default = defaults[name]
+                given[name] = default() if isinstance(default, type) else default
+        if len(args) > len(fields) or given.keys() != set(fields):
+            raise TypeError("%s takes %s" % (type(self).__name__, ", ".join(fields)))
+        self.__dict__.update({name: given[name] for name in fields})
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("a frame's %r cannot be set" % name)
@@ -131,9 +108,6 @@ class Frame:
     def __repr__(self) -> str:
         fields = ", ".join("%s=%r" % item for item in self.__dict__.items())
         return "%s(%s)" % (type(self).__name__, fields)
-
-
-# --- guest to host ------------------------------------------------------------------------------
 
 
 class Hello(Frame):
@@ -258,9 +232,6 @@ class Exited(Frame):
     kept: bool = False
 
 
-# --- host to guest ------------------------------------------------------------------------------
-
-
 class Run(Frame):
     """One program and everything it needs.
 
@@ -329,8 +300,6 @@ else:
     GuestFrame = HostFrame = Frame
 
 
-# --- frames as lines ---
-
 _GUEST = (Hello, Call, Cancel, Output, Done, Exited, Shown, Progress, State, File, Pong)
 _HOST = (Run, Reply, Stop, Ping)
 _TYPES: Dict[str, Any] = {kind.__name__.lower(): kind for kind in (*_GUEST, *_HOST)}
@@ -378,16 +347,24 @@ def json_start(frame: bytes) -> int:
 class LineDecoder:
     """Splits chunks of bytes into frames, keeping at most one unfinished frame.
 
-    A frame is a line with the raw bytes in front of it. Chunks are joined once, so that a long one
-    takes time linear in its length.
+    A frame is a line with the raw bytes in front of it, each after its own "+" line. Chunks are
+    joined once, so that a long one takes time linear in its length.
+
+    Args:
+        drops_long: Whether a frame over the limit is dropped instead of an error.
     """
 
-    def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES, drops_long: bool = False) -> None:
         self._max = max_line_bytes
-        self._parts: List[bytes] = []
-        self._size = 0
-        self._raw = 0
-        self._has_raw = False
+        self._drops_long = drops_long
+        self._line: List[bytes] = []
+        self._forget_frame()
+
+    def _forget_frame(self, skipping: bool = False) -> None:
+        self._before: List[bytes] = []  # The raw bytes, and the lines that announce them.
+        self._line.clear()
+        self._size = self._raw = 0
+        self._skipping = skipping
 
     @property
     def pending(self) -> int:
@@ -400,29 +377,40 @@ class LineDecoder:
         Exhaust the iterator before feeding again.
 
         Raises:
-            FrameTooLargeError: A frame is longer than the limit.
+            WireError: A frame is longer than the limit; the rest of the stream cannot be read.
         """
         start = 0
         while True:
-            end = -1 if self._raw > len(data) - start else data.find(b"\n", start + self._raw)
+            raw = data[start : start + self._raw]
+            self._raw -= len(raw)
+            end = -1 if self._raw else data.find(b"\n", start + len(raw))
             stop = len(data) if end < 0 else end
             self._size += stop - start
-            if self._size + max(0, self._raw - (stop - start)) > self._max:
-                raise FrameTooLargeError(f"a frame is longer than {self._max} bytes")
-            self._raw = max(0, self._raw - (stop - start))
-            if stop > start:
-                self._parts.append(data[start:stop])
+            if self._size + self._raw > self._max:
+                if not self._drops_long:
+                    raise WireError(f"a frame is longer than {self._max} bytes")
+                self._skipping, self._before = True, []
+                self._line.clear()
+            if not self._skipping:
+                self._before += [raw] if raw else []
+                self._line += [data[start + len(raw) : stop]] if stop > start + len(raw) else []
             if end < 0:
                 return
-            line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            line = self._line[0] if len(self._line) == 1 else b"".join(self._line)
             start = end + 1
-            if not self._has_raw and (size := raw_size(line)):
-                self._raw, self._has_raw = size, True
-                self._parts, self._size = [line, b"\n"], len(line) + 1
+            if size := raw_size(line):
+                self._before += [line, b"\n"]
+                self._line.clear()
+                self._raw, self._size = size, self._size + 1
                 continue
-            self._parts, self._size, self._has_raw = [], 0, False
-            if line:
-                yield line
+            frame = b"".join([*self._before, line]) if self._before else line
+            self._forget_frame()
+            if frame:
+                yield frame
+
+    def forget(self) -> None:
+        """Drop the frame that has begun, and the rest of it up to the next newline."""
+        self._forget_frame(skipping=self._size > 0)
 
 
 def count_values(line: bytes, exact_above: int = MAX_VALUES) -> int:
@@ -488,7 +476,6 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
 
 
 def decode_host_frame(line: bytes) -> HostFrame:
-    """Return the frame that a host's line holds."""
     name, document = _parse(line, _HOST_TYPES, _decoded)
     try:
         frame: HostFrame = _TYPES[name](**document)

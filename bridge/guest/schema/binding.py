@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from bridge.guest.schema.parameters import Parameter
 
-LISTED = 12
-"""Names of missing arguments in a message."""
-
 _WHOLE = frozenset({"anyOf", "oneOf", "allOf", "minProperties", "maxProperties", "$ref"})
 """What an input schema can say of the arguments together."""
 
@@ -178,6 +175,6 @@ class Parameters:
             missing = [one for one in missing if one != near]
         if missing:
             what = "argument" if len(missing) == 1 else "arguments"
-            listed = ", ".join("`%s`" % name for name in missing[:LISTED])
+            listed = ", ".join("`%s`" % name for name in missing[:12])
             text = "is missing the required %s %s" % (what, listed)
             wrong.append(Wrong("missing-argument", "", text))

@@ -61,7 +61,6 @@ class Found:
 
 
 def number_problem(value: Any, schema: Mapping[str, Any]) -> Optional[Found]:
-    """Return that a number is out of its limits; None if it is within."""
     least, most = schema.get("minimum"), schema.get("maximum")
     above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     # Draft 4 has a boolean there, about the other limit.
@@ -157,8 +156,6 @@ def size_problem(
     return None
 
 
-# --- how values, types and near misses stand in messages ------------------------------------------
-
 MAX_SHOWN = 60
 """Characters of a value in a message."""
 
@@ -223,7 +220,6 @@ def block(text: Any, limit: int) -> str:
 
 
 def shown(value: Any, limit: int = MAX_SHOWN) -> str:
-    """Return the repr of a value, in bounded length."""
     if isinstance(value, str):
         text = repr(str.__str__(value[:limit]))
         return text if len(value) <= limit else text[:-1] + "..." + text[-1]

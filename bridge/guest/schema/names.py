@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 NAME_CHARS = 80
 """Characters of a name that are compared."""
 
-COMPARED = 1_000
-"""Names among which the nearest is sought."""
-
 USUAL_CUTOFF = 0.65
 """From this ratio on, two names look alike to a reader."""
 
@@ -27,9 +24,6 @@ PARAMETER_NAMES = {
     **dict.fromkeys(("args", "params", "parameters", "kwargs", "input"), "arguments"),
 }
 """Other names that programs use for the parameters of `call_tool`."""
-
-_LIKELY = 12
-"""Names compared letter by letter, after a quick choice by pairs of letters."""
 
 
 def spelling(name: str) -> str:
@@ -82,7 +76,7 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
         cutoff: The least ratio. Above the usual one, names that only share a part do not count.
     """
     by_lower: Dict[str, str] = {}
-    for other in islice(names, COMPARED):
+    for other in islice(names, 1_000):
         by_lower.setdefault(_plain(other), other)
     # Imported by programs with mistakes; it takes milliseconds.
     import difflib
@@ -91,7 +85,7 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
     wanted = _plain(name)
     pairs = _pairs(wanted)
     # `difflib` takes fifty times as long as counting shared pairs of letters.
-    likely = heapq.nlargest(_LIKELY, by_lower, key=lambda other: _shared(pairs, other))
+    likely = heapq.nlargest(12, by_lower, key=lambda other: _shared(pairs, other))
     for one in [one for one in likely if one.count("_") == wanted.count("_") > 0]:
         if not all(map(difflib.get_close_matches, wanted.split("_"), zip(one.split("_")))):
             likely.remove(one)  # `update_issue` is no `create_issue`

@@ -27,9 +27,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
-MAX_SCHEMAS = 1_000
-"""Visited for one tool's parameters; what lies beyond leaves the tool open for any argument."""
-
 MAX_PARAMETERS = 10_000
 """Read of one tool; with more, what is not read counts among the other arguments it takes."""
 
@@ -162,7 +159,7 @@ class _Reader:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
-        self.left = MAX_SCHEMAS
+        self.left = 1_000  # A server may send any number of schemas.
 
     def gather(
         self, schema: Any, properties: Dict[str, Any], required: Dict[str, None], depth: int

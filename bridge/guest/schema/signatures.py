@@ -54,41 +54,57 @@ class Head:
     Attributes:
         parameters: All that the schema names.
         shown: Those written out, as `arguments`.
-        rest: What further arguments are called; empty if there can be none.
+        rest: The name of further arguments; empty if there can be none.
+        returns: The type of the result; "Any" if nothing is known.
+        objects: The classes that the types refer to, parts before wholes.
+        observed: In how many calls the result was seen; 0 if it is declared or unknown.
     """
 
     def __init__(self, tool: Mapping[str, Any], names: Optional[Names] = None) -> None:
         """Read `tool`, data as in `Run.servers`."""
+        names = Names() if names is None else names
         root = tool.get("inputSchema")
+        base = class_base(str(tool.get("alias") or ""))
         self.parameters, open_ended = read_parameters(root)
         some = self.parameters[:MAX_PARAMETERS]
-        shown = [parameter for parameter in some if len(parameter.alias) <= MAX_NAME_CHARS]
-        self.shown = shown
-        self.typed = Typed(tool, shown, names)
-        self.arguments: List[Argument] = []
+        self.shown = [parameter for parameter in some if len(parameter.alias) <= MAX_NAME_CHARS]
+        writer = TypeWriter(root, base, names)
+        self.arguments = [_argument(parameter, root, writer) for parameter in self.shown]
         optional_seen = keyword_only = False
-        for parameter, text in zip(shown, self.typed.types):  # noqa: B905 - not in 3.9
-            argument = Argument(parameter.alias, text, None if parameter.required else "...")
-            keyword_only = keyword_only or (parameter.required and optional_seen)
-            optional_seen = optional_seen or not parameter.required
-            argument.keyword_only = keyword_only
-            if not parameter.required:
-                known, value = default_of(parameter, root)
-                if known:
-                    argument.has_default, argument.value = True, value
-                    argument.default = repr(value)
-            self.arguments.append(argument)
+        for argument in self.arguments:
+            required = argument.default is None
+            argument.keyword_only = keyword_only = keyword_only or (required and optional_seen)
+            optional_seen = optional_seen or not required
         self.rest = ""
-        if open_ended or len(shown) < len(self.parameters):
+        if open_ended or len(self.shown) < len(self.parameters):
             self.rest = "arguments"
             while any(argument.alias == self.rest for argument in self.arguments):
                 self.rest += "_"
+        declared = tool.get("outputSchema")
+        schema = declared if declared is not None else tool.get("observed")
+        result = TypeWriter(schema, base + "Result", names, results=True)
+        self.returns = result.write(schema) if schema is not None else "Any"
+        self.objects: List[Object] = writer.objects + result.objects
+        seen = tool.get("observations")
+        self.observed = seen if declared is None and isinstance(seen, int) else 0
 
 
-# --- docstrings: What is said of a tool beside its types: descriptions, units, limits, defaults.
+def _argument(parameter: Parameter, root: Any, writer: TypeWriter) -> Argument:
+    text = writer.write(parameter.schema, (parameter.name,))
+    argument = Argument(parameter.alias, text, None)
+    if not parameter.required:
+        argument.has_default, argument.value = default_of(parameter, root)
+        argument.default = repr(argument.value) if argument.has_default else "..."
+        null = argument.has_default and argument.value is None
+        if null and text not in ("None", "Any") and not text.endswith(" | None"):
+            # A default of null is taken where nothing else is, whatever the type says.
+            argument.text = text + " | None"
+    return argument
+
+
+# Descriptions, units, limits and defaults in docstrings.
 
 MAX_PARAMETER_CHARS = 240
-MAX_FIELD_CHARS = 120  # Of one parameter's description, and of one key's.
 MAX_DOCUMENTED = 64  # Parameters with a line of their own.
 
 MAX_PATTERN_CHARS = 60
@@ -99,58 +115,19 @@ _RESERVED = frozenset(
 """Keys that would hide, within their class, what the types of other keys are written with."""
 
 
-class Typed:
-    """A tool's parameters and result as text.
-
-    Attributes:
-        types: One for each parameter.
-        returns: Of the result; "Any" if nothing is known.
-        objects: The classes that the types refer to, parts before wholes.
-        observed: In how many calls the result was seen; 0 if it is declared, or not known.
-    """
-
-    def __init__(
-        self,
-        tool: Mapping[str, Any],
-        parameters: Sequence[Parameter],
-        names: Optional[Names] = None,
-    ) -> None:
-        """Read `tool`, data as in `Run.servers`."""
-        names = Names() if names is None else names
-        root = tool.get("inputSchema")
-        base = class_base(str(tool.get("alias") or ""))
-        writer = TypeWriter(root, base, names)
-        self.types = []
-        for parameter in parameters:
-            text = writer.write(parameter.schema, (parameter.name,))
-            known, default = (False, None) if parameter.required else default_of(parameter, root)
-            if known and default is None and text != "None" and not text.endswith(" | None"):
-                # A default of null is taken where nothing else is, whatever the type says.
-                text = text if text == "Any" else text + " | None"
-            self.types.append(text)
-        declared = tool.get("outputSchema")
-        schema = declared if declared is not None else tool.get("observed")
-        result = TypeWriter(schema, base + "Result", names, results=True)
-        self.returns = result.write(schema) if schema is not None else "Any"
-        self.objects: List[Object] = writer.objects + result.objects
-        self.results = result.objects
-        seen = tool.get("observations")
-        self.observed = seen if declared is None and isinstance(seen, int) else 0
-
-
-def docstring(tool: Mapping[str, Any], parameters: Sequence[Parameter], typed: Typed) -> str:
+def docstring(tool: Mapping[str, Any], head: Head) -> str:
     """Return a tool's documentation: what it does, its arguments and its result."""
     root = tool.get("inputSchema")
     parts = [block(tool.get("description"), 2_000)]  # The whole is in the full documentation.
-    lines = [_line(parameter, root) for parameter in parameters[:MAX_DOCUMENTED]]
+    lines = [_line(parameter, root) for parameter in head.shown[:MAX_DOCUMENTED]]
     lines = [line for line in lines if line]
-    if len(parameters) > MAX_DOCUMENTED:
+    if len(head.shown) > MAX_DOCUMENTED:
         lines.append("    ... and more")
     if lines:
         parts.append("Args:\n" + "\n".join(lines))
     result = []
-    if typed.observed:
-        calls = "1 call" if typed.observed == 1 else "%d calls" % typed.observed
+    if head.observed:
+        calls = "1 call" if head.observed == 1 else "%d calls" % head.observed
         result.append("Observed in %s; may differ." % calls)
     declared = tool.get("outputSchema")
     if isinstance(declared, Mapping):
@@ -183,7 +160,6 @@ def _default(schema: Any, root: Any) -> List[str]:
 
 
 def description(schema: Any, root: Any, limit: int) -> str:
-    """Return a schema's description as one line; its own before that of what it refers to."""
     for one in leaves(schema, root):
         text = flat(one.get("description"), limit)
         if text:
@@ -259,7 +235,6 @@ def _with_notes(text: str, notes: Sequence[str]) -> str:
 
 
 def typed_dicts(objects: Sequence[Object]) -> List[str]:
-    """Return the definitions of classes, in an order in which each can be made."""
     defined = {"None", "Blob", "_builtins", *_RESERVED}
     texts = []
     for made in objects:
@@ -276,7 +251,7 @@ def _typed_dict(made: Object, defined: Set[str]) -> str:
             text = field.text if field.required else "NotRequired[%s]" % field.text
             notes = constraints(field.schema, made.root)
             notes += [] if field.required else _default(field.schema, made.root)
-            note = _with_notes(description(field.schema, made.root, MAX_FIELD_CHARS), notes)
+            note = _with_notes(description(field.schema, made.root, 120), notes)
             lines.append("    %s: %s%s" % (field.key, text, "  # " + note if note else ""))
         if made.more or not made.fields:
             lines.append("    # ... and %d more" % made.more if made.more else "    pass")

@@ -20,21 +20,13 @@ if TYPE_CHECKING:
 
 MAX_SCHEMAS = 500  # Written out for one tool's arguments, or for its results.
 MAX_LEVELS = 8  # Of objects and lists in each other.
-MAX_NESTING = 40  # Of schemas in each other, references and unions included.
 MAX_FIELDS = 60  # Of one object that are written out.
 MAX_MEMBERS = 16  # Of a union.
-
-MAX_LITERALS = 40
-MAX_LITERAL_CHARS = 80
-"""Of a `Literal`: how many values, and how long each. Longer ones become their types."""
 
 MAX_TYPE_CHARS = 1_200  # Of one annotation; a longer one is `Any`.
 
 MAX_INLINE_CHARS = 160
 """Of a type whose objects are written where they are used, in search and in errors: two lines."""
-
-MAX_DETAIL = 4
-"""Levels of such a type that are written out. Detail is dropped until the text fits."""
 
 MAX_INLINE_SCHEMAS, MAX_INLINE_SCHEMAS_IN_ALL = 200, 5_000
 """Written out for one such type, and for all of a tool."""
@@ -148,7 +140,7 @@ class TypeWriter:
         if self.names.inline is None:
             return self._bounded(self._parts(schema, path, 0))
         text = "Any"
-        for self._detail in range(MAX_DETAIL, -1, -1):
+        for self._detail in range(4, -1, -1):
             self._left = granted = max(0, min(MAX_INLINE_SCHEMAS, self._left_in_all))
             text = " | ".join(self._parts(schema, path, 0))
             self._left_in_all -= granted - self._left
@@ -165,7 +157,7 @@ class TypeWriter:
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or level > MAX_LEVELS:
             return ["Any"]
-        if len(self._active) > MAX_NESTING:
+        if len(self._active) > 40:  # A server may nest references and unions.
             return ["Any"]
         if self._results and schema == BLOB:
             return ["Blob"]
@@ -318,7 +310,7 @@ class TypeWriter:
         return name
 
     def _literals(self, values: Sequence[Any]) -> List[str]:
-        most, chars, more = MAX_LITERALS, MAX_LITERAL_CHARS, []
+        most, chars, more = 40, 80, []
         if self.names.inline is not None:
             most, chars = MAX_INLINE_MEMBERS, MAX_INLINE_LITERAL_CHARS
             more = ["..."] * (len(values) > most)

@@ -33,8 +33,6 @@ LENGTH_BYTES = 8
 EVERYTHING = "*"  # Stands for all names if the whole checkpoint cannot be read.
 MAX_LOST = 200  # Losses reported one by one; the rest is counted.
 
-MAX_REASON_CHARS = 300
-
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _session: Dict[str, Dict[str, Any]] = {}
@@ -46,7 +44,6 @@ class NotKept(Exception):
 
 
 def refuse(reason: str) -> NoReturn:
-    """Raise `NotKept` with a reason."""
     raise NotKept(reason) from None
 
 
@@ -87,13 +84,10 @@ def why(error: BaseException, doing: str = "keeping") -> str:
 
 def told(lost: List[List[str]]) -> List[List[str]]:
     """Return names and reasons, limited in number and length."""
-    told = [[str(part)[:MAX_REASON_CHARS] for part in pair] for pair in lost[:MAX_LOST]]
+    told = [[str(part)[:300] for part in pair] for pair in lost[:MAX_LOST]]
     if len(lost) > MAX_LOST:
         told.append(["...", "%d more could not be kept" % (len(lost) - MAX_LOST)])
     return told
-
-
-# --- functions that pickles call by name: renaming one needs a new format version -----------------
 
 
 def found(module: str, name: str) -> Any:
@@ -115,7 +109,6 @@ def found(module: str, name: str) -> Any:
 
 
 def is_importable(value: Any) -> bool:
-    """Return whether a function or class is found in its module by its name."""
     try:
         home = value.__module__
         # Loaded modules only: this must not run an import.
@@ -158,9 +151,6 @@ def code(version: str, data: bytes) -> Any:
     import marshal
 
     return marshal.loads(data)
-
-
-# --- reading --------------------------------------------------------------------------------------
 
 
 def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str]]:

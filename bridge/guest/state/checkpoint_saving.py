@@ -40,14 +40,9 @@ if TYPE_CHECKING:
 
 PART_BYTES = 512 * 1024  # Size of a part, far below the limit on a frame.
 
-MAX_SOURCE_CHARS = 2 * 1024 * 1024
-"""Most source text of functions, for tracebacks; the newest sources are kept."""
-
 MAX_FILES = 2_000
 MAX_LOOKED_AT = 20_000
 """Files of the workspace that are examined; a program may have unpacked an archive."""
-
-MAX_DEPTH = 32  # Nested directories below the workspace.
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -141,7 +136,7 @@ def _sources(files: Iterable[str]) -> Dict[str, str]:
     import linecache  # slow; few sessions need it
 
     found: Dict[str, str] = {}
-    left = MAX_SOURCE_CHARS
+    left = 2 * 1024 * 1024
     for file in reversed([file for file in linecache.cache if file in files]):
         entry = linecache.cache[file]
         # Registered programs only: other entries are files, or the guest's start command.
@@ -202,7 +197,6 @@ class _Saver:
         return len(self.written) <= limit
 
     def losses(self) -> List[List[str]]:
-        """Return [name, reason] of each loss, in the order of the names."""
         return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
 
     def _write(self, names: List[str]) -> bool:
@@ -283,9 +277,6 @@ def _is_given(name: str, value: Any) -> bool:
     )
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
 def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, List[List[str]]]:
     """Read the regular files of a workspace, the smallest first, following no links.
 
@@ -328,9 +319,6 @@ def _plain_files(workspace: str, lost: List[List[str]]) -> Iterator[Tuple[int, s
     for folder, folders, names in os.walk(workspace):
         below = os.path.relpath(folder, workspace)
         links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        if below.count(os.sep) >= MAX_DEPTH:
-            lost.append(["file " + below, "its directories are nested too deeply"])
-            folders.clear()
         # Files in `out` were sent already.
         folders[:] = [name for name in folders if name not in (*("out", "__pycache__"), *links)]
         for name in [*names, *links]:
@@ -347,8 +335,6 @@ def _plain_files(workspace: str, lost: List[List[str]]) -> Iterator[Tuple[int, s
                     is_link = stat.S_ISLNK(status.st_mode)
                     lost.append(["file " + path, "it is %s" % ("a link" if is_link else "no file")])
 
-
-# --- values ---------------------------------------------------------------------------------------
 
 PROTOCOL = 5
 
@@ -436,8 +422,6 @@ class Keeper(Pickler):  # type: ignore[misc]
             return _ours
         return None
 
-    # --- functions and classes --------------------------------------------------------------------
-
     def _function(self, value: Any) -> Any:
         if str(value.__module__).startswith("mcp.servers.") and hasattr(value, "tool"):
             return (checkpoint.tool, (value.server, value.tool))
@@ -494,9 +478,6 @@ def _set_enum(made: Any, state: Any) -> None:
             each.__dict__.setdefault(key, value)
 
 
-# --- how some kinds are written -------------------------------------------------------------------
-
-
 def _refusing(words: str) -> Callable[[Any], Any]:
     def refuse(value: Any) -> Any:
         raise NotKept("it is or holds %s" % words)
@@ -518,7 +499,6 @@ def _code(value: Any) -> Any:
 
 
 def _full(cells: Any) -> List[Tuple[Any, Any]]:
-    """Return the cells that hold something, and what."""
     full = []
     for cell in cells:
         try:

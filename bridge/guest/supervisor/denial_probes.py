@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 ALLOWED = "allowed"  # The answer for an attempt that was not refused.
 
-_WRITABLE = ("/tmp", "/workspace")
-
 
 def read_only_root() -> None:
     """Remove a missing directory: a read-only file system refuses before it looks for it."""
@@ -36,7 +34,6 @@ def no_capabilities() -> None:
 
 
 def unprivileged_user() -> None:
-    """Become root and change back."""
     before = os.geteuid()
     os.seteuid(0)
     os.seteuid(before)
@@ -62,7 +59,7 @@ def own_seccomp() -> None:
 
 def tmpfs_noexec() -> None:
     """Execute a file that is no program: without `noexec`, the kernel refuses its format."""
-    for directory in _WRITABLE:
+    for directory in ("/tmp", "/workspace"):
         if not os.path.isdir(directory):
             continue
         path = "%s/.denied-%d" % (directory, os.getpid())

@@ -51,8 +51,6 @@ _MASKED = (
 )  # fmt: skip
 """Paths that engines mask: a file by the null device, a directory by an empty one."""
 
-_NAMESPACES = ("ipc", "net", "pid", "user", "uts")
-
 
 def _read(path: str) -> str:
     try:
@@ -63,7 +61,6 @@ def _read(path: str) -> str:
 
 
 def isolation_facts() -> Dict[str, Any]:
-    """Return the facts about this process, as JSON values."""
     facts: Dict[str, Any] = {
         "platform": sys.platform,
         "implementation": sys.implementation.name,
@@ -159,9 +156,8 @@ def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> O
 
 
 def namespaces() -> Dict[str, str]:
-    """Return this process's namespaces: kind to the kernel's identifier."""
     found = {}
-    for name in _NAMESPACES:
+    for name in ("ipc", "net", "pid", "user", "uts"):
         try:
             found[name] = os.readlink("/proc/self/ns/" + name)
         except OSError:
@@ -290,7 +286,6 @@ def _rlimits() -> Dict[str, Any]:
 
 
 def _cgroup(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
-    """Return the texts of a control file in our cgroup and its parents, nearest first."""
     found = []
     for path in dict.fromkeys(_cgroup_paths(read, controller, unified, legacy)):
         text = read(path).strip()

@@ -31,8 +31,6 @@ OUT = "out"
 TOP = "../"  # How names of files beside `out` begin: names are relative to `out`.
 
 PIECE_BYTES = 256 * 1024  # Size of a piece, far below the limit on a frame.
-MAX_FILES = 100  # Default of `out_files`: each file costs a line in the result.
-MAX_BYTES = 64 * 1024 * 1024  # Default of `out_bytes`.
 MAX_DEPTH = 8  # Nested directories; each is kept open while its entries are read.
 MAX_ENTRIES = 2000  # Names examined in all, files or not.
 MAX_PROBLEMS = 20  # Problems reported one by one; the rest is counted.
@@ -81,54 +79,27 @@ class Collector:
             more_runs: Whether more runs follow; each sends only files that are new or changed.
             placed: What was beside `out` before the run; name to version.
         """
-        collection = _Collection(send, limits, self._seen, more_runs, self._now)
-        try:
-            collection.collect(root, placed)
-        finally:
-            collection.end()
-        self._seen = collection.versions
-
-
-_IN_DIRECTORY = "a directory with %d names; write it below out/ to get it back"
-
-
-class _Collection:
-    """The collection after one run."""
-
-    def __init__(
-        self,
-        send: Send,
-        limits: Mapping[str, Any],
-        seen: Dict[str, Version],
-        more_runs: bool,
-        now: Callable[[], float],
-    ) -> None:
         self._send = send
-        self._seen = seen
         self._more_runs = more_runs
-        self.versions: Dict[str, Version] = {}
-        self._bytes = self._all_bytes = int(limits.get("out_bytes", MAX_BYTES))
-        self._files = self._all_files = int(limits.get("out_files", MAX_FILES))
+        self._versions: Dict[str, Version] = {}
+        self._bytes = self._all_bytes = int(limits.get("out_bytes", 64 * 1024 * 1024))
+        self._files = self._all_files = int(limits.get("out_files", 100))
         self._entries = MAX_ENTRIES
         self._problems = 0
-        self._device = 0
-        self._now = now
-        self._deadline = now() + MAX_SECONDS
-        self._stopped = False
-        self._truncated = False
-
-    def collect(self, root: str, placed: Mapping[str, Any]) -> None:
+        self._deadline = self._now() + MAX_SECONDS
+        self._stopped = self._truncated = False
         try:
             above = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                self._device = os.fstat(above).st_dev
+                self._directory(above, OUT, "", 0)
+                self._beside(above, placed)
+            finally:
+                os.close(above)
         except OSError as error:
             self._problem(OUT, _reason(error))
-            return
-        try:
-            self._device = os.fstat(above).st_dev
-            self._directory(above, OUT, "", 0)
-            self._beside(above, placed)
-        finally:
-            os.close(above)
+        self._report_left_out()
+        self._seen = self._versions
 
     def _beside(self, above: int, placed: Mapping[str, Any]) -> None:
         """Send the new and changed files beside `out`; report new directories with files."""
@@ -153,10 +124,10 @@ class _Collection:
             finally:
                 os.close(fd)
             if count:
-                self._problem(TOP + name, _IN_DIRECTORY % count)
+                words = "a directory with %d names; write it below out/ to get it back"
+                self._problem(TOP + name, words % count)
 
-    def end(self) -> None:
-        """Report names and problems that were left out."""
+    def _report_left_out(self) -> None:
         if self._truncated:
             self._stop("there are more than %d names; the rest was not looked at" % MAX_ENTRIES)
         more = self._problems - MAX_PROBLEMS
@@ -257,7 +228,7 @@ class _Collection:
             self._problem(path, "something else is mounted there")
             return
         if self._seen.get(path) == file_version(found):
-            self.versions[path] = file_version(found)
+            self._versions[path] = file_version(found)
             return
         if self._files <= 0:
             self._stop(
@@ -298,11 +269,10 @@ class _Collection:
             if not more:
                 break
         if time.time() - found.st_ctime >= SETTLE_SECONDS:
-            self.versions[path] = file_version(found)
+            self._versions[path] = file_version(found)
 
 
 def open_below(above: int, name: str, flags: int) -> int:
-    """Open `name` relative to the open directory `above`."""
     return os.open(name, flags, dir_fd=above)
 
 

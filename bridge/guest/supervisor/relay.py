@@ -18,8 +18,16 @@ import time
 
 from bridge.guest.descriptors import CHUNK_BYTES, Outbox, read_some
 from bridge.guest.processes import EXIT_NOTICE, PLACED_NOTICE, Children
-from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Output, Ping, Pong, Stop, encode, json_start
-from bridge.guest.supervisor.lines import MAX_NOTICE_BYTES, Lines
+from bridge.guest.protocol.wire import (
+    MAX_FRAME_BYTES,
+    LineDecoder,
+    Output,
+    Ping,
+    Pong,
+    Stop,
+    encode,
+    json_start,
+)
 from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
 
 TYPE_CHECKING = False
@@ -28,9 +36,6 @@ if TYPE_CHECKING:
 
 HIGH_WATER_BYTES = 1024 * 1024
 """Bytes queued for one side above which the other side is no longer read."""
-
-GATHER_SECONDS = 0.02
-"""Output is collected for this long, so that a program printing in a loop costs few frames."""
 
 WORKER_FRAMES = (
     b'{"type":"call",', b'{"type":"cancel",', b'{"type":"done",', b'{"type":"shown",',
@@ -81,7 +86,8 @@ class Relay:
         self._wake = wake
         self._worker: Optional[int] = worker.fd
         self._to_worker = worker
-        self._lines = Lines(int(limits.get("frame_bytes", MAX_FRAME_BYTES)))
+        frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
+        self._decoder = LineDecoder(frame_bytes, drops_long=True)
         self._control = Outbox(control)
         self._streams = self._all_streams = {fd: stream for stream, fd in streams.items()}
         output = int(limits.get("output_bytes", 256 * 1024))
@@ -134,7 +140,7 @@ class Relay:
         except OSError:
             return
         # A line cut off by the signal must not be joined with the next one.
-        self._lines.forget()
+        self._decoder.forget()
         self._deadline = time.monotonic() + 1.2  # The host waits two seconds after `Stop`.
         self.until_worker_ends(children)
 
@@ -249,12 +255,18 @@ class Relay:
         os.close(fd)
 
     def _pass_lines(self, data: bytes) -> None:
-        for line in self._lines.feed(data):
+        lines = list(self._decoder.feed(data))
+        last = data[:-1].rsplit(b"\n", 2)[-2:] if data.endswith(b"}\n") else [b""]
+        if last[-1].startswith(EXIT_NOTICE) and last[-1] not in lines[-1:]:
+            # The program was torn out of a write, and its last frames are no part of that.
+            self._decoder.forget()
+            lines += [*self._decoder.feed(b"\n"), *last]
+        for line in lines:
             # Output written before a call or the end is sent before it.
             if line.startswith(WORKER_FRAMES, json_start(line)):
                 self._send_gathered()
-                self._host.put(line)
-            elif line.startswith(EXIT_NOTICE) and len(line) <= MAX_NOTICE_BYTES:
+                self._host.put(line, b"\n")
+            elif line.startswith(EXIT_NOTICE) and len(line) <= 256:
                 self.exit_notice = line
             elif line.startswith(PLACED_NOTICE):
                 self.placed_notice = line
@@ -271,7 +283,7 @@ class Relay:
             self._send_gathered()
         elif self._flush_at is None:
             # The first output goes at once: a reader may be waiting for it.
-            self._flush_at = time.monotonic() + (GATHER_SECONDS if self._has_sent else 0.0)
+            self._flush_at = time.monotonic() + (0.02 if self._has_sent else 0.0)
 
     def _send_gathered(self) -> None:
         for stream, data in self._gathered:
@@ -280,8 +292,6 @@ class Relay:
         self._gathered.clear()
         self._gathered_size = 0
         self._flush_at = None
-
-    # --- between the runs of a session -----------------------------------------------------------
 
     def begin_run(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
         """Begin another run.
@@ -390,8 +400,6 @@ def _read_rest(fd: int) -> List[bytes]:
     return found
 
 
-# --- what the host sends ------------------------------------------------------------------------
-
 _STOPS = {encode(Stop(late=late)).rstrip(b"\n"): late for late in (True, False)}
 _PING = encode(Ping()).rstrip(b"\n")  # Lines for the supervisor, beside a session's next run.
 
@@ -404,7 +412,7 @@ _TEXT_MARK = b"+"
 class Incoming:
     """Separates the supervisor's lines from the host's bytes for the worker.
 
-    A text that follows a "+" line (see `client.Replies`) may contain any bytes; nothing in it is
+    A text that follows a "+" line (see `client.read_reply`) may contain any bytes; nothing in it is
     read as a frame.
 
     Args:

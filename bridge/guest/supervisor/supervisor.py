@@ -357,9 +357,6 @@ def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
     return notice if all(0 <= notice[key] <= most for key, most in _NOTICE_MAXIMA.items()) else None
 
 
-# --- preforked workers ---------------------------------------------------------------------------
-
-
 class PreforkedWorker:
     """A worker that waits for a run, and the supervisor's ends of its descriptors.
 
@@ -437,7 +434,6 @@ class PreforkedWorkers:
                     raise ChildProcessError("the process that waited for the program has ended")
 
     def begin(self, line: bytes) -> PreforkedWorker:
-        """Send a run to the worker for it, return that and kill the others."""
         chosen = next(candidate for candidate in self._waiting if candidate.matches(line))
         self._children.preforked.discard(chosen.pid)
         self._children.worker = chosen.pid

@@ -70,9 +70,6 @@ def conclude(client: Client) -> None:
         current_display().show_left()
 
 
-# --- files ---------------------------------------------------------------------------------------
-
-
 _workspace = ""  # The working directory when the first program started.
 
 
@@ -103,9 +100,6 @@ def _make_out(path: str) -> None:
         return
 
 
-# --- pictures and tables ------------------------------------------------------------------------
-
-
 def display(*values: Any) -> None:
     """Show pictures, figures, data frames and the like to whoever asked for this run."""
     current_display().show(*values)
@@ -119,7 +113,6 @@ def show_help(*things: Any) -> None:
 
 
 def current_display() -> Display:
-    """Return the current run's `Display`."""
     global _display
     if isinstance(_display, tuple):
         from bridge.guest.api.display import Display
@@ -254,10 +247,4 @@ class Browser:
         display(_Page(page))
         return True
 
-    def open_new(self, url: str) -> bool:
-        """Display a local file, as `open` does."""
-        return self.open(url)
-
-    def open_new_tab(self, url: str) -> bool:
-        """Display a local file, as `open` does."""
-        return self.open(url)
+    open_new = open_new_tab = open

@@ -24,7 +24,6 @@ from bridge.guest.worker.leftovers import run_to_end, watch_loop
 
 
 def install() -> None:
-    """Patch asyncio in this process."""
     original_run = asyncio.run
 
     @functools.wraps(original_run)

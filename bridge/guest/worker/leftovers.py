@@ -35,9 +35,6 @@ _pool_work: weakref.WeakSet[Any] = weakref.WeakSet()
 _never_awaited: Dict[int, Any] = {}
 
 
-# --- tasks: asyncio is loaded where there are any -------------------------------------------------
-
-
 async def run_to_end(main: Any) -> Any:
     """Await a program's coroutine, then the tasks that it started."""
     try:
@@ -154,9 +151,6 @@ def _describe(coroutine: Any) -> str:
     return "%s (line %d)" % (name, frame.f_lineno)
 
 
-# --- unsent calls ---------------------------------------------------------------------------------
-
-
 def note_unsent(name: str) -> None:
     """Add a task or coroutine that the run did not finish."""
     _unsent.append(name[:200])
@@ -167,9 +161,6 @@ def take_unsent() -> List[str]:
     names, more = _unsent[:20], len(_unsent) - 20
     _unsent.clear()
     return [*names, "%d more" % more] if more > 0 else names
-
-
-# --- the end of a session's run -------------------------------------------------------------------
 
 
 def watch_threads() -> None:

@@ -13,7 +13,8 @@ import os
 import sys
 import types
 import warnings
-from _collections_abc import Awaitable  # loaded already, as `collections` is not
+from collections.abc import Awaitable
+from contextlib import suppress
 from itertools import islice
 
 from bridge.guest.api.awaits import strip_await
@@ -24,7 +25,6 @@ from bridge.guest.imports import OnImport
 from bridge.guest.protocol.helpers import PLAIN
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import Done, Run, encode
-from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -514,13 +514,6 @@ def _quietly(action: Callable[[], Any]) -> None:
         return
 
 
-# --- a value too large for a result: printed, an item a line --------------------------------------
-
-MAX_KEYS = 8
-"""Keys of an object that a result names."""
-
-MAX_KEY_CHARS = 40
-
 _BRACKETS: Dict[Any, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
 
 
@@ -582,7 +575,7 @@ def shape(value: Any) -> str:
     if kind not in _BRACKETS:
         return str(kind.__name__)
     description = "%s of %s" % (kind.__name__, f"{len(value):,}")
-    if kind is not dict or len(value) > MAX_KEYS:
+    if kind is not dict or len(value) > 8:
         return description
     keys = ("%s: %s" % (_key(key), _brief(item)) for key, item in value.items())
     return "%s (%s)" % (description, ", ".join(keys))
@@ -595,4 +588,4 @@ def _brief(value: Any) -> str:
 
 def _key(key: Any) -> str:
     text = repr(key)
-    return text if len(text) <= MAX_KEY_CHARS else text[:MAX_KEY_CHARS] + "..."
+    return text if len(text) <= 40 else text[:40] + "..."

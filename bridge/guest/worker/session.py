@@ -84,8 +84,6 @@ class Session:
             self._wait()
             run = read_run(self._control)
 
-    # --- one run --------------------------------------------------------------------------------
-
     def _execute(self, run: Run) -> Done:
         try:
             self._running = True
@@ -188,8 +186,6 @@ class Session:
             return Done("exception", 1, error="%s: %s" % (kind, error), error_type=kind)
         return Done("ok")
 
-    # --- the event loop -------------------------------------------------------------------------
-
     def _run_loop(self, coroutine: Any) -> Any:
         """Run a coroutine in the session's loop, which is kept for the next program."""
         import asyncio
@@ -219,17 +215,12 @@ class Session:
         if task.done() and not task.cancelled():
             task.exception()
 
-    # --- interrupting ---------------------------------------------------------------------------
-
     def _interrupt(self, number: int, frame: Optional[FrameType]) -> None:
         if not self._running:
             return
         interrupt(frame)
 
-    # --- between runs ---------------------------------------------------------------------------
-
     def _wait(self) -> None:
-        """Wait for the next run; late replies to calls of the last run are dropped."""
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         channel = self._client.fileno()
@@ -268,8 +259,6 @@ def _flush() -> None:
             # The program may have replaced or closed it.
             continue
 
-
-# --- the inventory --------------------------------------------------------------------------------
 
 MAX_NAMES = 40  # Names listed; the rest is counted.
 

@@ -106,7 +106,6 @@ def frame_for_worker(line: bytes) -> Tuple[bytes, bytes]:
 
 
 def _await_run(channel: int, modules: Sequence[str]) -> Run:
-    """Import modules until a run arrives; return the run."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
     # A run that waits for its sandbox arrives earlier and must not wait for these imports.

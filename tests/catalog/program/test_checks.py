@@ -166,6 +166,15 @@ def test_a_name_that_is_not_there_is_likened_only_to_what_looks_like_it(
         ("x = me?.login", 'x.get("key")'),
         ("if (me) { print(me) }", "a colon ends the line"),
         ("if x === 1:\n    pass", "Write `==`"),
+        ("class Box[T]:\n    pass", ""),
+        ('print(f"{d["key"]}")', ""),
+        ("print(f'{x!r:{'>'}{10}}')", ""),
+        ("print(f'''{\n3 + # comment\n4}''')", ""),
+        ("print(t'{x}')", ""),
+        ("print(f'{x}')\ntype Pair = int", ""),
+        ('x = f"{a["“"]}"', ""),
+        ("lazy import json", ""),
+        ("print(f'''\n// {d['a']} {'b'}''')", ""),
     ],
 )
 def test_syntax_that_this_python_lacks_is_explained_and_never_certain(code: str, part: str) -> None:

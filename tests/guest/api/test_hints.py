@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import socket
 import sys
+import urllib.error
 from pathlib import Path
 from subprocess import CalledProcessError
 
@@ -160,3 +162,10 @@ def test_who_takes_a_result_for_what_is_in_it_is_told_its_keys(line: str, told: 
     assert told in said
     assert said.count("Hint:") == 1
     assert ("keys:" in said) == ("tree" in line)
+
+
+def test_an_error_that_wraps_the_lack_of_a_network_is_told_of_it() -> None:
+    unresolved = socket.gaierror(-3, "x")
+    for error in (unresolved, urllib.error.URLError(unresolved), OSError(errno.ENETUNREACH, "x")):
+        assert "the sandbox has no network" in hint(error)
+    assert hint(OSError(errno.EPIPE, "x")) == ""

@@ -248,69 +248,8 @@ def test_schemas_that_refer_to_themselves_or_to_nothing_end() -> None:
     assert Parameters("f", {"$ref": "http://elsewhere"}).bind((), {"x": 1}) == {"x": 1}
 
 
-def test_names_that_collide_once_they_are_python_stay_apart() -> None:
-    schema: Any = {
-        "properties": {"a-b": {}, "a_b": {}, "a b": {}, "1": {}, "": {}, "self": {}, "é": {}}
-    }
-    parameters = Parameters("f", schema)
-    aliases = [parameter.alias for parameter in parameters.all]
-    assert len(set(aliases)) == len(aliases)
-    assert all(alias.isidentifier() for alias in aliases)
-    assert parameters.bind((), {"a-b": 1, "a_b": 2, "a b": 3, "1": 4, "self": 5}) == {
-        "a-b": 1,
-        "a_b": 2,
-        "a b": 3,
-        "1": 4,
-        "self": 5,
-    }
-
-
-@pytest.mark.parametrize(
-    ("schema", "text"),
-    [
-        ({"type": "string"}, "str"),
-        ({"type": "array", "items": {"type": "integer"}}, "list[int]"),
-        ({"type": ["string", "null"]}, "str | None"),
-        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int | None"),
-        ({"enum": ["a", "b"]}, "Literal['a', 'b']"),
-        ({"type": "object", "properties": {"a": {}}}, "TX"),
-        ({"type": "nonsense"}, "Any"),
-        ({"type": {}}, "Any"),
-        (True, "Any"),
-        ({"oneOf": [{}]}, "Any"),
-    ],
-)
-def test_types_are_told_as_python_types(schema: Any, text: str) -> None:
-    signature = Parameters("f", {"properties": {"x": schema}, "required": ["x"]}).signature()
-    assert str(signature) == f"(x: {text})"
-    assert isinstance(signature.parameters["x"].annotation, str)
-
-
 def test_documentation_of_a_bare_tool_is_empty_but_there() -> None:
     assert documentation(tool("x", schema={"properties": {}})) == ""
-
-
-def test_documentation_tells_the_classes_and_what_the_result_is_known_from() -> None:
-    nested = {"properties": {"a": {"type": "integer", "minimum": 1, "description": "Count."}}}
-    seen = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    data = {
-        **tool("x", schema={"properties": {"body": nested}}),
-        "observed": seen,
-        "observations": 2,
-    }
-    assert (
-        documentation(data)
-        == """
-Returns:
-    Observed in 2 calls; may differ.
-
-Types:
-    class XBody(TypedDict):
-        a: NotRequired[int]  # Count. (at least 1)
-    class XResult(TypedDict):
-        ok: bool"""
-    )
-    assert str(inspect.signature(server_of(data).x)) == "(body: XBody = ...) -> XResult"
 
 
 def test_a_program_that_only_calls_is_spared_signatures() -> None:

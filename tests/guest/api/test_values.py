@@ -84,13 +84,6 @@ def test_binary_content_becomes_a_blob(tmp_path: Path) -> None:
     assert blob != 1
 
 
-def test_several_blocks_become_a_list() -> None:
-    picture = {"type": "image", "mimeType": "a/b", "data": ""}
-    texts = [{"type": "text", "text": text} for text in ("1", '{"x": 1}')]
-    shape = {"parts": {"content": [texts[0], picture, texts[1]]}}
-    assert from_wire(shape) == ["1", Blob("a/b", b""), {"x": 1}]
-
-
 @pytest.mark.parametrize("value", [None, 1, "x", [1], {"a": 1, "b": 2}, {"other": 1}, {}])
 def test_values_that_are_no_shape_are_left_alone(value: Any) -> None:
     assert from_wire(value) == value

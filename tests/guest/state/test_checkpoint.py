@@ -247,9 +247,6 @@ def test_a_name_that_cannot_be_read_goes_alone_with_what_it_shares(tmp_path: Pat
     assert found["other"][0] is found["one"]
 
 
-# --- definitions ----------------------------------------------------------------------------------
-
-
 @pytest.mark.guarantee("checkpoints")
 def test_restoring_runs_no_constructor_decorator_or_default(tmp_path: Path) -> None:
     first = session(

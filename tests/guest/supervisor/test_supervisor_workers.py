@@ -130,21 +130,6 @@ def test_steps_import_one_module_each_and_pass_over_what_is_absent() -> None:
     subprocess.run([sys.executable, "-c", code % root], check=True)
 
 
-def test_an_action_waits_for_its_module_and_leaves_no_trace() -> None:
-    code = (
-        "import sys\nsys.path.insert(0, %r)\nfrom bridge.guest.imports import OnImport\n"
-        "seen = []\nfinders = list(sys.meta_path)\n"
-        "OnImport('wave', lambda: seen.append('wave' in sys.modules))\n"
-        "import colorsys\nassert seen == []\nimport wave\nassert seen == [True]\n"
-        "assert sys.meta_path == finders\n"
-        "usual = type(colorsys.__loader__)\n"
-        "assert usual is type(wave.__loader__) is type(wave.__spec__.loader)\n"
-        "OnImport('wave', lambda: seen.append(2))\nassert seen == [True, 2]\n"
-    )
-    root = str(Path(imports.__file__).parents[2])
-    subprocess.run([sys.executable, "-I", "-S", "-c", code % root], check=True)
-
-
 def test_the_number_of_a_worker_that_has_ended_is_left_alone() -> None:
     """The kernel gives it to others."""
     children = Children()

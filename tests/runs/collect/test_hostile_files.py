@@ -205,14 +205,8 @@ class Frames:
     async def send(self, frame: object) -> None:
         """Take the program in."""
 
-    async def send_bytes(self, data: bytes) -> None:
+    async def write(self, pieces: Iterable[bytes], *, batched: bool = False) -> None:
         """Take a reply."""
-
-    async def send_together(self, data: bytes) -> None:
-        """Take a reply."""
-
-    async def write(self, pieces: Iterable[bytes]) -> None:
-        """Take a reply in pieces."""
 
     async def receive(self) -> Any:
         """Say the next thing when its time has come."""
