@@ -6,6 +6,7 @@ from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_json, write_out, write_table
 from bridge.model import Json
 from bridge.settings import SETTINGS, Settings, config_path
+from bridge.settings.values import STRICT_CAPS
 
 _BY_STRICT = frozenset({"listed_servers_only", "guard", "project_servers"})
 """What a strict profile sets, whatever else is said."""
@@ -21,7 +22,8 @@ async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
     values: dict[str, Json] = {name: _plain(getattr(settings, name)) for name in SETTINGS}
     places = {name: settings.places.get(name, "default") for name in SETTINGS}
     if settings.strict:
-        places |= dict.fromkeys(_BY_STRICT, "profile strict")
+        capped = {name for name, cap in STRICT_CAPS.items() if values[name] == cap}
+        places |= dict.fromkeys(_BY_STRICT | capped, "profile strict")
     if as_json:
         found = {name: {"value": value, "from": places[name]} for name, value in values.items()}
         write_json({"file": str(path), "settings": found}, indent=2)

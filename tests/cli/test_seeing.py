@@ -137,7 +137,7 @@ def test_config_says_where_each_value_comes_from(
 ) -> None:
     """A password in an address stays out."""
     file = tmp_path / "config.toml"
-    file.write_text('warm = 1\n\n[profiles.mine]\nextends = "strict"\ntimeout = 20\n')
+    file.write_text('warm = 1\n\n[profiles.mine]\nextends = "strict"\ncall_timeout = 20\n')
     environ: Mapping[str, str] = {
         "MCP_BRIDGE_CONFIG": str(file),
         "MCP_BRIDGE_PROFILE": "mine",
@@ -150,10 +150,11 @@ def test_config_says_where_each_value_comes_from(
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
     assert rows["pids"] == ["64", "--pids"]
     assert rows["profile"] == ["mine", "MCP_BRIDGE_PROFILE"]
-    assert rows["timeout"] == ["20.0", f"{file}:5:", "profiles.mine.timeout"]
+    assert rows["timeout"] == ["5.0", "profile", "strict"]
+    assert rows["call_timeout"] == ["20.0", f"{file}:5:", "profiles.mine.call_timeout"]
     assert rows["warm"] == ["1", f"{file}:1:", "warm"]
     assert rows["guard"] == ["enforce", "profile", "strict"]
-    assert rows["cpus"] == ["-", "default"]
+    assert rows["cpus"] == ["0.5", "profile", "strict"]
     assert rows["store"] == ["postgresql://me@db/x", "MCP_BRIDGE_STORE"]
     found = json.loads(commands("config", "--json")[1])
     assert found["file"] == str(file)
