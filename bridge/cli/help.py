@@ -100,9 +100,6 @@ def _word(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
 
 
-# --- settings -------------------------------------------------------------------------------------
-
-
 def setting_text(name: str) -> str:
     """Return what help says of a setting: its meaning, its variable and its default."""
     default = _default(name)

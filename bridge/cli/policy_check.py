@@ -201,9 +201,6 @@ def _facts(call: ExpectedCall) -> CallFacts:
     )
 
 
-# --- what is written -----------------------------------------------------------------------------
-
-
 def _write(
     judged: Sequence[_CallOutlook],
     found: ExpectedCalls,

@@ -161,9 +161,6 @@ def _to(rule: FlowRule, call: CallFacts, base: Decision) -> bool:
     return bool(rule.to_servers) and any_matcher(rule.to_servers)(call.server)
 
 
-# --- what is written -----------------------------------------------------------------------------
-
-
 def _lines(found: _Explanation) -> list[str]:
     call, final = found.call, found.final
     shown = ", ".join(

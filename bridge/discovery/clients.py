@@ -86,8 +86,6 @@ from bridge.discovery.dialect import (
 )
 from bridge.discovery.user_lists import codex_trusts, gemini_trusts, vibe_trusts
 
-# --- where they keep them -------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class _Client:
@@ -434,8 +432,6 @@ LOCATIONS: tuple[Location, ...] = (*_CLAUDE_USER, *_OTHER_USER, *_CLAUDE_PROJECT
 
 SOURCE_IDS: tuple[str, ...] = tuple(dict.fromkeys(row.id for row in LOCATIONS if row.id))
 """What `MCP_BRIDGE_SOURCES` may name."""
-
-# --- where they keep what the user said about servers ---------------------------------------------
 
 APPROVAL_FILES = (
     ApprovalFile(template="{claude_state}/.claude.json", per_project=True),

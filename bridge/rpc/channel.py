@@ -202,7 +202,6 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     return size - len(line) + text + 160 * (values + 1)
 
 
-# --- large `run` frames, encoded while they are written -------------------------------------------
 #
 # Encoding 40 MB of base64 as JSON at once takes half a second and holds the interpreter lock.
 
@@ -259,7 +258,6 @@ def _large(frame: HostFrame) -> list[LargeBase64]:
     return [text for text in texts if isinstance(text, LargeBase64)]
 
 
-# --- replies, with large texts in front of the JSON instead of inside it --------------------------
 #
 # Encoding a text as JSON and decoding it costs several times as much as moving it, and copies it.
 # The program gets the same value. The other end is `bridge.guest.api.client`.

@@ -64,9 +64,6 @@ def _allowed(value: Json, place: str) -> Action:
     return fields.action(value, place)
 
 
-# --- conditions on arguments ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Condition:
     """Something about an argument.
@@ -196,9 +193,6 @@ _TESTS: Mapping[Test, fields.Parse] = {
 """How each test's value is read."""
 
 
-# --- rules ---------------------------------------------------------------------------------------
-
-
 def _digest(value: Json, place: str) -> str:
     """Return "sha256:" and 64 hexadecimal digits."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
@@ -279,9 +273,6 @@ def _takes_all(first: Rule, second: Rule) -> bool:
 
 def _cover(first: Sequence[str], second: Sequence[str]) -> bool:
     return all(any(globs.covers(wide, narrow) for wide in first) for narrow in second)
-
-
-# --- servers and flow rules ----------------------------------------------------------------------
 
 
 def _by_glob(value: Json, place: str, most: int) -> list[tuple[str, Json, str]]:
@@ -404,9 +395,6 @@ def _flow(value: Json, place: str) -> FlowRule:
     return rule
 
 
-# --- budgets and privacy -------------------------------------------------------------------------
-
-
 def _per_minute(value: Json, place: str) -> tuple[tuple[str, int], ...]:
     """Return a table of globs to whole numbers."""
     parse = fields.whole(1_000_000)
@@ -453,8 +441,6 @@ class Privacy:
     servers: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
     reveal_to: tuple[str, ...] = fields.key(fields.globs_or_none, ("*",))
 
-
-# --- the whole -----------------------------------------------------------------------------------
 
 _DEFAULTS: Mapping[DefaultFor, Action] = {
     "read": "allow",

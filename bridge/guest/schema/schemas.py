@@ -145,7 +145,6 @@ def same(one: Any, other: Any, depth: int = 0) -> bool:
     return bool(one == other)
 
 
-# --- what a Python value most likely means as an argument -----------------------------------------
 #
 # Only conversions that lose nothing and that the schema asks for: a set where a list is wanted, a
 # path or a date where text is. Text is parsed as JSON only where the schema takes no text. What

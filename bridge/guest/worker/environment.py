@@ -180,7 +180,6 @@ def _write(path: str, data: str) -> None:
         os.close(fd)
 
 
-# --- libraries that would open a window or a browser ---------------------------------------------
 #
 # matplotlib is handled in `display`, which also shows figures at the program's end.
 

@@ -235,8 +235,6 @@ class ShownItems:
         """Keep nothing more; what was kept goes when it expires."""
         self._count = MAX_ITEMS
 
-    # --- pictures, in a thread ------------------------------------------------------------------
-
     def _picture(self, frame: Shown) -> _Taken:
         original, small = frame.data, _decoded(frame.small)
         if small is None:
@@ -282,8 +280,6 @@ class ShownItems:
             return None
         return "it is a broken picture, or one of too many pixels"
 
-    # --- texts, in a thread ---------------------------------------------------------------------
-
     def _text(self, frame: Shown) -> _Taken:
         if not frame.text:
             return _Taken(problem="it could not be shown")
@@ -312,8 +308,6 @@ class ShownItems:
         artifact, problem = self._kept(whole.encode(), frame.mime)
         item = ShownItem(mime_type=mime_type, text=text, note=note, artifact=artifact)
         return _Taken(item=item if text or artifact else None, less=True, problem=problem)
-
-    # --- both -----------------------------------------------------------------------------------
 
     def _kept(self, data: bytes, mime_type: str) -> tuple[Artifact | None, str]:
         """Keep an original; return where, and why it is not kept."""
