@@ -119,7 +119,7 @@ def write_files(
                 why = error.strerror or error
                 problems.append(f"{quoted(artifact.name)} cannot be written: {why}.")
             except BridgeError as error:
-                problems.append(f"{quoted(artifact.name)} cannot be had: {error}")
+                problems.append(f"{quoted(artifact.name)} could not be read: {error}")
     return written, problems
 
 

@@ -132,7 +132,7 @@ async def _read(
         _left(file, len(data), left, allowed)
         return replace(file, data=data)
     if scheme != KEPT:
-        message = f"The file {quoted(file.name)} cannot be had from {quoted(file.uri)}."
+        message = f"The file {quoted(file.name)} could not be read from {quoted(file.uri)}."
         raise InvalidRequestError(message, remedy=_WORKS)
     _, mark, part = file.uri.partition("?")
     if mark:
@@ -149,7 +149,7 @@ async def _read(
     try:
         return await anyio.to_thread.run_sync(read)
     except UnknownArtifactError as error:
-        message = f"The file {quoted(file.name)} cannot be had. {error.message}"
+        message = f"The file {quoted(file.name)} could not be read. {error.message}"
         raise InvalidRequestError(message, remedy=_WORKS) from None
 
 

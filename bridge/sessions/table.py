@@ -239,7 +239,7 @@ class Sessions:
                 await claims.release(record.owner, record.session_id)
             if not isinstance(error, OSError):
                 raise
-            message = f"The session cannot be had: {error.strerror or error}. Nothing was run."
+            message = f"The session could not be read: {error.strerror or error}. Nothing was run."
             raise BridgeError(message, remedy="Try again once the store can be used.") from error
         # No `await` from here on: what is claimed must be used, so that it is released.
         if record.saved != (0 if saved is None else saved.run):

@@ -161,5 +161,5 @@ def test_what_is_damaged_leaves_no_half_file(tmp_path: Path) -> None:
             raise ArtifactStoreError(message)
 
     _, problems = write_files([artifact("a"), artifact("b")], tmp_path, broken)
-    assert problems == ["`a` cannot be had: It is damaged."]
+    assert problems == ["`a` could not be read: It is damaged."]
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -51,7 +51,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     ),
     "a file's address of 12 MB": (
         lambda: program(files=[{"name": "s", "uri": "a" * 12 * M}]),
-        "cannot be had",
+        "could not be read",
     ),
     "100,000 files": (
         lambda: program(files=[{"name": f"s{i}", "text": ""} for i in range(100_000)]),

@@ -49,7 +49,7 @@ async def test_files_come_in_and_go_out_with_type_size_and_digest(engine: Engine
         ),
     )
     assert (await engine.run(again)).result == [copy.digest, "café"]
-    with pytest.raises(InvalidRequestError, match="Nothing is kept"):
+    with pytest.raises(InvalidRequestError, match="No artifact matches"):
         await engine.run(
             RunRequest(code="1", owner="else", files=(InputFile(name="in", uri=copy.uri),))
         )

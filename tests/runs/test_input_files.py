@@ -125,12 +125,12 @@ async def test_an_address_is_what_the_bridge_keeps_for_the_caller_or_the_data(
     ("uri", "why"),
     [
         ("file:///etc/passwd", "read_resource"),
-        ("https://127.0.0.1/x", "cannot be had from `https://127.0.0.1/x`"),
+        ("https://127.0.0.1/x", "could not be read from `https://127.0.0.1/x`"),
         ("/etc/passwd", "bridge://artifacts/"),
         ("", "bridge://artifacts/"),
-        ("bridge://artifacts/0000", "Nothing is kept"),
-        ("bridge://runs/../../../etc/passwd", "Nothing is kept"),
-        ("bridge://skills/x", "Nothing is kept"),
+        ("bridge://artifacts/0000", "No artifact matches"),
+        ("bridge://runs/../../../etc/passwd", "No artifact matches"),
+        ("bridge://skills/x", "No artifact matches"),
         ("bridge://runs/4f2c/stdout?lines=1-3", "Leave out `?lines=1-3`"),
         ("data:text/plain", "comma"),
         ("data:;base64,?", "not base64"),
@@ -157,7 +157,7 @@ async def test_nobody_gets_what_is_kept_for_another(tmp_path: Path) -> None:
         mine = RunRequest(code="", owner="me", files=(InputFile(name="a", uri=uri),))
         assert (await resolved(mine, Limits(), store)).files[0].data == b"1"
         other = RunRequest(code="", owner="you", files=(InputFile(name="a", uri=uri),))
-        with pytest.raises(InvalidRequestError, match="Nothing is kept"):
+        with pytest.raises(InvalidRequestError, match="No artifact matches"):
             await resolved(other, Limits(), store)
 
 

@@ -86,7 +86,7 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
         for stranger in (bob, nobody):
             refused = await _run(stranger, code="total", session=identity)
             assert refused.is_error
-            assert "There is no session" in text_of(refused)
+            assert "No session" in text_of(refused)
             assert await _listed(stranger) == []
         assert {each["id"] for each in await _listed(ada)} == {
             identity,
