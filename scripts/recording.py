@@ -165,6 +165,7 @@ def left(written: str) -> str:
 def normalised(text: str) -> str:
     """Return a text with the time of day replaced, and durations rounded up."""
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", "2026-01-01T12:00:00", text)
+    text = text.replace("\x1b[7m", "\x1b[1m")  # A background would not appear with its line.
     return re.sub(r"\b\d+\.\d+ s\b", lambda found: f"{math.ceil(float(found[0][:-2]))} s", text)
 
 

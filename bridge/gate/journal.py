@@ -18,9 +18,8 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -30,13 +29,14 @@ from bridge.gate.flow import FlowState
 from bridge.gate.outcomes import Outcome
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
+from bridge.offload import estimated_size
 
 logger = logging.getLogger(__name__)
 
 MAX_RUNS = 200  # Whose journals are kept; a retry follows within a few runs.
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Of all journals, as their objects lie in memory. The oldest make room."""
+"""Of all journals, by `estimated_size`. The oldest make room."""
 
 MAX_RESULT_BYTES = 4 * 1024 * 1024
 """Of one result, likewise. A larger one is worth asking for again, and where it may not be asked
@@ -45,14 +45,12 @@ for again it is the rare case."""
 MAX_NAME = 200  # Characters of a name that are kept to show it; matched is the whole name.
 MAX_SHOWN = 500  # Characters of arguments in a message.
 
-ENTRY_BYTES = 512
-"""Of an entry without result and names, with its places in lists and dicts; rounded up."""
+ENTRY_BYTES = 1024
+"""Of an entry without its result, with its places in lists and dicts; rounded up."""
 
 OWN = OWN_SERVER
 """In a server's place, for what the bridge itself was asked and keeps. It is never read anew: an
 update is made from what was read, and would be another."""
-
-_HOLDERS = frozenset({dict, list, tuple})  # Types of JSON values with others in them.
 
 _canonical = json_text.encoder(sort_keys=True, allow_nan=True)
 
@@ -94,29 +92,6 @@ def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
         # which a journal keeps no result: better refused than repeated.
         return b""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def memory_of(value: Json, limit: int) -> int | None:
-    """Return the bytes that a value takes up in memory; None if they are more than `limit`.
-
-    Counts objects, because a megabyte of brackets is tens of megabytes of lists. Looks at no more
-    of them than it takes to reach the limit.
-    """
-    size = sys.getsizeof(value)
-    left: list[Json] = [value]
-    while left and size <= limit:
-        one = left.pop()
-        if isinstance(one, dict):
-            size += _of_items(one, left) + _of_items(one.values(), left)
-        elif isinstance(one, list | tuple):
-            size += _of_items(one, left)
-    return size if size <= limit else None
-
-
-def _of_items(items: Collection[Json], left: list[Json]) -> int:
-    """Return the bytes of items themselves, and put those that hold others on a list."""
-    left += [one for one in items if type(one) in _HOLDERS]
-    return sum(map(sys.getsizeof, items))
 
 
 class Room:
@@ -225,7 +200,7 @@ class RunJournal:
         if not self.complete:
             return entry
         entry.key = key_of(server, tool, arguments)
-        entry.size = ENTRY_BYTES + sys.getsizeof(entry.server) + sys.getsizeof(entry.tool)
+        entry.size = ENTRY_BYTES
         if self._take(entry.size):
             self._entries.append(entry)
         else:
@@ -237,8 +212,8 @@ class RunJournal:
         entry.outcome = outcome
         if outcome != "ok" or result is None or not entry.key or not self.complete:
             return
-        size = memory_of(result, MAX_RESULT_BYTES)
-        if size is not None and self._take(size):
+        size = estimated_size(result, MAX_RESULT_BYTES)
+        if size <= MAX_RESULT_BYTES and self._take(size):
             entry.result = result
             entry.size += size
 

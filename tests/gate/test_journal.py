@@ -21,7 +21,6 @@ from bridge.gate.journal import (
     Replay,
     RunJournal,
     key_of,
-    memory_of,
 )
 from bridge.gate.outcomes import Outcome
 from bridge.model import CallCount, Effect, Json, RetriedReads
@@ -516,32 +515,6 @@ def _has(journals: Journals, run_id: str) -> bool:
         return journals.find(run_id, "me").run_id == run_id
     except (UnknownRunError, InvalidRequestError):
         return False
-
-
-@pytest.mark.parametrize(
-    ("text", "least"),
-    [
-        ('{"a": [' + ",".join(["[]"] * 20_000) + "]}", 20_000 * 56),
-        ('{"a": "' + "x" * 100_000 + '"}', 100_000),
-        ('{"a": "' + "\u4e2d" * 100_000 + '"}', 200_000),
-        ("{" + ",".join(f'"{n}": {n}' for n in range(10_000)) + "}", 10_000 * 80),
-    ],
-)
-def test_a_size_is_that_of_the_objects_and_not_of_the_text(text: str, least: int) -> None:
-    """Of brackets, texts in any alphabet, and keys."""
-    value = json.loads(text)
-    size = memory_of(value, 10**9)
-    assert size is not None
-    assert size >= least
-    assert memory_of(value, least // 2) is None
-
-
-def test_a_size_is_found_of_what_is_nested_without_end() -> None:
-    """A server may send it."""
-    deep: Json = []
-    for _ in range(100_000):
-        deep = [deep]
-    assert memory_of(deep, 10**9) is not None
 
 
 def test_a_journal_answers_many_calls_that_are_alike_as_quickly_as_others() -> None:

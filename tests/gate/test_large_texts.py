@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.gate.context import GateContext
-from bridge.gate.journal import MAX_RESULT_BYTES, memory_of
 from bridge.gate.pipeline import Gate, Grant, result_size
 from bridge.gate.privacy import Vault
 from bridge.large_text import LargeText, with_plain_text
@@ -37,7 +36,6 @@ def test_it_is_counted_by_its_bytes() -> None:
 
 
 def test_it_takes_as_much_room_and_work_as_it_has_bytes() -> None:
-    assert memory_of(result(b"x" * MAX_RESULT_BYTES), MAX_RESULT_BYTES) is None
     assert estimated_size(result(b"x" * LARGE), LARGE) > LARGE
 
 
