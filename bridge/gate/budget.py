@@ -14,9 +14,6 @@ WINDOW = 60
 """Seconds of a minute. Calls are counted by the second, and each second as a whole: a call counts
 for a second longer at most, and no minute ever has more calls than it may."""
 
-MAX_SERVERS = 1000
-"""Servers whose calls are counted apart; those of all others are counted together."""
-
 
 class Rates:
     """Calls per minute and server, over all runs of a bridge.
@@ -47,9 +44,6 @@ class Rates:
 
     def _minute(self, server: str, now: float) -> dict[int, int]:
         """Return the calls to a server in the last minute, by its seconds."""
-        if server not in self._minutes and len(self._minutes) >= MAX_SERVERS:
-            # Dropping one that counts would give its server a minute anew.
-            server = "..."  # no server has this name
         minute = self._minutes.setdefault(server, {})
         while minute and (first := next(iter(minute))) + 1 + WINDOW <= now:
             del minute[first]

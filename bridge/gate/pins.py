@@ -30,8 +30,6 @@ from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
-MAX_SERVERS = 1000  # Names of servers remembered.
-
 MAX_SERVER_DEFINITIONS = 20
 """Remembered of one name, the last ones: projects name their directories in a server's arguments,
 and have versions of their own."""
@@ -269,12 +267,7 @@ class Pins:
         if self._damage:
             return self._damage
         known = self._stored.servers.get(server)
-        if known is None:
-            full = len(self._stored.servers) >= MAX_SERVERS
-            return (
-                f"{MAX_SERVERS:,} servers are remembered, and this is none of them" if full else ""
-            )
-        if definition in known:
+        if known is None or definition in known:
             return ""
         were = ", ".join(short_digest(digest) for digest in list(known)[-MAX_NAMED:])
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
@@ -486,9 +479,6 @@ def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
     """
     tools, known = dict(stored.tools), dict(stored.servers)
     for name, definitions in servers.items():
-        if name not in known and len(known) >= MAX_SERVERS:
-            logger.warning("%d servers are remembered, and %s has no room", MAX_SERVERS, name)
-            continue
         for definition, always in definitions.items():
             before = known.get(name, {})
             if before and not always:

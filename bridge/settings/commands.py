@@ -22,8 +22,6 @@ CredentialSource = Literal["env", "files", "both"]
 LONGEST_TIMEOUT = 300.0
 """Seconds. Clients give up on a call long before; what takes longer is no tool call."""
 
-MAX_PROFILES = 50
-MAX_ENTRIES = 100  # In one list of a profile: more is a mistake, and each path is a mount.
 
 MIN_MEMORY_BYTES = 16 * MEBIBYTE
 MAX_OUTPUT_BYTES = 4 * MEBIBYTE  # Of each stream; a model's whole context is smaller.
@@ -101,7 +99,7 @@ def parse_commands(tables: Json, place: str) -> Mapping[str, CommandProfile]:
     Raises:
         SettingsError: One has a name, a key or a value that cannot be.
     """
-    named = fields.named_tables(tables, place, MAX_PROFILES, "profile")
+    named = fields.named_tables(tables, place, "profile")
     return {name: _profile(name, table, where) for name, table, where in named}
 
 
@@ -138,7 +136,7 @@ def _base(entry: str) -> str:
     return entry.rpartition("/")[2]
 
 
-_texts = fields.entries(MAX_ENTRIES, "texts")
+_texts = fields.entries("texts")
 
 
 def _executables(value: Json, place: str) -> tuple[str, ...]:

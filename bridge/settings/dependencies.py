@@ -16,8 +16,6 @@ from bridge.guest.protocol.distributions import DATA, normalised
 from bridge.model import MEBIBYTE, Json
 from bridge.settings import fields
 
-MAX_PATTERNS = 500  # More packages than a person can review.
-
 MAX_PATTERN_CHARS = 200
 
 SET = "@data"  # Stands for the usual packages for data work.
@@ -83,7 +81,7 @@ def parse_dependencies(table: Json, place: str) -> Dependencies:
     return Dependencies(**fields.record(table, place, KEYS, "the dependencies"))
 
 
-_patterns = fields.entries(MAX_PATTERNS, 'packages such as ["polars", "pandas==2.*", "types-*"]')
+_patterns = fields.entries('packages such as ["polars", "pandas==2.*", "types-*"]')
 
 
 def _allow(value: Json, place: str) -> tuple[Allowed, ...]:

@@ -34,7 +34,7 @@ def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
     """
     if tables is None:
         return ()
-    named = fields.named_tables(tables, place, 32, "directory")  # Each is a mount in every sandbox.
+    named = fields.named_tables(tables, place, "directory")
     return tuple(_directory(name, table, where) for name, table, where in named)
 
 
@@ -64,7 +64,7 @@ KEYS: Mapping[str, fields.Parse] = {
     "path": fields.path,
     "mode": fields.choice(("ro", "rw")),
     "labels": _labels,
-    "used_by": fields.entries(fields.MAX_GLOBS, "servers' names"),
+    "used_by": fields.entries("servers' names"),
 }
 
 

@@ -16,8 +16,6 @@ from bridge.settings import globs, parsers
 MAX_NAME_CHARS = 100  # Of a rule; it stands in every decision and record.
 
 MAX_REASON_CHARS = 500
-MAX_GLOBS = 100  # In one list; more is said by a glob.
-MAX_LABELS = 20  # Of one server or tool, or on one side of a flow rule.
 MAX_KEY_CHARS = 80  # Of a key in the place that an error names.
 
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -42,12 +40,9 @@ def below(place: str, key: str) -> str:
     return f"{place}.{json.dumps(cut, ensure_ascii=not cut.isprintable())}"
 
 
-def table(value: Json, place: str, most: int | None = None) -> Mapping[str, Json]:
-    """Return a table, of so many keys at most."""
+def table(value: Json, place: str) -> Mapping[str, Json]:
     if not isinstance(value, Mapping):
         fail(place, f"must be a table, not {kind(value)}")
-    if most is not None and len(value) > most:
-        fail(place, f"has {len(value):,} keys; the limit is {most}")
     return value
 
 
@@ -108,14 +103,12 @@ def filled(shape: type[Shape], value: Json, place: str, what: str, /, **more: ob
 
 
 def named_tables(
-    value: Json, place: str, most: int, what: str
+    value: Json, place: str, what: str
 ) -> Iterator[tuple[str, Mapping[str, Json], str]]:
-    """Return the tables of a table, of so many at most: the name of each, it, and its place."""
+    """Return the tables of a table: the name of each, the table, and its place."""
     name_of_all = place.rpartition(" ")[2]
     if not isinstance(value, Mapping):
         fail(place, f"must hold tables, such as [{name_of_all}.one]")
-    if len(value) > most:
-        fail(place, f"holds more than {most} tables")
     for name, item in value.items():
         where = f"{place}.{name}"
         if not _LABEL.fullmatch(name):
@@ -125,13 +118,11 @@ def named_tables(
         yield name, item, where
 
 
-def tables(value: Json, place: str, most: int) -> list[tuple[Json, str]]:
-    """Return an array of tables, of so many at most, each with its place, counted from 1."""
+def tables(value: Json, place: str) -> list[tuple[Json, str]]:
+    """Return an array of tables, each with its place, counted from 1."""
     if not isinstance(value, list):
         last = place.rpartition(" ")[2]
         fail(place, f"must be an array of tables, each begun with [[{last}]], not {kind(value)}")
-    if len(value) > most:
-        fail(place, f"has {len(value):,} entries; the limit is {most}")
     return [(item, f"{place}[{index}]") for index, item in enumerate(value, 1)]
 
 
@@ -187,15 +178,13 @@ def text(value: Json, place: str) -> str:
     return value.strip()
 
 
-def entries(most: int, example: str) -> Callable[[Json, str], tuple[str, ...]]:
+def entries(example: str) -> Callable[[Json, str], tuple[str, ...]]:
     """Return a parser of lists of texts, each once and none empty."""
 
     def parse(value: Json, place: str) -> tuple[str, ...]:
         """Return a list of texts."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             fail(place, f"must be a list of {example}")
-        if len(value) > most:
-            fail(place, f"has more than {most} entries")
         if any(not item.strip() or "\0" in item for item in value):
             fail(place, "has an entry that is empty or holds a NUL")
         return tuple(dict.fromkeys(value))
@@ -214,7 +203,7 @@ def path(value: Json, place: str) -> Path:
     return found
 
 
-def texts(value: Json, place: str, most: int) -> tuple[str, ...]:
+def texts(value: Json, place: str) -> tuple[str, ...]:
     """Return one text, or several of a list, each once."""
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
@@ -226,8 +215,6 @@ def texts(value: Json, place: str, most: int) -> tuple[str, ...]:
         fail(place, f"must be a text or a list of texts, not {kind(wrong)}")
     if not found:
         fail(place, "is an empty list, which nothing matches")
-    if len(found) > most:
-        fail(place, f"has {len(found):,} entries; the limit is {most}")
     return tuple(dict.fromkeys(found))
 
 
@@ -242,7 +229,7 @@ def glob(text: str, place: str) -> str:
 
 def glob_list(value: Json, place: str) -> tuple[str, ...]:
     """Return one glob, or several of a list."""
-    return tuple(glob(text, place) for text in texts(value, place, MAX_GLOBS))
+    return tuple(glob(text, place) for text in texts(value, place))
 
 
 def globs_or_none(value: Json, place: str) -> tuple[str, ...]:
@@ -271,15 +258,14 @@ def effect(value: Json, place: str) -> Effect:
 
 def effects(value: Json, place: str) -> frozenset[Effect]:
     """Return one effect, or several of a list."""
-    known = get_args(Effect)
-    return frozenset(effect(text, place) for text in texts(value, place, len(known)))
+    return frozenset(effect(text, place) for text in texts(value, place))
 
 
 def label_set(value: Json, place: str) -> frozenset[str]:
     """Return one label, or several of a list; none if the list is empty."""
     if value == []:
         return frozenset()
-    found = texts(value, place, MAX_LABELS)
+    found = texts(value, place)
     for label in found:
         if not _LABEL.fullmatch(label):
             shown = label[:MAX_KEY_CHARS]

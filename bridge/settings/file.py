@@ -23,7 +23,6 @@ from bridge.settings.state import require_private
 MAX_CONFIG_BYTES = 1024 * 1024
 """A settings file beyond this is a mistake (a log, a device), not a configuration."""
 
-MAX_SERVERS = 500  # Tables in `servers`; more than any user configures.
 
 SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(ProtocolMode))}
 """Keys of a table in `servers`."""
@@ -110,7 +109,7 @@ def parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
         name: ServerSettings(
             **fields.record(table, fields.below(place, name), SERVER_KEYS, "a server")
         )
-        for name, table in fields.table(tables, place, MAX_SERVERS).items()
+        for name, table in fields.table(tables, place).items()
     }
 
 

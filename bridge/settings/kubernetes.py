@@ -13,7 +13,6 @@ from bridge.settings import fields
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
-MAX_ENTRIES = 50  # In one of its tables or lists.
 
 MAX_TEXT_CHARS = 500
 
@@ -31,20 +30,20 @@ def _name(value: Json, place: str) -> str:
 
 def _names(value: Json, place: str) -> tuple[str, ...]:
     """Return one name, or several of a list."""
-    return tuple(_name(text, place) for text in fields.texts(value, place, MAX_ENTRIES))
+    return tuple(_name(text, place) for text in fields.texts(value, place))
 
 
 def _text_table(value: Json, place: str) -> Mapping[str, str]:
     """Return a table of texts."""
     parse = fields.line(MAX_TEXT_CHARS)
-    given = fields.table(value, place, MAX_ENTRIES)
+    given = fields.table(value, place)
     return {key: parse(item, fields.below(place, key)) for key, item in given.items()}
 
 
 def _tolerations(value: Json, place: str) -> tuple[Mapping[str, Json], ...]:
     """Return an array of tables, as pods have them."""
     found = []
-    for item, where in fields.tables(value, place, MAX_ENTRIES):
+    for item, where in fields.tables(value, place):
         given = fields.table(item, where)
         for key in given:
             if key not in _TOLERATION_KEYS:

@@ -17,20 +17,7 @@ from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
 from bridge.settings import fields, globs, lexical
 
-MAX_RULES = 500
-"""Each call is compared with all that speak of its tool. Far more than anybody keeps apart."""
-
-MAX_SERVERS = 200
-MAX_TOOLS = 500  # Of one server.
-
 MAX_CALLS = 1_000_000_000
-
-MAX_CONDITIONS = 32
-"""Of one rule; each is looked at in every call that the rest of the rule is about."""
-
-MAX_OPTIONS = 1000  # To be one of.
-MAX_STEPS = 16  # Of a path.
-MAX_TEXT_CHARS = 4096  # To compare with; longer texts are no names of anything.
 
 _NOT = "not"
 
@@ -85,11 +72,9 @@ class Condition:
 def _when(value: Json, place: str) -> tuple[Condition, ...]:
     """Return the conditions of a `when` table."""
     found: list[Condition] = []
-    for key, wanted in fields.table(value, place, MAX_CONDITIONS).items():
+    for key, wanted in fields.table(value, place).items():
         where = fields.below(place, key)
         found.extend(_conditions(_path(key, where), wanted, where))
-    if len(found) > MAX_CONDITIONS:
-        fields.fail(place, f"has {len(found)} conditions; the limit is {MAX_CONDITIONS}")
     return tuple(found)
 
 
@@ -110,10 +95,6 @@ def _path(key: str, place: str) -> tuple[str, ...]:
             steps[-1] += character
     if not all(steps):
         fields.fail(place, "has an empty step; a dot that belongs to a name is written \\.")
-    if len(steps) > MAX_STEPS:
-        fields.fail(place, f"has {len(steps):,} steps; the limit is {MAX_STEPS}")
-    if len(key) > MAX_TEXT_CHARS:
-        fields.fail(place, f"has more than {MAX_TEXT_CHARS:,} characters")
     return tuple(steps)
 
 
@@ -152,8 +133,6 @@ def _scalar(value: Json, place: str) -> Json:
         problem = f"must be a text, a number or a boolean, not {fields.kind(value)}"
         fields.fail(place, problem)
     if isinstance(value, str):
-        if len(value) > MAX_TEXT_CHARS:
-            fields.fail(place, f"has {len(value):,} characters; the limit is {MAX_TEXT_CHARS:,}")
         return value
     return value if isinstance(value, bool) else _number(value, place)
 
@@ -163,14 +142,12 @@ def _options(value: Json, place: str) -> tuple[Json, ...]:
         fields.fail(place, f"must be a list, not {fields.kind(value)}")
     if not value:
         fields.fail(place, "is an empty list, which nothing is in")
-    if len(value) > MAX_OPTIONS:
-        fields.fail(place, f"has {len(value):,} entries; the limit is {MAX_OPTIONS:,}")
     return tuple(_scalar(item, f"{place}[{index}]") for index, item in enumerate(value, 1))
 
 
 def _roots(value: Json, place: str) -> tuple[str, ...]:
     found: list[str] = []
-    for text in fields.texts(value, place, fields.MAX_GLOBS):
+    for text in fields.texts(value, place):
         try:
             found.append(lexical.root(text))
         except ValueError as error:
@@ -232,7 +209,7 @@ class Rule:
 def _rules(value: Json, place: str) -> tuple[Rule, ...]:
     rules = [
         fields.filled(Rule, item, where, "a rule", place=where)
-        for item, where in fields.tables(value, place, MAX_RULES)
+        for item, where in fields.tables(value, place)
     ]
     _check_names([(rule.name, rule.place) for rule in rules])
     _check_reach(rules)
@@ -275,10 +252,10 @@ def _cover(first: Sequence[str], second: Sequence[str]) -> bool:
     return all(any(globs.covers(wide, narrow) for wide in first) for narrow in second)
 
 
-def _by_glob(value: Json, place: str, most: int) -> list[tuple[str, Json, str]]:
+def _by_glob(value: Json, place: str) -> list[tuple[str, Json, str]]:
     """Return a table's keys, which are globs, their values and places."""
     found: list[tuple[str, Json, str]] = []
-    for glob, item in fields.table(value, place, most).items():
+    for glob, item in fields.table(value, place).items():
         where = fields.below(place, glob)
         fields.glob(glob, where)
         for earlier, _, _ in found:
@@ -306,7 +283,7 @@ class ToolPolicy:
 def _tools(value: Json, place: str) -> tuple[ToolPolicy, ...]:
     return tuple(
         fields.filled(ToolPolicy, item, where, "a tool's policy", tools=glob)
-        for glob, item, where in _by_glob(value, place, MAX_TOOLS)
+        for glob, item, where in _by_glob(value, place)
     )
 
 
@@ -337,7 +314,7 @@ class ServerPolicy:
 def _servers(value: Json, place: str) -> tuple[ServerPolicy, ...]:
     return tuple(
         fields.filled(ServerPolicy, item, where, "a server's policy", servers=glob)
-        for glob, item, where in _by_glob(value, place, MAX_SERVERS)
+        for glob, item, where in _by_glob(value, place)
     )
 
 
@@ -375,7 +352,7 @@ LETHAL = FlowRule(
 
 
 def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
-    found = [(_flow(item, where), where) for item, where in fields.tables(value, place, 100)]
+    found = [(_flow(item, where), where) for item, where in fields.tables(value, place)]
     _check_names([(rule.name, where) for rule, where in found])
     flows = tuple(rule for rule, _ in found)
     return flows if LETHAL.name in {rule.name for rule in flows} else (*flows, LETHAL)
@@ -398,7 +375,7 @@ def _flow(value: Json, place: str) -> FlowRule:
 def _per_minute(value: Json, place: str) -> tuple[tuple[str, int], ...]:
     """Return a table of globs to whole numbers."""
     parse = fields.whole(1_000_000)
-    rates = _by_glob(value, place, 100)
+    rates = _by_glob(value, place)
     return tuple((glob, parse(number, where)) for glob, number, where in rates)
 
 
@@ -423,7 +400,7 @@ def _detectors(value: Json, place: str) -> tuple[str, ...]:
     """Return a list of email, phone, iban, card and ip."""
     if value == []:
         return ()
-    found = fields.texts(value, place, len(DETECTORS))
+    found = fields.texts(value, place)
     return tuple(fields.word(name, place, DETECTORS) for name in found)
 
 

@@ -19,8 +19,6 @@ from bridge.settings.values import GuardMode, Settings
 
 BUILT_IN = ("standard", "strict")
 
-MAX_PROFILES = 100  # More tables than a person can oversee.
-
 KEYS = frozenset({
     "allow_directories", "allow_packages", "call_timeout", "container_user", "cpus", "guard",
     "guard_denies", "image", "listed_servers_only", "max_timeout", "memory", "oci_runtime",
@@ -66,7 +64,7 @@ def parse_profiles(tables: Json, place: str) -> dict[str, ProfileSpec]:
                 raise SettingsError(
                     message, remedy=f'Give yours another name and extends = "{name}".'
                 )
-    for name, table, where in fields.named_tables(tables, place, MAX_PROFILES, "profile"):
+    for name, table, where in fields.named_tables(tables, place, "profile"):
         found[name] = _profile(name, table, where)
     return found
 

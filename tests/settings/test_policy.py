@@ -237,9 +237,6 @@ def _when(condition: str) -> str:
         (_when('"a..b" = 1'), 'when."a..b" has an empty step'),
         (_when('"" = 1'), 'when."" has an empty step'),
         (_when("'a\\b' = 1"), 'when."a\\\\b" has a backslash before something else'),
-        (_when(f'"{".".join("a" * 17)}" = 1'), "has 17 steps; the limit is 16"),
-        (_when(", ".join(f"a{n} = 1" for n in range(33))), "when has 33 keys; the limit is 32"),
-        (_when('a = "%s"' % ("x" * 5000)), "when.a has 5,000 characters; the limit is 4,096"),
         ("servers = 1", "policy.servers must be a table"),
         ("servers.github = 1", "policy.servers.github must be a table"),
         (
@@ -305,28 +302,10 @@ def test_the_table_itself_may_be_wrong() -> None:
         parse_policy(True, PLACE)
 
 
-def test_there_is_a_bound_on_everything_that_can_be_many() -> None:
-    """A file of a megabyte is not a policy of ten thousand rules."""
-    rules = [{"name": str(number), "action": "deny"} for number in range(501)]
-    many: dict[str, dict[str, str]] = {str(number): {} for number in range(501)}
-    flows = [
-        {"name": str(number), "action": "ask", "after": "private-data", "to_servers": "x"}
-        for number in range(101)
-    ]
-    for table in (
-        {"rules": rules},
-        {"servers": many},
-        {"servers": {"a": {"tools": many}}},
-        {"flow": flows},
-        {"budgets": {"per_minute": dict.fromkeys(many, 1)}},
-        {"rules": [{**rules[0], "tool": ["a"] * 101}]},
-        {"rules": [{**rules[0], "name": "a" * 101}]},
-        {"rules": [{**rules[0], "reason": "a" * 501}]},
-        {"rules": [{**rules[0], "when": {"a": {"in": [1] * 1001}}}]},
-        {"servers": {"a": {"labels": [f"l{number}" for number in range(21)]}}},
-    ):
-        with pytest.raises(SettingsError, match="the limit is"):
-            parse_policy(table, PLACE)
+@pytest.mark.parametrize("rule", [{"name": "a" * 101}, {"name": "a", "reason": "a" * 501}])
+def test_a_text_that_each_question_and_record_repeats_is_bounded(rule: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match="the limit is"):
+        parse_policy({"rules": [{**rule, "action": "deny"}]}, PLACE)
 
 
 def test_a_stricter_rule_that_never_gets_a_call_is_a_mistake() -> None:
