@@ -126,11 +126,7 @@ async def install(
 
 
 class Wanted(NamedTuple):
-    """What a person wants of `install`; see its options.
-
-    Attributes:
-        default: What an empty answer to the last question means.
-    """
+    """What a person wants of `install`; `default` is what an empty answer to it means."""
 
     clients: Sequence[str]
     scope: Scope

@@ -62,8 +62,9 @@ async def purge(
         if not alone:
             message = "Nothing was removed: a bridge runs."
             raise UsageError(message, remedy="Close the clients that started it.")
-        paths = await anyio.to_thread.run_sync(_paths, settings, keep_settings)
+        # To ask engines makes files.
         images = await _in_engines(settings, remove=False)
+        paths = await anyio.to_thread.run_sync(_paths, settings, keep_settings)
         if not paths and not images:
             write_err_line("There is nothing to remove.")
             return 0
@@ -128,14 +129,23 @@ def _candidates(settings: Settings, keep_settings: bool) -> Iterator[Path]:
             yield from (path for name in _STATE for path in sorted(directory.glob(name)))
     moved = moved_dir(settings.environ)
     yield from (moved,) if keep_settings else (config_path(settings.environ), moved.parent)
-    yield runtime_dir(settings)
-    yield Path(tempfile.gettempdir()) / f"{_OWN}-{os.getuid()}"
+    # Bridges with other state directories share these.
+    shared = (runtime_dir(settings), Path(tempfile.gettempdir()) / f"{_OWN}-{os.getuid()}")
+    yield from filter(_is_free, shared)
     yield packages_dir(settings)
     if isinstance(settings.store, Path):
         yield from sorted(settings.store.parent.glob(f"{settings.store.name}*"))
         yield store_of(settings).blobs.root
     home = Path(settings.environ.get("HOME", ""))
     yield from (home / name for name in _COMPLETIONS)
+
+
+def _is_free(directory: Path) -> bool:
+    try:
+        with private_files.in_use(directory, alone=True) as free:
+            return free
+    except OSError:
+        return False
 
 
 def _remove(paths: list[Path], settings: Settings) -> list[Path]:

@@ -43,12 +43,9 @@ class FlowState:
             _add(self._labels.setdefault(label, {}), name)
 
     def add_provenance(self, name: str, provenance: Provenance) -> bool:
-        """Record that something kept was read; return whether its provenance is new here.
+        """Record that something kept was read, by its name; return whether that says anything new.
 
         What its run had read counts as read here.
-
-        Args:
-            name: Its name in decisions, among earlier calls.
         """
         new = not self.knows(provenance)
         calls = [self._unknown] if provenance.anything else []

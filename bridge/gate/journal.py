@@ -95,11 +95,7 @@ def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
 
 
 class Room:
-    """The memory of all journals together.
-
-    Args:
-        evict: Frees some memory; returns whether it could.
-    """
+    """The memory of all journals together; `evict` frees some, and returns whether it could."""
 
     def __init__(self, limit: int, evict: Callable[[], bool] = lambda: False) -> None:
         self._limit = limit

@@ -20,7 +20,7 @@ from bridge.errors import CannotAskError, LoginFailedError
 from bridge.gate.question import safe_name
 from bridge.gate.result_redaction import clear_logs
 from bridge.model import ServerSpec
-from bridge.private_files import in_use
+from bridge.private_files import in_use, make_directory
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.ownership import current_owner, reap_leftovers
@@ -31,7 +31,7 @@ from bridge.servers.learned_shapes import LearnedShapes
 from bridge.servers.secrets import Secrets
 from bridge.servers.servers import Servers
 from bridge.servers.tool_cache import ToolCache
-from bridge.settings import Settings, store_of
+from bridge.settings import Settings, runtime_dir, store_of
 from bridge.upstream.client_features import current_caller
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
@@ -157,8 +157,10 @@ async def open_engine(
     try:
         async with AsyncExitStack() as stack:
             with suppress(OSError):
-                # `purge` waits for bridges to end.
+                # What `purge` does not remove.
                 stack.enter_context(in_use(settings.state_dir))
+                make_directory(sockets := runtime_dir(settings))
+                stack.enter_context(in_use(sockets))
             stack.enter_context(clear_logs(secrets.redactor))
             yield await stack.enter_async_context(Engine(settings, servers, choose_backend))
     finally:

@@ -65,6 +65,16 @@ def mentions(home: Path) -> list[str]:
     ]
 
 
+def test_a_directory_that_another_bridge_uses_stays(home: Path, commands: Commands) -> None:
+    shared = home / "run/mcp-code-bridge"
+    shared.mkdir(mode=0o700)
+    with in_use(shared):
+        assert commands("purge", "--yes")[0] == 0
+    assert {Path(each).relative_to(home).parts[0] for each in mentions(home)} == {"run"}
+    assert commands("purge", "--yes")[0] == 0
+    assert mentions(home) == []
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="runs in bubblewrap")
 def test_after_it_a_search_finds_nothing(home: Path, commands: Commands) -> None:
     """It shows what goes first; without a person it removes nothing unless told."""
