@@ -399,7 +399,7 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
     run = home / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
     environ |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(run)}
-    environ["MCP_BRIDGE_STATE_DIR"] = str(home / "state")
+    environ |= {"MCP_BRIDGE_STATE_DIR": str(home / "state"), "MCP_BRIDGE_RUN_RECORDS": "off"}
     return load(flags, environ)
 
 

@@ -392,7 +392,7 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
     assert await doctor(ground.settings()) == 0
     told = capsys.readouterr().out
     assert "Programs run in: bubblewrap\n" in told
-    assert "n/a   seatbelt: Only macOS has Seatbelt." in told
+    assert "off   seatbelt: Only macOS has Seatbelt." in told
     assert "landlock: " in told, "as a layer"
     assert "weaker tier" not in told
     probes = {probe.backend: probe for probe in await probe_all(ground.settings())}

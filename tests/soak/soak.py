@@ -132,6 +132,7 @@ class Soak:
             **os.environ,
             "HOME": str(self._directory / "home"),
             "MCP_BRIDGE_STATE_DIR": str(self._directory / "state"),
+            "MCP_BRIDGE_RUN_RECORDS": "off",
             "XDG_RUNTIME_DIR": str(self._directory / "run"),
         }
         for name in ("home", "run"):
