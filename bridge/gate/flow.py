@@ -43,7 +43,7 @@ class FlowState:
             _add(self._labels.setdefault(label, {}), name)
 
     def add_provenance(self, name: str, provenance: Provenance) -> bool:
-        """Record that something kept was read, and all that its run read; return whether it is new."""
+        """Record that something kept, and all that its run read, was read; return if it is new."""
         new = not self.knows(provenance)
         calls = [self._unknown] if provenance.anything else []
         calls += [self._servers.setdefault(server, {}) for server in sorted(provenance.servers)]
