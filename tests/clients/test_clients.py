@@ -77,7 +77,7 @@ def test_a_sum_costs_the_model_at_most_fourteen_tokens(seen: Seen) -> None:
 
 def test_a_call_s_output_is_what_was_printed(seen: Seen) -> None:
     """Nothing before it, and after it only the run's id."""
-    assert re.fullmatch(rf"{SAID}\n\[run [0-9a-f]{{8}}\]", seen.read("call").strip())
+    assert re.fullmatch(rf"{SAID}\s+\[run [0-9a-f]{{8}}\]", seen.read("call").strip())
 
 
 def test_cut_output_says_how_to_read_on_and_it_works(seen: Seen) -> None:
