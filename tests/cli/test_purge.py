@@ -17,6 +17,7 @@ from bridge.private_files import in_use
 Commands = Callable[..., tuple[int, str, str]]
 
 OTHERS = "export A=1\n# mine\n"
+OURS = "localhost/mcp-code-bridge-purged"
 
 
 @pytest.fixture
@@ -25,6 +26,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in list(os.environ):
         if name.startswith("MCP_BRIDGE_"):
             monkeypatch.delenv(name)
+    # Other tests need the images that the engines have.
+    monkeypatch.setattr("bridge.cli.purge.REPOSITORY", OURS)
     (tmp_path / "run").mkdir(mode=0o700)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
@@ -134,18 +137,14 @@ def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands
 
 @pytest.mark.skipif("MCP_TEST_ENGINES" not in os.environ, reason="needs engines")
 @pytest.mark.parametrize("engine", ["podman", "docker"])
-def test_images_of_both_engines_go(
-    home: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch, engine: str
-) -> None:
-    """Under every tag; other tests use the image under the name that it has in truth."""
-    ours = "localhost/mcp-code-bridge-purged"
-    monkeypatch.setattr("bridge.cli.purge.REPOSITORY", ours)
+def test_images_of_both_engines_go(home: Path, commands: Commands, engine: str) -> None:
+    """Under every tag."""
     there = os.environ[f"MCP_TEST_IMAGE_{engine.upper()}"]
     for tag in ("slim", "data"):
-        subprocess.run([engine, "tag", there, f"{ours}:{tag}"], check=True)
+        subprocess.run([engine, "tag", there, f"{OURS}:{tag}"], check=True)
     status, out, _ = commands("purge")
-    assert (status, f"{engine}: {ours}:data" in out) == (2, True)
+    assert (status, f"{engine}: {OURS}:data" in out) == (2, True)
     assert commands("purge", "-y")[0] == 0
-    left = subprocess.run([engine, "images", "-q", ours], capture_output=True, check=True)
+    left = subprocess.run([engine, "images", "-q", OURS], capture_output=True, check=True)
     assert left.stdout == b""
     subprocess.run([engine, "image", "inspect", there], check=True, stdout=subprocess.DEVNULL)
