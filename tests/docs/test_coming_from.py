@@ -50,7 +50,7 @@ async def test_a_program_is_answered_as_its_line_says(tmp_path: Path, what: str)
         with anyio.fail_after(60):
             result = await client.call_tool("run_python", {"code": code})
     text = "".join(getattr(block, "text", "") for block in result.content)
-    text = text.rstrip("\n").replace("\n", "⏎")
+    text = re.sub(r"\n+\[run [0-9a-f]{8}\]$", "", text).rstrip("\n").replace("\n", "⏎")
     assert result.is_error == bool(error), text
     assert (reply in text) if error else (reply == text), text
     assert "bridge/" not in text

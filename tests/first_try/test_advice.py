@@ -92,7 +92,7 @@ WORKING = [  # name, program, pattern of what its run shows
             "    sys.exit(0)\nasyncio.get_event_loop().run_until_complete(main())\n"
             "await asyncio.sleep(0)"
         ),
-        r"Issue 7: crash[^\n]*\n*\Z",
+        r"Issue 7: crash[^\n]*\n*\[run [0-9a-f]{8}\]\Z",
     ),
     ("module", "print(datetime.datetime(2026, 1, 2) + datetime.timedelta(days=1))", "2026-01-03"),
     ("class", "print(datetime.strptime('2026-01-02', '%Y-%m-%d').isoformat())", "2026-01-02T"),
