@@ -90,7 +90,9 @@ def audit(notes: Notes, *, full: bool = False) -> Any:
     async def called(_: RunAudit, number: int, outcome: str, **__: Any) -> None:
         notes.append(f"audit called {number} {outcome}")
 
-    async def refused(_: RunAudit, number: int, call: CallFacts, decision: Any, why: str) -> None:
+    async def refused(
+        _: RunAudit, number: int, call: CallFacts, decision: Any, why: str, **_more: Any
+    ) -> None:
         notes.append(f"audit refused {number} {why}")
 
     async def unsent(_: RunAudit, kind: str, number: int, *__: Any) -> None:

@@ -34,7 +34,7 @@ def test_the_checked_in_files_follow_from_the_description() -> None:
     ("chosen", "said"),
     [
         ({"MCPB_POLICY": "read-only"}, "workshop.add is not allowed"),
-        ({"MCPB_POLICY": "ask"}, "which asks them"),
+        ({"MCPB_POLICY": "ask"}, "which asks you"),
         ({"MCPB_POLICY": "lenient"}, "no policy 'lenient'"),
         ({"MCPB_POLICY": "ask", "MCP_BRIDGE_CONFIG": "own"}, "exclude each other"),
     ],
