@@ -17,8 +17,9 @@ import anyio.to_thread
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
 from bridge.cli import completion
-from bridge.cli.options import AsJson, arg, flag, opt
+from bridge.cli.options import AsJson, Yes, arg, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
+from bridge.cli.person import Person
 from bridge.errors import UnknownArtifactError, UsageError
 from bridge.model import STREAMS, Artifact, Json
 from bridge.render.structured import artifact_fields
@@ -88,12 +89,17 @@ async def remove(
         str | None, opt("RUN", "all artifacts of this run", completes=completion.runs)
     ] = None,
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
+    yes: Yes = False,
 ) -> int:
     """Remove artifacts."""
     ways = (bool(uris), run is not None, everything)
     if sum(ways) != 1:
         raise UsageError("Nothing selected. Pass artifact IDs, --run RUN or --all.")
     store = store_for(settings)
+    person = Person(sys.stdin, sys.stderr)
+    asks = everything and person.attended and not yes
+    if asks and not await person.confirm("Remove all artifacts of all runs?"):
+        return 1
     count = await anyio.to_thread.run_sync(partial(_remove, store, uris or (), run))
     write_err(f"Removed {counted(count, 'artifact')}.\n")
     return 0

@@ -107,7 +107,7 @@ def _write(document: dict[str, Any]) -> None:
     if by["on demand"]:
         write_prose(
             visible(
-                f"\n{joined(by['on demand'], 400)}: loads tools on demand, so definitions cost "
+                f"\n{joined(by['on demand'], 400)}: tools load on demand, so definitions cost "
                 f"little. The bridge's cost about {bridge['briefTokens']:,} tokens in every "
                 "conversation; the gain is that results stay out of it.\n"
             )

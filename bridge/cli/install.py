@@ -167,7 +167,8 @@ async def carry_out_install(settings: Settings, wanted: Wanted) -> int:
     named = (change for change, _ in planned if change.name)
     status = await check_clients(named, machine) if check else 0
     for change, _ in planned:
-        write_still_started(change)
+        moves = (each.moved for each, _ in planned if each.target.path == change.target.path)
+        write_still_started(change, {name for moved in moves for name in moved})
     if any(change.before != change.after for change, _ in planned):
         write_err_line(RESTART)
     return status

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -175,11 +175,12 @@ def write_stays(planned: Iterable[Planned], settings: Settings) -> bool:
     return found
 
 
-def write_still_started(change: Change) -> None:
-    """Say which servers a client that has the bridge still starts itself, and how to move them."""
+def write_still_started(change: Change, moved: Collection[str]) -> None:
+    """Say which servers, but those just moved, a client still starts, and how to move them."""
     target = change.target
     present = open_target(target, change.after).entries(target.table)
     names = [n for n, value in present.items() if not is_bridge(n, value, target.location.dialect)]
+    names = [name for name in names if name not in moved]
     if names and change.action == "install":
         scope = " --scope project" if target.scope == "project" else ""
         write_err_line(

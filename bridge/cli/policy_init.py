@@ -31,10 +31,6 @@ async def init(
 
     Examples:
         policy init --print
-
-    Raises:
-        UsageError: The file has a policy.
-        SettingsError: The file cannot be written.
     """
     path = settings.policy.path
     if not printed and settings.policy.present:
@@ -62,10 +58,6 @@ async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
 
     Examples:
         policy add github
-
-    Raises:
-        UsageError: There is no policy, or it says something of the server, or no one can be asked.
-        UpstreamError: The server does not list its tools.
     """
     path, policy = settings.policy.path, settings.policy
     if not policy.present or path is None:

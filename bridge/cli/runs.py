@@ -98,7 +98,8 @@ def _records(settings: Settings) -> RunRecords:
 
 
 def _row(record: Mapping[str, Json]) -> tuple[str, ...]:
-    program = str(record.get("program") or f"(applies plan {record.get('plan', '?')})")
+    plan = f"(applies plan {record['plan']})" if record.get("plan") else "(empty)"
+    program = str(record.get("program") or plan)
     first, _, more = program.strip().partition("\n")
     room = max((terminal_width() or 120) - _BESIDE, _LEAST)
     return (

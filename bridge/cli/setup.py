@@ -71,9 +71,6 @@ async def setup(
     Examples:
         setup
         setup --clients all --move all --skip-cost --yes
-
-    Raises:
-        UsageError: An answer is missing, and no person can be asked.
     """
     machine = machine_of(context_for(settings, str(Path.cwd()), sys.platform))
     person = Person(sys.stdin, sys.stderr) if not yes else None

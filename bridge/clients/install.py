@@ -190,7 +190,7 @@ def plan_uninstall(
             document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
         return document.encode()
 
-    notes = ("The file changed since the install, so only the bridge's entry is removed.",)
+    notes = ("The file is not as the install left it, so it is edited entry by entry.",)
     return Change(
         target=target,
         action="uninstall",

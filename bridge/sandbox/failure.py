@@ -16,7 +16,7 @@ from bridge.model import Limits, Reason, Status
 from bridge.sandbox.backend import ExitReport
 
 RAISED = "The program raised "
-"""Start of an exception's summary; the traceback's last line follows."""
+"""Start of an exception's summary; its type and the first line of its message follow."""
 
 _HINTS = {
     "SIGSEGV": "a crash in native code, or a recursion too deep for the C stack",
@@ -93,7 +93,9 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
         return _oom(limits, done.error if done is not None else "", code)
     if done is not None and done.outcome == "exception":
         lines = [line for line in done.error.splitlines() if not line.startswith("Hint: ")]
-        last = lines[-1].strip() if lines else ""
+        # A message may have more lines; those of code are indented.
+        named = [each for each in lines if each.partition(":")[0].endswith(done.error_type)]
+        last = (named or lines or [""])[-1].strip()
         return Verdict(
             status="error",
             reason="exception",

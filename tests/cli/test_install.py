@@ -232,7 +232,10 @@ def test_install_says_what_the_client_still_starts_and_how_to_move_it(shell: She
     err = shell("install", "cursor", "--yes")[2]
     assert "Cursor still starts these itself, and its model gets their tools twice: o." in err
     assert "mcp-code-bridge install cursor --move all" in err
-    assert "still starts" not in shell("install", "cursor", "--move", "all", "--yes")[2]
+    write(shell.home / ".claude.json", json.dumps({"mcpServers": STARTED}))
+    assert "Claude Code still starts" in shell("install", "claude-code", "--yes")[2]
+    for client in ("cursor", "claude-code"):
+        assert "still starts" not in shell("install", client, "--move", "all", "--yes")[2]
 
 
 def test_a_command_that_is_gone_is_reported(shell: Shell) -> None:
