@@ -86,18 +86,19 @@ async def test_commands_run_in_the_profiles_image(
     engine = engines.get(name)
     open_runner = opener(engine, tmp_path / "run")
     with place() as there, anyio.fail_after(PATIENCE):
-        settings = there.settings(
-            {"TOKEN": SECRET},
-            runtime="container",
-            image=engine.image,
-            executables=["cat", "head", "sh", "sleep", "yes"],
-            secrets=["TOKEN"],
-            write=["out"],
-            check_arguments=False,
-        )
-        async with Commands(settings, open_runner) as commands:
+        profile = {
+            "runtime": "container",
+            "image": engine.image,
+            "executables": ["cat", "head", "sh", "sleep", "yes"],
+            "secrets": ["TOKEN"],
+            "check_arguments": False,
+        }
+        writing = there.settings({"TOKEN": SECRET}, **profile, write=["out"])
+        async with Commands(writing, open_runner) as commands:
             look = LOOK.format(outside=there.root / "outside.txt")
             seen = await run(commands, ["sh", "-c", look])
+        # Where stages may write, one follows another.
+        async with Commands(there.settings({"TOKEN": SECRET}, **profile), open_runner) as commands:
             # An early end loses nothing; it did on a connection shared with the input.
             ends = [await run(commands, ["yes"], ["head", "-c", "4"]) for _ in range(4)]
             fed = await run(commands, ["cat"], ["cat"], stdin="fed")
