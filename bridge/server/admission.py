@@ -108,8 +108,10 @@ class Admission:
         elif refusal is None:
             refusal = self._refusal(headers, sender, connection)
         if refusal is not None:
-            # What the body would be is not read.
             refusal.headers["connection"] = "close"
+            # A reset for unread bytes would take the answer from a client that sends a small body.
+            with anyio.move_on_after(1.0):
+                await receive()
             await refusal(scope, receive, send)
             return
         if begins_session(headers):
