@@ -121,7 +121,8 @@ async def show(client: Client, code: str) -> int:
         f"{usage['wallMs']:,} ms; {usage['toolResultBytes']:,} bytes of tool results "
         "stayed out of the conversation."
     )
-    print(f"  Ran in {isolation['backend']}/{isolation.get('ociRuntime', '')}: ", end="")
+    where = "/".join(filter(None, (isolation["backend"], isolation.get("ociRuntime"))))
+    print(f"  Ran in {where}: ", end="")
     print(", ".join(isolation["layers"]) + ".")
     for text in isolation.get("weaker", []):
         print(f"  Weaker: {text}")

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from bridge.cli import completion
 from bridge.cli.audit_lines import audit_lines
-from bridge.cli.options import AsJson, AsJsonLines, arg, flag, opt
+from bridge.cli.options import AsJson, AsJsonLines, arg, check_count, flag, opt
 from bridge.cli.output import (
     visible,
     write_cut,
@@ -93,8 +93,7 @@ async def tail(
     Examples:
         audit tail -n 100 -f
     """
-    if not 0 <= number <= MAX_TAIL:
-        raise UsageError(f"-n must be between 0 and {MAX_TAIL:,}, not {number}.")
+    check_count(number, 0, MAX_TAIL)
     last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
         write_err(_nothing(_directory(settings)))

@@ -130,8 +130,8 @@ async def print_settings(settings: Settings) -> int:
         lines += [f"{flag}{variable(name)}{default}"]
         lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
     write_help(
-        "Every command takes each flag. config.toml has the names in lower case, without "
-        "MCP_BRIDGE_.\n\n" + "\n".join(lines) + "\n"
+        "Every command but `help` and `version` takes each flag. config.toml has the names in "
+        "lower case, without MCP_BRIDGE_.\n\n" + "\n".join(lines) + "\n"
     )
     return 0
 

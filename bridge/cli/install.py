@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import anyio
 import anyio.to_thread
@@ -121,31 +121,29 @@ async def install(
     """
     if not clients:
         return _list_detected(machine_here(settings))
-    given = Wanted(clients, scope, http or "", name or "", move or "", check, dry_run, yes)
-    return await carry_out_install(settings, given)
+    return await install_into(
+        settings, clients, scope, http or "", name or "", move, check, dry_run=dry_run, yes=yes
+    )
 
 
-class Wanted(NamedTuple):
-    """What a person wants of `install`; `default` is what an empty answer to it means."""
-
-    clients: Sequence[str]
-    scope: Scope
-    http: str = ""
-    name: str = ""
-    move: str = ""
-    check: bool = False
-    dry_run: bool = False
-    yes: bool = False
-    default: bool = False
-
-
-async def carry_out_install(settings: Settings, wanted: Wanted) -> int:
+async def install_into(
+    settings: Settings,
+    clients: Sequence[str],
+    scope: Scope,
+    http: str = "",
+    name: str = "",
+    move: str | None = None,
+    check: bool = False,
+    *,
+    dry_run: bool,
+    yes: bool,
+    default: bool = False,
+) -> int:
     """Show what would be written into the files of some clients, ask, and write it.
 
     Returns:
         1 if a person says no, if there is no client, or if one does not list the bridge then.
     """
-    clients, scope, http, name, move, check, dry_run, yes, default = wanted
     machine = machine_here(settings)
     _check_names(name or NAME, http)
     network = await ask_network(settings, Person(sys.stdin, sys.stderr), asks=not (yes or dry_run))
@@ -167,8 +165,8 @@ async def carry_out_install(settings: Settings, wanted: Wanted) -> int:
     named = (change for change, _ in planned if change.name)
     status = await check_clients(named, machine) if check else 0
     for change, _ in planned:
-        moves = (each.moved for each, _ in planned if each.target.path == change.target.path)
-        write_still_started(change, {name for moved in moves for name in moved})
+        same = (each for each, _ in planned if each.target.path == change.target.path)
+        write_still_started(change, {name for each in same for name in each.moved})
     if any(change.before != change.after for change, _ in planned):
         write_err_line(RESTART)
     return status

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Annotated
 
 from bridge.cli import completion
-from bridge.cli.options import arg, opt
+from bridge.cli.options import arg, check_count, opt
 from bridge.cli.output import write_err, write_out
-from bridge.errors import UnknownServerError, UsageError
+from bridge.errors import UnknownServerError
 from bridge.settings import Settings, parsers
 from bridge.upstream.server_log import log_path
 
@@ -29,8 +29,7 @@ async def logs(
     The bridge keeps the last 1 to 2 MiB of each server.
     """
     directory = settings.state_dir / "logs"
-    if not 0 <= number <= MAX_LINES:
-        raise UsageError(f"-n must be between 0 and {MAX_LINES:,}, not {number}.")
+    check_count(number, 0, MAX_LINES)
     names = sorted(path.stem for path in directory.glob("*.log"))
     if server is None:
         write_out("".join(f"{name}\n" for name in names))

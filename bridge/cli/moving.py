@@ -179,8 +179,8 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
     """Say which servers, but those just moved, a client still starts, and how to move them."""
     target = change.target
     present = open_target(target, change.after).entries(target.table)
-    names = [n for n, value in present.items() if not is_bridge(n, value, target.location.dialect)]
-    names = [name for name in names if name not in moved]
+    dialect = target.location.dialect
+    names = [n for n in present if n not in moved and not is_bridge(n, present[n], dialect)]
     if names and change.action == "install":
         scope = " --scope project" if target.scope == "project" else ""
         write_err_line(

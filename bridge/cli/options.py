@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from bridge.cli import completion
 from bridge.clients.writers import Scope
+from bridge.errors import UsageError
 
 
 def arg(word: str, text: str, completes: Callable[..., Any] | None = None) -> Any:
@@ -19,6 +20,12 @@ def arg(word: str, text: str, completes: Callable[..., Any] | None = None) -> An
 def opt(word: str, text: str, *names: str, completes: Callable[..., Any] | None = None) -> Any:
     """Return an option with a value that help shows as `word`."""
     return Option(*names, metavar=word, help=text, autocompletion=completes)
+
+
+def check_count(number: int, least: int, most: int) -> None:
+    """Raise a `UsageError` if `-n` is out of its range."""
+    if not least <= number <= most:
+        raise UsageError(f"-n must be between {least} and {most:,}, not {number}.")
 
 
 def flag(name: str, text: str, *names: str) -> Any:

@@ -11,7 +11,7 @@ import anyio.to_thread
 from bridge.cli import completion
 from bridge.cli.audit import read_log
 from bridge.cli.audit_lines import audit_lines, duration, local_time
-from bridge.cli.options import AsJson, arg, opt
+from bridge.cli.options import AsJson, arg, check_count, opt
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -21,7 +21,6 @@ from bridge.cli.output import (
     write_out,
     write_table,
 )
-from bridge.errors import UsageError
 from bridge.gate.audit.reading import about
 from bridge.model import Json
 from bridge.render.text import SHORT_ID
@@ -47,8 +46,7 @@ async def list_runs(
     The newest comes first. A run is here for 14 days, and also a program that was refused before
     it ran.
     """
-    if not 1 <= number <= MAX_LISTED:
-        raise UsageError(f"-n must be between 1 and {MAX_LISTED:,}, not {number}.")
+    check_count(number, 1, MAX_LISTED)
     found = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
     if as_json:
         write_json(list(found), indent=2)

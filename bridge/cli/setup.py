@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +19,8 @@ from bridge.cli.doctor import NEXT
 from bridge.cli.engine import open_engine
 from bridge.cli.install import (
     NO_CLIENT,
-    Wanted,
-    carry_out_install,
     clients_of,
+    install_into,
     nothing_written,
     plan,
 )
@@ -89,9 +89,8 @@ async def setup(
         if named and move is None and person is not None:
             move = await _ask_move(named, scope, settings, machine, person)
     if named:
-        moves = "" if move in (None, NONE) else move
-        wanted = Wanted(named, scope, "", "", moves, True, dry_run, yes, default=True)
-        status = await carry_out_install(settings, wanted)
+        given = partial(install_into, dry_run=dry_run, yes=yes, default=True, check=True)
+        status = await given(settings, named, scope, move=None if move == NONE else move)
     else:
         write_err_line("No changes made." if here else NO_CLIENT)
     works = any(probe.ok for probe in probes)

@@ -52,7 +52,7 @@ class Admission:
 
     Args:
         app: Serves what is admitted.
-        guard: Allowed `Host` and `Origin` headers; other requests are refused unread.
+        guard: Allowed `Host` and `Origin` headers; other requests are refused.
         token: What requests have to carry; empty for nothing.
         probe: Returns the answer to a probe, which needs no token.
         sessions: Returns the ids of the sessions that are open.
