@@ -69,6 +69,8 @@ def settings_in(
         "KUBECONFIG": str(kubeconfig),
         "MCP_BRIDGE_CONFIG": str(config),
         "MCP_BRIDGE_STATE_DIR": str(home / "state"),
+        # A record of a run would be taken for something that the run left behind.
+        "MCP_BRIDGE_RUN_RECORDS": "off",
     }
     return load({"warm": str(warm), **flags}, environ)
 
