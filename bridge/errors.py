@@ -184,8 +184,8 @@ class ClusterRefusedError(EnginePermissionError, code="cluster_refused"):
     """A cluster refuses the bridge's account. Log in again, or give it the rights it needs."""
 
     default_remedy = (
-        "Log in again, or give the account create, get, list, watch, patch and delete of pods, and "
-        "get and create of pods/attach."
+        "Log in again, or give the account create, get, list, patch and delete of pods, and get "
+        "and create of pods/attach."
     )
 
 
