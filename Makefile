@@ -145,6 +145,10 @@ test: ## every check and every test, on real engines and servers
 	@$(MAKE) check
 	@$(MAKE) pytest
 
+.PHONY: test-slow
+test-slow: ## the tests of `make test-all` that take seconds each, which continuous integration runs as well
+	@$(MAKE) pytest PYTEST_ARGS="-m 'slow and not full and not fleet'"
+
 .PHONY: test-all
 test-all: ## as `make test`, with every case of every matrix, 400 examples, coverage and the benchmark
 	@$(MAKE) packages venv
