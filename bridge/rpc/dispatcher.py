@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -40,11 +39,7 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
 
-class Write(Protocol):
-    """Writes the pieces of a reply; `Channel.write`."""
-
-    async def __call__(self, pieces: Sequence[bytes], *, batched: bool) -> None:
-        """Write them, possibly together with other replies."""
+Write = Callable[..., Awaitable[None]]  # `Channel.write`.
 
 
 class CallFailedError(Exception):
