@@ -173,14 +173,19 @@ class RunJournal:
         arguments: Mapping[str, Json],
         effect: Effect,
         number: int = 0,
-        *,
         server_definition: str = "",
     ) -> Entry:
         """Record a call that is sent next; until it is settled its outcome is unknown."""
-        # Names are cut: a program makes them up, and only messages have them.
-        key = key_of(server, tool, arguments)
-        entry = Entry(server[:200], tool[:200], key, effect, number, run_id=self.run_id)
-        entry.server_definition = server_definition
+        entry = Entry(
+            # Names are cut: a program makes them up, and only messages have them.
+            server[:200],
+            tool[:200],
+            key_of(server, tool, arguments),
+            effect,
+            number,
+            run_id=self.run_id,
+            server_definition=server_definition,
+        )
         # It is kept in any case: calls of a run have a bound, and older runs make room.
         self._reserve(ENTRY_BYTES)
         self._size += ENTRY_BYTES
