@@ -33,20 +33,16 @@ from bridge.upstream.client_features import ANSWER_SECONDS, Method
 
 logger = logging.getLogger(__name__)
 
-PROGRESS_SECONDS = 2.0
-"""Between progress reports: well inside the 60 s after which clients give up on a silent call."""
-
 MAX_QUESTIONS = 100
 """Questions of servers in one run, and as many of the bridge itself, which no server can use up."""
 
 MAX_WAIT_SECONDS = 1800.0
-"""For which a run's clock may stop in all; no question is asked after that."""
+"""For which servers may stop a run's clock in all; no question is asked after that."""
 
 MAX_LOGS = 50
-LOGS_PER_SECOND = 20.0  # Servers' messages passed on at once, and how many more each second allows.
+LOGS_PER_SECOND = 20.0  # A server's messages passed on at once, and how many more each second.
 
-MAX_TEXT = 500
-MAX_DATA = 4000  # Characters of a server's progress, and of its messages.
+MAX_TEXT = 500  # Characters of a server's progress.
 
 _KINDS: Mapping[str, Asking] = {
     "elicitation/create": "elicitation",
@@ -185,11 +181,7 @@ class RunCaller:
         self._logging = 0
         self.progress = RunProgress()
         self.trace = get_current()
-        asked: object = client
-        self._viewer: OutputViewer | None = None
-        # By name first: an instance check of a Protocol takes as long as all else here.
-        if hasattr(asked, "follow") and isinstance(asked, OutputViewer):
-            self._viewer = asked
+        self._viewer: OutputViewer | None = client if isinstance(client, OutputViewer) else None
 
     @property
     def client(self) -> Hashable:
@@ -317,12 +309,13 @@ class RunCaller:
         raise CannotAskError(message, automatic=True)
 
     def _check(self, server: str, asked: int) -> None:
+        did = ""
         if asked >= MAX_QUESTIONS:
-            message = f"This run has asked its client {MAX_QUESTIONS} questions, which is enough."
-            raise CannotAskError(message, server=server)
-        if self._clock.stopped_seconds >= MAX_WAIT_SECONDS:
-            message = f"This run has waited {MAX_WAIT_SECONDS:g} s for answers, which is enough."
-            raise CannotAskError(message, server=server)
+            did = f"asked its client {MAX_QUESTIONS} questions"
+        elif self._clock.stopped_seconds >= MAX_WAIT_SECONDS:
+            did = f"waited {MAX_WAIT_SECONDS:g} s for answers"
+        if did:
+            raise CannotAskError(f"This run has {did}, which is enough.", server=server)
 
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
@@ -341,13 +334,13 @@ class RunCaller:
 
     @cached_property
     def _following(self) -> ProgressReporter:
-        """Reports to the client; made for runs that are followed."""
         client = self._client
         return ProgressReporter(
             self.progress,
             self._report_progress,
             self._log_output if client is not None and client.wants_output else None,
-            PROGRESS_SECONDS,
+            # Well inside the 60 s after which clients give up on a silent call.
+            idle_seconds=2.0,
         )
 
     @property
@@ -412,15 +405,13 @@ class RunCaller:
             await self._following.conclude()
 
     async def _report_progress(self) -> None:
-        seconds = anyio.current_time() - self._started
         text = self.progress.text()
         if self._asking:
             text = f"waiting for an answer to {self._asking[0]}"
         elif not text:
-            text = f"running for {seconds:.0f} s"
-        share = self.progress.share
+            text = f"running for {anyio.current_time() - self._started:.0f} s"
         if self.wants_progress:
-            await self._progress(text[:MAX_TEXT], share)
+            await self._progress(text[:MAX_TEXT], self.progress.share)
 
     async def _log_output(self, level: str, source: str, text: str) -> None:
         if self._client is not None and is_wanted(level, self._client.log_level):
@@ -448,12 +439,10 @@ class RunCaller:
         self._logging += 1
         try:
             # Cut only after redaction, so that half a secret is not left.
-            name, data = (
-                str(self.redact_for_client(server, name)),
-                self.redact_for_client(server, data),
-            )
+            name = str(self.redact_for_client(server, name))
+            data = clipped(self.redact_for_client(server, data))
             source = f"{server}/{name}" if name and name != server else server
-            await self._client.log(level, source[:MAX_TEXT], clipped(data))
+            await self._client.log(level, source[:MAX_TEXT], data)
         finally:
             self._logging -= 1
 
@@ -477,6 +466,6 @@ def progress_text(server: str, tool: str, done: float, total: float | None, mess
 def clipped(data: Json) -> Json:
     """Return a message's data, as text if it is long."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    if len(text) <= MAX_DATA:
+    if len(text) <= 4000:
         return data
-    return f"{text[:MAX_DATA]}... ({len(text) - MAX_DATA} more characters)"
+    return f"{text[:4000]}... ({len(text) - 4000} more characters)"

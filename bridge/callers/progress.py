@@ -24,13 +24,7 @@ import anyio
 from bridge.gate.tally import Tally
 from bridge.text import counted, visible
 
-MAX_MESSAGE = 200
-MAX_LINE = 200
-MAX_NAME = 100
-"""Characters of a program's own report, of a line of its output, and of a tool that it calls."""
-
-_LOOK_BACK = 4 * MAX_LINE
-"""Bytes at the end of what was written in which its last line is looked for."""
+MAX_TOLD = 200  # Characters of a program's own report, of a line that it writes, of a tool's name.
 
 
 class RunProgress:
@@ -82,17 +76,17 @@ class RunProgress:
         self.done, self.total = (
             float(number) if math.isfinite(number) else 0.0 for number in (done, total)
         )
-        self.message = told(message, MAX_MESSAGE)
+        self.message = told(message)
         self.changes += 1
 
     def wrote(self, data: bytes) -> None:
         # Bars are drawn again and again in one line, so that what counts is what came last.
-        recent = self._unended + data[-_LOOK_BACK:].decode("utf-8", "replace")
+        recent = self._unended + data[-4 * MAX_TOLD :].decode("utf-8", "replace")
         lines = recent.replace("\r", "\n").split("\n")
-        self._unended = lines[-1][-_LOOK_BACK:]
+        self._unended = lines[-1][-4 * MAX_TOLD :]
         last = next((line for line in reversed(lines) if line.strip()), "")
         if last:
-            self.line = told(last.strip(), MAX_LINE)
+            self.line = told(last.strip())
             self.changes += 1
 
     @contextmanager
@@ -100,7 +94,7 @@ class RunProgress:
         """Count a call as under way inside this context."""
         self.calls += 1
         number = self.calls
-        self._under_way[number] = told(name, MAX_NAME)
+        self._under_way[number] = told(name)
         self.changes += 1
         try:
             yield
@@ -138,7 +132,7 @@ class RunProgress:
         return f"calling {self.call} ({self.ended:,} of {self.calls:,} done)"
 
 
-def told(text: str, most: int) -> str:
+def told(text: str, most: int = MAX_TOLD) -> str:
     """Return a text that stays in its line and within its bound."""
     # Cut first: what is written out has several characters for one.
     shown = visible(text[: most + 1].replace("\n", " "), keep="")
@@ -146,13 +140,8 @@ def told(text: str, most: int) -> str:
 
 
 REPORT_SECONDS = 0.25  # Between reports; what happens sooner is in the next one.
-LAST_SECONDS = 1.0  # For the last report, behind which the result waits.
-MAX_PIECE = 4000  # Characters of output in one log message.
-
-MAX_LOGGED = 256 * 1024
-"""Characters of output in all such messages of a run; a client puts them into a window."""
-
-_SOURCE = "run_python"  # Who says so, in log messages.
+MAX_PIECE = 4000  # Characters of a program's output in one log message.
+MAX_LOGGED = 256 * 1024  # In all messages of a run; a client puts them into a window.
 
 Report = Callable[[], Awaitable[None]]
 Log = Callable[[str, str, str], Awaitable[None]]
@@ -165,27 +154,24 @@ class LoggedOutput:
         self._text = ""
         self._left_out = 0
         self._room = MAX_LOGGED
-        self._said_so = False
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, data: bytes) -> None:
-        if self._said_so:
+        if self._room <= 0:
             return
         # The rest of a flood is not even decoded.
         text = self._decoder.decode(data[: 4 * MAX_PIECE])
-        self._left_out += max(0, len(data) - 4 * MAX_PIECE)
         room = MAX_PIECE - len(self._text)
         self._text += text[:room]
-        self._left_out += len(text[room:].encode())
+        self._left_out += max(0, len(data) - 4 * MAX_PIECE) + len(text[room:].encode())
 
     def take(self) -> str:
         """Return the next report; empty for none."""
-        if self._said_so or not (self._text or self._left_out):
+        if self._room <= 0 or not (self._text or self._left_out):
             return ""
         text, self._text = self._text[: self._room], ""
         self._room -= len(text)
         if self._room <= 0:
-            self._said_so = True
             return f"{text}\n[… further output is in the result only …]"
         if self._left_out:
             text = f"{text}\n[… {self._left_out:,} bytes are in the result only …]\n"
@@ -238,7 +224,8 @@ class ProgressReporter:
     async def conclude(self) -> None:
         """Tell what came last, of a run that is over, to a client that has heard of it before."""
         if self._told and self._told != self._run_progress.changes:
-            with anyio.move_on_after(LAST_SECONDS):
+            # The result waits behind it.
+            with anyio.move_on_after(1.0):
                 await self.send()
 
     async def send(self, *, idle: bool = False) -> None:
@@ -250,4 +237,4 @@ class ProgressReporter:
                 text = logged.take()
                 if text:
                     level = "info" if stream == "stdout" else "notice"
-                    await self._log(level, _SOURCE, text)
+                    await self._log(level, "run_python", text)

@@ -32,6 +32,7 @@ from bridge.errors import (
 from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
+    TITLES,
     Holds,
     because,
     led_by,
@@ -55,22 +56,13 @@ Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 """Asks the client: MCP's `elicitation/create` parameters to its `ElicitResult`; raises
 `CannotAskError`."""
 
-MAX_GRANTS = 2000
-"""Answers kept for sessions, of all owners; the oldest are dropped, and asked for again."""
-
-GRANT_SECONDS = 12 * 3600.0  # Seconds for which one is valid: a working day. Bridges run for weeks.
-
-MAX_NAME = 60
-"""Characters of a tool in the name of a rule that is written; the rule has the whole name."""
-
-
-MAX_KINDS = 5  # Kinds of a plan's calls named in an error, each with what would allow it.
+MAX_GRANTS = 2000  # Answers for sessions, of all callers; the oldest go, and are asked for again.
 
 _IN_TERMINAL = (
     "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
 )
+_DO_NOT_EVADE = "Ask the user how to proceed; don't work around this."
 
-MAX_RULE_CHARS = 200  # Characters of a rule's name in an error or a comment.
 FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a tool overrides.
 
 
@@ -121,8 +113,9 @@ class Grants:
                 del self._until[owner, subject]
 
     def add(self, owner: str, subjects: Sequence[Subject]) -> None:
+        """Keep answers for a working day; bridges run for weeks."""
         for subject in subjects:
-            self._until[owner, subject] = self._now() + GRANT_SECONDS
+            self._until[owner, subject] = self._now() + 12 * 3600
             self._until.move_to_end((owner, subject))
         while len(self._until) > MAX_GRANTS:
             self._until.popitem(last=False)
@@ -185,10 +178,8 @@ class Approver:
                 missing = self._missing(call, asks)
                 if missing:
                     return await self._decide(call, missing)
-        given = {self._run.get(_subject(call, ask), "session") for ask in asks}
-        return Approval(
-            holds=min(given, key=("call", "run", "session", "always").index), earlier=True
-        )
+        holds: list[Holds] = [self._run.get(_subject(call, ask), "session") for ask in asks]
+        return Approval(holds=min(holds, key=list(TITLES).index), earlier=True)
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
         """Return a person's approval of a whole plan.
@@ -226,7 +217,11 @@ class Approver:
         ]
         for ask, subject in missing:
             if subject in self._refused:
-                raise _refused_earlier(call, ask)
+                raise ApprovalRefusedError(
+                    f"{named(call)} was not called: an earlier call of it was not allowed in this "
+                    f"run ({one_line(ask.rule, 200)}), and is not asked again.",
+                    remedy=_DO_NOT_EVADE,
+                )
         return missing
 
     async def _decide(
@@ -242,7 +237,12 @@ class Approver:
         try:
             answer = await self._elicit(asked)
         except CannotAskError as error:
-            raise _needed(call, open_asks, error) from None
+            reasons = "; ".join(because(ask) for ask in open_asks)
+            raise _error(error)(
+                f"{named(call)} needs a person's approval ({reasons}).{led_by(open_asks)} "
+                f"{error.why} It was not called.",
+                remedy=_remedy(call, [ask.rule for ask in open_asks]),
+            ) from None
         decision = read_answer(answer, choices, "call")
         for choice in choices:
             if decision == choice:
@@ -250,7 +250,14 @@ class Approver:
                 return replace(held, note=held.note or _note(answer))
         # Else a person who refuses one call would be asked about each of the others.
         self._refused.update(subjects)
-        raise _refused(call, open_asks, "declined" if decision else "gave no answer")
+        rules = ", ".join(one_line(ask.rule, 200) for ask in open_asks)
+        said = "declined" if decision else "gave no answer"
+        raise ApprovalRefusedError(
+            f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
+            f"{led_by(open_asks)}",
+            remedy="It was not called. Further calls of it are refused in this run without asking. "
+            f"{_DO_NOT_EVADE}",
+        )
 
     async def _elicit(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
         if self._ask is None:
@@ -289,10 +296,10 @@ class Approver:
         assert self._policy.path is not None
         assert call.definition is not None
         rule_text = next(ask.rule for ask in asks if ask.rule != CHANGED)
-        asked_by = one_line(rule_text, MAX_RULE_CHARS)
+        asked_by = one_line(rule_text, 200)
         today = datetime.now(UTC).astimezone().date().isoformat()
         new = NewRule(
-            name=f"{named(call)[:MAX_NAME]} allowed {today}",
+            name=f"{named(call)[:60]} allowed {today}",
             server=call.server,
             tool=call.tool,
             digest=tool_digest(call.definition),
@@ -310,7 +317,6 @@ class Approver:
 
 
 def _note(answer: Mapping[str, Json]) -> str:
-    """Return what the record of an approval says of its answer; empty if a person gave it."""
     answerer = answer.get("automatic")
     return f"automatic: {answerer} accepted it" if answerer else ""
 
@@ -343,10 +349,10 @@ def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalN
         fault: Why no person can be asked.
     """
     kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
-    shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:MAX_KINDS]]
-    parts = [f"{named(call)} ({one_line(rule, MAX_RULE_CHARS)})" for call, rule in shown]
-    if len(kinds) > MAX_KINDS:
-        parts.append(f"{len(kinds) - MAX_KINDS:,} more")
+    shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:5]]
+    parts = [f"{named(call)} ({one_line(rule, 200)})" for call, rule in shown]
+    if len(kinds) > 5:
+        parts.append(f"{len(kinds) - 5:,} more")
     message = (
         f"The plan needs a person's approval{', for ' * bool(parts)}{', '.join(parts)}. "
         f"{fault.why} Nothing of it was done."
@@ -362,41 +368,7 @@ def _error(fault: CannotAskError) -> type[ApprovalNeededError]:
     return AutomaticAnswerError if fault.automatic else ApprovalNeededError
 
 
-def _refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRefusedError:
-    """Return the error on a call that a person did not approve."""
-    rules = ", ".join(one_line(ask.rule, MAX_RULE_CHARS) for ask in asks)
-    message = f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
-    message += led_by(asks)
-    remedy = (
-        "It was not called. Further calls of it are refused in this run without asking. Ask the "
-        "user how to proceed; don't work around this."
-    )
-    return ApprovalRefusedError(message, remedy=remedy)
-
-
-def _refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
-    """Return the error on a call like one that a person refused in this run."""
-    message = (
-        f"{named(call)} was not called: an earlier call of it was not allowed in this run "
-        f"({one_line(ask.rule, MAX_RULE_CHARS)}), and is not asked again."
-    )
-    return ApprovalRefusedError(
-        message, remedy="Ask the user how to proceed; don't work around this."
-    )
-
-
-def _needed(
-    call: CallFacts, asks: Sequence[Decision], fault: CannotAskError
-) -> ApprovalNeededError:
-    """Return the error on a call that needs a person who cannot be asked."""
-    reasons = "; ".join(because(ask) for ask in asks)
-    message = f"{named(call)} needs a person's approval ({reasons}).{led_by(asks)} {fault.why}"
-    message += " It was not called."
-    return _error(fault)(message, remedy=_remedy(call, [ask.rule for ask in asks]))
-
-
 def _remedy(call: CallFacts, rules: Sequence[str]) -> str:
-    """Return how the user can allow a call that no person can be asked about."""
     terminal = "make such a call with `mcp-code-bridge run` in a terminal, which asks them"
     if CHANGED in rules:
         # No rule can allow a changed definition.
@@ -410,7 +382,7 @@ def _remedy(call: CallFacts, rules: Sequence[str]) -> str:
 
 def _way(call: CallFacts, asking: str) -> str:
     if asking.startswith(FLOW):
-        return f"change the {one_line(asking, MAX_RULE_CHARS)} in the policy (config.toml)"
+        return f"change the {one_line(asking, 200)} in the policy (config.toml)"
     if any(safe_name(name) != name for name in (call.server, call.tool)):
         return "write a rule into the policy (config.toml)"
     where = " in front of the rule that asks" if asking.startswith("rule ") else ""

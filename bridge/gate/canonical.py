@@ -18,8 +18,6 @@ _PIECES = json.JSONEncoder(
 )
 """Writes the same in pieces."""
 
-MAX_DEPTH = 100  # Levels of a value with numbers that JSON lacks; deeper ones are not encoded.
-
 
 def canonical(value: Json) -> str:
     """Return a value as canonical JSON; numbers that cannot be written become texts.
@@ -34,7 +32,7 @@ def canonical(value: Json) -> str:
 
 
 def _finite(value: Json, depth: int = 0) -> Json:
-    if depth > MAX_DEPTH:
+    if depth > 100:
         raise RecursionError("nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -52,25 +50,23 @@ def digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def arguments_digest(arguments: Mapping[str, Json], at_once: float = LARGE) -> str:
-    """Return the digest of all of a call's arguments; empty if they are nested too deeply.
-
-    Args:
-        at_once: Bytes encoded without a pause, which blocks all else: see `bridge.offload`.
-    """
+def arguments_digest(arguments: Mapping[str, Json]) -> str:
+    """Return the digest of all of a call's arguments; empty if they are nested too deeply."""
     value = dict(arguments)
     try:
         try:
-            return _digest(value, at_once)
+            return _digest(value)
         except ValueError:
-            return _digest(_finite(value), at_once)
+            return _digest(_finite(value))
     except RecursionError:
         return ""
 
 
-def _digest(value: Json, at_once: float) -> str:
-    whole = at_once == math.inf or estimated_size(value, at_once) <= at_once
-    found = hashlib.sha256()
-    for piece in [_encoded(value)] if whole else _PIECES.iterencode(value):
-        found.update(piece.encode("ascii"))
-    return f"sha256:{found.hexdigest()}"
+def _digest(value: Json) -> str:
+    if estimated_size(value, LARGE) <= LARGE:
+        return digest(_encoded(value).encode("ascii"))
+    # To encode a large value at once blocks all else: see `bridge.offload`.
+    whole = hashlib.sha256()
+    for piece in _PIECES.iterencode(value):
+        whole.update(piece.encode("ascii"))
+    return f"sha256:{whole.hexdigest()}"

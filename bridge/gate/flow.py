@@ -19,8 +19,7 @@ from bridge.settings.policy import FlowRule
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
-MAX_TOOLS = 5
-"""Tools counted by name for each server and label. A server can invent names without end."""
+MAX_TOOLS = 5  # Counted by name for each server and label: a server invents names without end.
 
 _Calls = dict[str, int]
 """Counts of calls by tool: the first tools by name, the others together under the empty name."""
@@ -157,25 +156,19 @@ def _calls(document: Json) -> _Calls:
 class _CompiledRule:
     """A flow rule with its matchers compiled."""
 
-    __slots__ = ("after", "after_servers", "rule", "title", "to", "to_servers")
-
     def __init__(self, rule: FlowRule) -> None:
         self.rule = rule
-        self.title = f"flow rule '{rule.name}'"
-        self.after = tuple(sorted(rule.after))
+        self.after = sorted(rule.after)
         self.after_servers = any_matcher(rule.after_servers) if rule.after_servers else None
-        self.to = rule.to
-        self.to_servers = any_matcher(rule.to_servers) if rule.to_servers else None
+        self.to_servers = any_matcher(rule.to_servers)
 
     def about(self, server: str, labels: frozenset[str]) -> bool:
-        if not self.to.isdisjoint(labels):
-            return True
-        return self.to_servers is not None and self.to_servers(server)
+        return not self.rule.to.isdisjoint(labels) or self.to_servers(server)
 
     def begun(self, state: FlowState) -> bool:
-        if not state.read(self.after):
-            return False
-        return self.after_servers is None or state.used(self.after_servers)
+        return state.read(self.after) and (
+            self.after_servers is None or state.used(self.after_servers)
+        )
 
 
 class Flow:
@@ -201,7 +194,7 @@ class Flow:
             if ready.about(server, labels) and ready.begun(state):
                 return Decision(
                     action=ready.rule.action,
-                    rule=ready.title,
+                    rule=f"flow rule '{ready.rule.name}'",
                     reason=ready.rule.reason,
                     labels=labels,
                     led=state.led(ready.after, ready.after_servers),

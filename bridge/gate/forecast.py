@@ -16,8 +16,6 @@ from bridge.gate.policy import Policy
 from bridge.model import Effect
 from bridge.settings.policy import Rule
 
-MAX_RULES = 1_000  # Rules with conditions on what is not seen that are tried for one call.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Possibility:
@@ -79,14 +77,10 @@ def outlook(
     base = Policy(replace(spec, rules=tuple(certain))).decide(call, effect)
     possible: list[Possibility] = []
     before: list[Rule] = []
-    tried = 0
     for rule, doubts in zip(spec.rules, doubtful, strict=True):
         if not doubts:
             before.append(rule)
             continue
-        tried += 1
-        if tried > MAX_RULES:
-            break
         # As if what is not seen were as the rule wants it, and the rules before it did not match.
         kept = tuple(condition for condition in rule.when if condition not in doubts)
         supposed = replace(rule, name=_SUPPOSED, when=kept)

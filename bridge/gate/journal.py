@@ -9,7 +9,7 @@ differ in the order of keys alone are one to a server, while 1, 1.0 and true are
 its server refused is made again. One of unknown outcome is made again only if it reads.
 
 A retry takes the whole record over, also what it did not get to, and so a retry of the retry, or a
-second one of the same run, repeats nothing either. Only one line of retries may go on from a run:
+second one of the same run, repeats nothing either. Only one chain of retries may continue a run:
 two at once would each make the calls that are left.
 """
 
@@ -33,23 +33,13 @@ from bridge.offload import estimated_size
 
 logger = logging.getLogger(__name__)
 
-MAX_RUNS = 200  # Whose journals are kept; a retry follows within a few runs.
+MAX_BYTES = 64 * 1024 * 1024  # Of all journals: results are a server's. The oldest make room.
+MAX_RESULT_BYTES = 4 * 1024 * 1024  # Of a server's result that is kept; a larger one is read again.
 
-MAX_BYTES = 64 * 1024 * 1024
-"""Of all journals, by `estimated_size`. The oldest make room."""
-
-MAX_RESULT_BYTES = 4 * 1024 * 1024
-"""Of one result, likewise. A larger one is worth asking for again, and where it may not be asked
-for again it is the rare case."""
-
-MAX_NAME = 200  # Characters of a name that are kept to show it; matched is the whole name.
-MAX_SHOWN = 500  # Characters of arguments in a message.
-
-ENTRY_BYTES = 1024
-"""Of an entry without its result, with its places in lists and dicts; rounded up."""
+ENTRY_BYTES = 1024  # Of an entry without its result, rounded up.
 
 OWN = OWN_SERVER
-"""In a server's place, for what the bridge itself was asked and keeps. It is never read anew: an
+"""In a server's place, for what the bridge itself was asked and keeps. It is never read again: an
 update is made from what was read, and would be another."""
 
 _canonical = json_text.encoder(sort_keys=True, allow_nan=True)
@@ -59,6 +49,28 @@ _GONE = (
     "that run did; leave that out of the program and run it without `retry_of`."
 )
 
+_REFUSALS = {
+    "redefined": (
+        "was made to another definition of its server, whose configuration has changed since.",
+        (
+            "Find out with a call that reads whether this server has what the call did, and run "
+            "what is left in a program of its own without `retry_of`."
+        ),
+    ),
+    "uncertain": (
+        "was sent and no answer to it came, so it may or may not have happened.",
+        (
+            "Find out with a call that reads. If it happened, leave this call out and retry; if "
+            "not, run what is left in a program of its own without `retry_of`."
+        ),
+    ),
+    "lost": (
+        "did happen, and its result was too large to keep.",
+        "Leave this call out, or get what you need of its result with a call that reads.",
+    ),
+}
+"""Why a recorded call is neither answered nor made again, and what to do."""
+
 
 @dataclass(eq=False, slots=True)
 class Entry:
@@ -67,7 +79,7 @@ class Entry:
     Attributes:
         number: The call's in its run, as messages and the audit log have it.
         result: None if there is none, or it was too large to keep.
-        size: Of it all, in memory.
+        size: Bytes of the entry and its result.
         server_definition: Digest of the server's definition at that time; empty if not known.
     """
 
@@ -79,7 +91,7 @@ class Entry:
     outcome: Outcome = "unknown"
     result: dict[str, Json] | None = None
     run_id: str = ""
-    size: int = 0
+    size: int = ENTRY_BYTES
     server_definition: str = ""
 
 
@@ -94,28 +106,8 @@ def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Room:
-    """The memory of all journals together; `evict` frees some, and returns whether it could."""
-
-    def __init__(self, limit: int, evict: Callable[[], bool] = lambda: False) -> None:
-        self._limit = limit
-        self._evict = evict
-        self.used = 0
-
-    def take(self, size: int) -> bool:
-        """Reserve memory; return False, and reserve none, if there is not enough."""
-        while self.used + size > self._limit:
-            if not self._evict():
-                return False
-        self.used += size
-        return True
-
-    def give(self, size: int) -> None:
-        self.used -= size
-
-
 @dataclass(eq=False, slots=True)
-class _Line:
+class RetryChain:
     """A run and all its retries.
 
     Attributes:
@@ -131,15 +123,15 @@ class RunJournal:
     """The calls of one run, and what of an earlier one it has not used.
 
     Args:
-        earlier: That one.
+        reserve: Takes a number of bytes from the memory of all journals; False if there are not so
+            many.
+        earlier: The run that this one retries, or whose plan it applies.
         after: Whether the run's calls come after all of the earlier one's, as a plan's do, and not
             in place of some of them.
 
     Attributes:
         under_way: Whether the run goes on, so that there may be more to come.
-        complete: Whether every call is in it.
-        line: The run and the retries that this is one of.
-        length: Of that line, as far as it is known here.
+        length: Of the chain, as far as it is known here.
         flow: What was called so far, also by the earlier run: what that read may stand in the
             program of the retry as a text of its own.
     """
@@ -147,17 +139,16 @@ class RunJournal:
     def __init__(
         self,
         run_id: str = "",
-        room: Room | None = None,
+        reserve: Callable[[int], bool] = lambda _: True,
         earlier: Replay | None = None,
         *,
         after: bool = False,
     ) -> None:
         self.run_id = run_id
         self.under_way = False
-        self.complete = True
-        self.line: _Line = _Line(run_id) if earlier is None else earlier.line
-        self.length = self.line.length
-        self._room = room or Room(MAX_BYTES)
+        self.chain: RetryChain = RetryChain(run_id) if earlier is None else earlier.chain
+        self.length = self.chain.length
+        self._reserve = reserve
         self._earlier = earlier
         self._after = after
         self._entries: list[Entry] = []
@@ -165,10 +156,6 @@ class RunJournal:
         self.flow = FlowState()
         if earlier is not None:
             self.flow.absorb(earlier.flow)
-        self._taken_over: int = 0 if earlier is None else earlier.size
-        if not self._take(self._taken_over):
-            self.complete = False
-            self._taken_over = 0
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -186,32 +173,35 @@ class RunJournal:
         arguments: Mapping[str, Json],
         effect: Effect,
         number: int = 0,
-        *,
         server_definition: str = "",
     ) -> Entry:
         """Record a call that is sent next; until it is settled its outcome is unknown."""
-        self._let_go()
-        entry = Entry(server[:MAX_NAME], tool[:MAX_NAME], b"", effect, number, run_id=self.run_id)
-        entry.server_definition = server_definition
-        if not self.complete:
-            return entry
-        entry.key = key_of(server, tool, arguments)
-        entry.size = ENTRY_BYTES
-        if self._take(entry.size):
-            self._entries.append(entry)
-        else:
-            self.complete = False
+        entry = Entry(
+            # Names are cut: a program makes them up, and only messages have them.
+            server[:200],
+            tool[:200],
+            key_of(server, tool, arguments),
+            effect,
+            number,
+            run_id=self.run_id,
+            server_definition=server_definition,
+        )
+        # It is kept in any case: calls of a run have a bound, and older runs make room.
+        self._reserve(ENTRY_BYTES)
+        self._size += ENTRY_BYTES
+        self._entries.append(entry)
         return entry
 
     def settle(self, entry: Entry, outcome: Outcome, result: dict[str, Json] | None) -> None:
         """Record the outcome of a call."""
         entry.outcome = outcome
-        if outcome != "ok" or result is None or not entry.key or not self.complete:
+        if outcome != "ok" or result is None or not entry.key:
             return
         size = estimated_size(result, MAX_RESULT_BYTES)
-        if size <= MAX_RESULT_BYTES and self._take(size):
+        if size <= MAX_RESULT_BYTES and self._reserve(size):
             entry.result = result
             entry.size += size
+            self._size += size
 
     def entries(self) -> Iterator[Entry]:
         """Return its calls in the order of sending, and what it took over."""
@@ -219,26 +209,10 @@ class RunJournal:
         parts = (left, self._entries) if self._after else (self._entries, left)
         yield from itertools.chain(*parts)
 
-    def drop(self) -> None:
-        """Give its memory back, and keep no more: nothing will ask for it again."""
-        self._room.give(self._size)
-        self._size = self._taken_over = 0
-        self.complete = False
-        self._earlier = None
-        self._entries.clear()
-
-    def _take(self, size: int) -> bool:
-        taken = self._room.take(size)
-        self._size += size if taken else 0
-        return taken
-
-    def _let_go(self) -> None:
-        """Give back what was used of the earlier run's: it is recorded here by now."""
-        if self._earlier is not None and self._taken_over > self._earlier.size:
-            used = self._taken_over - self._earlier.size
-            self._room.give(used)
-            self._size -= used
-            self._taken_over -= used
+    @property
+    def size(self) -> int:
+        """Bytes of its calls, and of what it took over and has not used."""
+        return self._size + (0 if self._earlier is None else self._earlier.size)
 
 
 class Replay:
@@ -260,21 +234,18 @@ class Replay:
         self._reads = reads
         self._run_id = run_id
         self._mask = mask
-        self.line: _Line = journal.line
-        self.length = journal.line.length
+        self.chain: RetryChain = journal.chain
+        self.length = journal.chain.length
         self.flow: FlowState = journal.flow
         self._answered: dict[bytes, deque[Entry]] = {}
         self._unknown: dict[bytes, Entry] = {}
-        self.size: int = 0
         for entry in journal.entries():
             if entry.outcome == "ok":
                 self._answered.setdefault(entry.key, deque()).append(entry)
-            elif entry.outcome == "unknown" and entry.key not in self._unknown:
-                self._unknown[entry.key] = entry
-            else:
-                # Refused or never sent; or one unknown call of its kind is enough.
-                continue
-            self.size += entry.size
+            elif entry.outcome == "unknown":
+                # One unknown call of its kind is enough.
+                self._unknown.setdefault(entry.key, entry)
+        self.size: int = sum(entry.size for entry in self.left())
 
     def answer(
         self,
@@ -300,20 +271,21 @@ class Replay:
         if earlier is not None and earlier.server_definition != server_definition:
             if reads:
                 return None
-            raise self._redefined(earlier, arguments)
+            raise self._refusal("redefined", earlier, arguments)
         if answered:
             if answered[0].result is None and not reads:
-                raise self._lost(answered[0], arguments)
+                raise self._refusal("lost", answered[0], arguments)
             entry = answered.popleft()
             self.size -= entry.size
-            # One that is read anew was had, too: the next like it is the next of the record.
+            # A read that is made again uses its recorded entry, too: the next one like it gets the
+            # next entry.
             fresh = reads and self._reads == "refresh" and server != OWN
             return None if fresh else entry.result
         if reads:
             return None
         if key in self._unknown:
-            raise self._uncertain(self._unknown[key], arguments)
-        self.go_on(f"{server[:MAX_NAME]}.{tool[:MAX_NAME]}")
+            raise self._refusal("uncertain", self._unknown[key], arguments)
+        self.claim_retry(f"{server[:200]}.{tool[:200]}")
         return None
 
     def left(self) -> Iterator[Entry]:
@@ -323,7 +295,7 @@ class Replay:
 
     def unused(self) -> tuple[CallCount, ...]:
         """Return the recorded calls that change something and that the retry did not make."""
-        found = Counter(
+        counts = Counter(
             (entry.server, entry.tool)
             for answered in self._answered.values()
             for entry in answered
@@ -331,87 +303,63 @@ class Replay:
         )
         return tuple(
             CallCount(server=server, tool=tool, count=count)
-            for (server, tool), count in found.items()
+            for (server, tool), count in counts.items()
         )
 
-    def go_on(self, call: str) -> None:
-        """Become the one that goes on from the earlier run."""
-        line = self.line
-        if line.head == self._run_id:
+    def claim_retry(self, call: str) -> None:
+        """Claim the right to continue the earlier run."""
+        chain = self.chain
+        if chain.head == self._run_id:
             return
-        if line.length != self.length:
+        if chain.length != self.length:
             message = (
-                f"{call} is not made: another retry of the same run, {line.head}, makes calls of "
+                f"{call} is not made: another retry of the same run, {chain.head}, makes calls of "
                 "its own, perhaps this one."
             )
-            remedy = f"Wait for that one, then go on from it: retry_of={line.head!r}."
+            remedy = f"Wait for that one, then go on from it: retry_of={chain.head!r}."
             raise OutcomeUnknownError(message, remedy=remedy)
-        line.head = self._run_id
-        line.length += 1
+        chain.head = self._run_id
+        chain.length += 1
 
-    def _redefined(self, entry: Entry, arguments: Mapping[str, Json]) -> OutcomeUnknownError:
-        message = (
-            f"{self._call(entry, arguments)} was made to another definition of the server "
-            f"{entry.server}: its configuration has changed since. It is not made again."
-        )
-        remedy = (
-            "Find out with a call that reads whether this server has what the call did, and run "
-            "what is left in a program of its own without `retry_of`."
-        )
-        return OutcomeUnknownError(message, remedy=remedy)
-
-    def _uncertain(self, entry: Entry, arguments: Mapping[str, Json]) -> OutcomeUnknownError:
-        message = (
-            f"{self._call(entry, arguments)} was sent and no answer to it came, so it may or may "
-            "not have happened. It is not made again."
-        )
-        remedy = (
-            "Find out with a call that reads. If it happened, leave this call out and retry; if "
-            "not, run what is left in a program of its own without `retry_of`."
-        )
-        return OutcomeUnknownError(message, remedy=remedy)
-
-    def _lost(self, entry: Entry, arguments: Mapping[str, Json]) -> OutcomeUnknownError:
-        message = (
-            f"{self._call(entry, arguments)} did happen, and its result was too large to keep. "
-            "It is not made again."
-        )
-        remedy = "Leave this call out, or get what you need of its result with a call that reads."
-        return OutcomeUnknownError(message, remedy=remedy)
-
-    def _call(self, entry: Entry, arguments: Mapping[str, Json]) -> str:
+    def _refusal(
+        self, why: str, entry: Entry, arguments: Mapping[str, Json]
+    ) -> OutcomeUnknownError:
         try:
             shown = json.dumps(self._mask(dict(arguments)), ensure_ascii=False)
         except (RecursionError, TypeError, ValueError):
             shown = "…"
-        if len(shown) > MAX_SHOWN:
-            shown = f"{shown[:MAX_SHOWN]}…"
-        which = f"call {entry.number} of run {entry.run_id}"
-        return f"{entry.server}.{entry.tool}({shown}), {which},"
+        if len(shown) > 500:
+            shown = f"{shown[:500]}…"
+        became, remedy = _REFUSALS[why]
+        call = f"{entry.server}.{entry.tool}({shown}), call {entry.number} of run {entry.run_id},"
+        return OutcomeUnknownError(f"{call} {became} It is not made again.", remedy=remedy)
 
 
 class Journals:
-    """The journals of the last runs, by run and owner.
+    """The journals of the last runs, by run and owner; a retry follows within a few runs.
 
     Args:
         replica: This bridge's name among several, which have journals of their own.
     """
 
     def __init__(
-        self, *, max_runs: int = MAX_RUNS, max_bytes: int = MAX_BYTES, replica: str = ""
+        self, *, max_runs: int = 200, max_bytes: int = MAX_BYTES, replica: str = ""
     ) -> None:
         self._max_runs = max_runs
+        self._max_bytes = max_bytes
         self._elsewhere = (
             f" This is replica {replica!r}, and another one's runs are known there alone."
             if replica
             else ""
         )
-        self._room = Room(max_bytes, self._evict)
         self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
+        # At least what the journals have: what they gave back shows when this is computed again.
+        self._used = 0
 
     @property
     def used(self) -> int:
-        return self._room.used
+        """Bytes of all journals."""
+        return sum(journal.size for _, journal in self._runs.values())
 
     def begin(self, run_id: str, owner: str, earlier: Replay | None = None) -> RunJournal:
         """Return a new run's journal.
@@ -419,7 +367,7 @@ class Journals:
         Args:
             earlier: What it retries; what it does not use is taken over.
         """
-        return self._keep(owner, RunJournal(run_id, self._room, earlier))
+        return self._keep(owner, RunJournal(run_id, self._reserve, earlier))
 
     def begin_plan(self, run_id: str, owner: str, made_by: str) -> RunJournal:
         """Return the journal of a run that makes a plan's calls, after what was called for it.
@@ -432,15 +380,16 @@ class Journals:
         earlier = None
         try:
             earlier = Replay(self.find(made_by, owner), run_id=run_id)
-            earlier.go_on("the plan")
+            earlier.claim_retry("the plan")
         except (InvalidRequestError, UnknownRunError) as error:
             # The plan can be applied all the same; only a retry is not possible.
             logger.info("the journal of a plan stands alone: %s", error.message)
-        return self._keep(owner, RunJournal(run_id, self._room, earlier, after=True))
+        return self._keep(owner, RunJournal(run_id, self._reserve, earlier, after=True))
 
     def _keep(self, owner: str, journal: RunJournal) -> RunJournal:
         while len(self._runs) >= self._max_runs and self._evict():
             pass
+        self._reserve(journal.size)
         self._runs[journal.run_id] = (owner, journal)
         return journal
 
@@ -448,7 +397,7 @@ class Journals:
         return run_id in self._runs and self._runs[run_id][0] == owner
 
     def find(self, run_id: str, owner: str) -> RunJournal:
-        """Return the journal of a run, or of a retry that went on from it.
+        """Return the journal of a run, or of a retry that continued it.
 
         Raises:
             UnknownRunError: There is none for this owner.
@@ -461,9 +410,9 @@ class Journals:
                 f"run, for about {self._max_runs} runs, and end with the bridge.{self._elsewhere}"
             )
             raise UnknownRunError(message, remedy=_GONE)
-        last, line = run_id, journal.line
-        if run_id != line.head and journal.length != line.length:
-            last = line.head
+        last, chain = run_id, journal.chain
+        if run_id != chain.head and journal.length != chain.length:
+            last = chain.head
             journal = self._runs.get(last, ("", None))[1]
         if journal is None:
             message = f"Run {run_id} was retried by {last}, whose journal is not kept any more."
@@ -471,17 +420,24 @@ class Journals:
         if journal.under_way:
             message = f"Run {last} goes on; what it calls is not known yet."
             raise InvalidRequestError(message, remedy="Wait for its result, then retry.")
-        if not journal.complete:
-            message = f"Run {last} made more calls than its journal could hold."
-            raise UnknownRunError(message, remedy=_GONE)
         self._runs.move_to_end(last)
         return journal
+
+    def _reserve(self, size: int) -> bool:
+        """Take memory, if need be that of the oldest runs; return whether there is enough."""
+        self._used += size
+        if self._used > self._max_bytes:
+            self._used = self.used + size
+        while self._used > self._max_bytes:
+            if not self._evict():
+                return False
+            self._used = self.used + size
+        return True
 
     def _evict(self) -> bool:
         """Drop the oldest journal of a run that is over."""
         for run_id, (_, journal) in self._runs.items():
             if not journal.under_way:
                 del self._runs[run_id]
-                journal.drop()
                 return True
         return False

@@ -30,20 +30,15 @@ from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
-MAX_SERVER_DEFINITIONS = 20
-"""Remembered of one name, the last ones: projects name their directories in a server's arguments,
-and have versions of their own."""
-
-MAX_TOOLS = 3000  # Remembered in all: more than anybody's programs call.
+MAX_TOOLS = 3000  # Remembered in all: a server can list tools without end.
 
 MAX_DEFINITIONS = 4
-"""Remembered of one tool, the last ones: two projects may use two versions of one server."""
+"""Remembered of one tool, the last ones: two projects may use two versions of one server, and a
+server can describe a tool in other words for each call."""
 
 MAX_PARAMETERS = 60
-"""Told apart; of a tool with more it is only known that something about them changed."""
-
-MAX_NAME_CHARS = 100  # Characters of a parameter's name or a type that are stored.
-MAX_NAMED = 5  # Parameters named when they changed.
+"""Told apart of the parameters that a server lists; of a tool with more it is only known that
+something about them changed."""
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
@@ -51,8 +46,6 @@ HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _FORM = 2  # Of the document. One of another number is none that this bridge can read.
 
 _KIND = "pins"
-
-_SHORT = 10  # Digits of a part's digest: nothing depends on it but what is said to have changed.
 
 
 class Digests(NamedTuple):
@@ -88,7 +81,7 @@ def _digests(tool: Tool) -> Digests:
     schema = [_bare(part, texts) for part in (tool.input_schema, tool.output_schema)]
     digests = Digests(
         schema=f"sha256:{_hash([*schema, tool.annotations])}",
-        text=_hash(_words(texts))[:_SHORT],
+        text=_short_hash(_words(texts)),
         whole=f"sha256:{_hash(parts)}",
     )
     key = id(tool)
@@ -136,24 +129,29 @@ def _hash(value: Json) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def _short_hash(value: Json) -> str:
+    # Nothing depends on it but what is said to have changed.
+    return _hash(value)[:10]
+
+
 _Facts = Mapping[str, tuple[str, str]]
 """Names of a tool's parts to what is said of them (a type, a hint's value) and their digests."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Pin:
     """One definition, as far as it takes to say what of it changed.
 
     Attributes:
         digest: Of the whole.
-        schema: Of schemas and annotations; empty if an earlier version remembered it.
+        schema: Of schemas and annotations.
         texts: Digests of the texts that it had, the last one last.
     """
 
     digest: str
-    schema: str = ""
-    texts: tuple[str, ...] = ()
-    facts: _Facts = field(default_factory=dict)
+    schema: str
+    texts: tuple[str, ...]
+    facts: _Facts
 
 
 @dataclass(frozen=True)
@@ -175,8 +173,6 @@ to them."""
 
 @dataclass(frozen=True)
 class _Stored:
-    """What is remembered."""
-
     tools: _Pinned = field(default_factory=dict)
     servers: _Servers = field(default_factory=dict)
 
@@ -243,7 +239,7 @@ class Pins:
         # Known from here on, so that the calls that come meanwhile do not wait for the disk.
         schema, _, whole = _digests(tool)
         texts_now = (*texts, text)[-MAX_DEFINITIONS:]
-        new = _Pin(digest=whole, schema=schema, texts=texts_now, facts=_facts(tool))
+        new = _Pin(whole, schema, texts_now, _facts(tool))
         key = server_definition or tool.server, tool.name
         unstored = self._unstored.get(key)
         # What another bridge would ask about is not stored because a text changed here.
@@ -269,7 +265,7 @@ class Pins:
         known = self._stored.servers.get(server)
         if known is None or definition in known:
             return ""
-        were = ", ".join(short_digest(digest) for digest in list(known)[-MAX_NAMED:])
+        were = ", ".join(short_digest(digest) for digest in list(known)[-5:])
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
     def approved(self, server: str, definition: str) -> bool:
@@ -288,13 +284,13 @@ class Pins:
         """
         if self._kept is None or self.approved(server, definition):
             return
-        if not always and (self.redefined(server, definition) or self._knows_server(server)):
+        if not always and (self.redefined(server, definition) or self._knows(server)):
             return
         self._unstored_servers.setdefault(server, {})[definition] = always
         if not self._damage:
             await self._store()
 
-    def _knows_server(self, server: str) -> bool:
+    def _knows(self, server: str) -> bool:
         return server in self._stored.servers or server in self._unstored_servers
 
     def _before(self, tool: Tool, server_definition: str) -> tuple[_Pin, ...]:
@@ -321,23 +317,19 @@ class Pins:
             return
         state = self._kept.state()
         if state != self._state or self._kept.shared:
-            self._take(state, *await anyio.to_thread.run_sync(_read, self._kept))
+            self._stored, self._damage = await anyio.to_thread.run_sync(_read, self._kept)
+            self._state = state
 
     def _refresh_now(self) -> None:
         """Read what is stored, if it may have changed."""
         assert self._kept is not None
         state = self._kept.state()
         if state != self._state:
-            self._take(state, *_read(self._kept))
-
-    def _take(self, state: tuple[int, ...], stored: _Stored, damage: str) -> None:
-        self._state, self._stored, self._damage = state, stored, damage
+            self._stored, self._damage = _read(self._kept)
+            self._state = state
 
     async def _store(self) -> None:
-        """Store what is not stored yet.
-
-        What cannot be written is remembered by this bridge alone, and written with the next.
-        """
+        """Store what is not stored yet; what cannot be written is written with the next."""
         assert self._kept is not None
         news = dict(self._unstored)
         servers = {name: dict(found) for name, found in self._unstored_servers.items()}
@@ -382,21 +374,21 @@ def _facts(tool: Tool) -> _Facts:
     said: dict[str, str] = {}
     for name in HINTS:
         hint = parts[name] = tool.annotations.get(name)
-        said[name] = "not given" if hint is None else json.dumps(hint)[:MAX_NAME_CHARS]
+        said[name] = "not given" if hint is None else json.dumps(hint)[:100]
     if not isinstance(properties, dict) or len(properties) > MAX_PARAMETERS:
         parts["its list of parameters"] = properties
     else:
         for name, found in properties.items():
-            parts[key := f"its parameter {name[:MAX_NAME_CHARS]!r}"] = found
+            parts[key := f"its parameter {name[:100]!r}"] = found
             said[key] = _type(found)
-    return {name: (said.get(name, ""), _hash(part)[:_SHORT]) for name, part in parts.items()}
+    return {name: (said.get(name, ""), _short_hash(part)) for name, part in parts.items()}
 
 
 def _type(schema: Json) -> str:
     kind = schema.get("type") if isinstance(schema, dict) else None
     if isinstance(kind, list):
         kind = " or ".join(one for one in kind if isinstance(one, str))
-    return kind[:MAX_NAME_CHARS] if isinstance(kind, str) else ""
+    return kind[:100] if isinstance(kind, str) else ""
 
 
 def _difference(before: _Facts, now: _Facts) -> str:
@@ -410,9 +402,8 @@ def _difference(before: _Facts, now: _Facts) -> str:
             found.append(f"{name} was {was[0] or 'of no type'} and is {is_now[0] or 'of no type'}")
         elif was[1] != is_now[1]:
             found.append(f"{name} changed")
-    more = len(found) - MAX_NAMED
-    listed = "; ".join(found[:MAX_NAMED]) if before else ""
-    return f"{listed}; and {more} more" if listed and more > 0 else listed or "it changed"
+    more = [f"and {len(found) - 5} more"] if len(found) > 5 else []
+    return "; ".join([*found[:5], *more]) or "it changed"
 
 
 def _read(store: Store) -> tuple[_Stored, str]:
@@ -426,15 +417,13 @@ def _read(store: Store) -> tuple[_Stored, str]:
             store.place,
             error,
         )
-    if store.shared:
-        return _Stored(), (
-            "what it was when it was allowed is not known, because the database that "
-            "MCP_BRIDGE_STORE names cannot be read"
-        )
-    return _Stored(), (
-        "what it was when it was allowed is not known, because store.db in the bridge's state "
-        "directory cannot be read; once that file is removed all tools count as new"
+    place = (
+        "the database that MCP_BRIDGE_STORE names cannot be read"
+        if store.shared
+        else "store.db in the bridge's state directory cannot be read; once that file is removed "
+        "all tools count as new"
     )
+    return _Stored(), f"what it was when it was allowed is not known, because {place}"
 
 
 def _parsed(data: bytes | None) -> _Stored:
@@ -460,15 +449,9 @@ def _parsed(data: bytes | None) -> _Stored:
 
 
 def _read_pin(entry: Mapping[str, Any]) -> _Pin:
-    facts = {
-        name: (str(said), str(digest)) for name, (said, digest) in entry.get("facts", {}).items()
-    }
-    return _Pin(
-        digest=str(entry["digest"]),
-        schema=str(entry.get("schema", "")),
-        texts=tuple(map(str, entry.get("texts", ()))),
-        facts=facts,
-    )
+    facts = {name: (str(said), str(digest)) for name, (said, digest) in entry["facts"].items()}
+    texts = tuple(map(str, entry["texts"]))
+    return _Pin(str(entry["digest"]), str(entry["schema"]), texts, facts)
 
 
 def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
@@ -484,8 +467,8 @@ def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
             if before and not always:
                 continue
             others = {digest: said for digest, said in before.items() if digest != definition}
-            last = list({**others, definition: always}.items())[-MAX_SERVER_DEFINITIONS:]
-            known[name] = dict(last)
+            # The last twenty: projects name their directories in a server's arguments.
+            known[name] = dict(list({**others, definition: always}.items())[-20:])
     for key, new in news.items():
         pins = tools.get(key, ())
         if pins and not new.always:

@@ -45,8 +45,6 @@ GET_PROMPT = "prompts/get"
 LIST_TOOLS = "tools/list"
 """Names under which rules match requests that are not tool calls. All three only read."""
 
-LARGE_CHARACTERS = 64 * 1024
-"""A text of at least this length is counted by its UTF-8 bytes, without what JSON would escape."""
 # JSON values have no cycles, and looking for them is half of the work.
 _TEXT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
@@ -86,17 +84,14 @@ class _Decided(NamedTuple):
     """The decisions on a call that is not denied.
 
     Attributes:
-        all: Every decision; the policy's own is the first.
+        all: Every decision.
+        policy: The policy's own, which has the call's effect and labels.
         strictest: The one that counts.
     """
 
     all: Sequence[Decision]
+    policy: Decision
     strictest: Decision
-
-    @property
-    def policy(self) -> Decision:
-        """The policy's own decision, which has the call's effect and labels."""
-        return self.all[0]
 
 
 class _Sent(NamedTuple):
@@ -120,7 +115,7 @@ class Gate:
         self._grant = grant
         self._call_tool = call_tool
         self._context = context or GateContext()
-        self._asked = 0
+        self.asked = 0  # Requests of the program, refused ones included.
         self.tally = Tally(self._context.now)
         self.calls = 0
         self.result_bytes = 0
@@ -128,11 +123,6 @@ class Gate:
     def switch_context(self, context: GateContext) -> None:
         """Judge and record further calls with another context; the counts stay."""
         self._context = context
-
-    @property
-    def asked(self) -> int:
-        """The number of requests of the program, refused ones included."""
-        return self._asked
 
     @property
     def is_watched(self) -> bool:
@@ -156,11 +146,11 @@ class Gate:
             CallDeniedError: The run may not use this server.
             CallBudgetError: The run has made all the requests that it may make.
         """
-        if self._asked >= self._grant.calls:
+        if self.asked >= self._grant.calls:
             message = f"This run has made all of the {self._grant.calls:,} calls it may make."
             raise CallBudgetError(message)
         # Refused requests count too, so that a run cannot fill a log with refusals.
-        self._asked += 1
+        self.asked += 1
         if server == OWN:
             message = f"{OWN!r} is the bridge itself, and no server can be called so."
             raise CallDeniedError(message, remedy="Give the server another name.")
@@ -226,7 +216,11 @@ class Gate:
         await self._spend(pending, decided)
         self._context.flow_state.add_call(call.server, call.tool, decided.policy.labels)
         note = await self._pin(call, approval)
-        await self._audit_call(pending, decided, approval, note)
+        try:
+            await self._context.audit.calling(number, call, decided.strictest, approval, note)
+        except AuditError:
+            self.tally.refuse(call, "it could not be recorded")
+            raise
         sent = self._journal(pending, decided)
         result = await self._send(pending, decided, sent, send)
         size, outcome = self._count(sent, result, part)
@@ -252,7 +246,7 @@ class Gate:
         denial = decision if decision.action == "deny" else self.stop(server, method)
         if denial is not None:
             message = f"What {server} offers is not listed: {call} is not allowed ({denial.rule})."
-            raise await self._refused(self._asked, call, denial, CallDeniedError(message))
+            raise await self._refused(self.asked, call, denial, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
@@ -270,7 +264,9 @@ class Gate:
         try:
             yield
         except UpstreamError as error:
-            await self._note_error(server, tool, error)
+            context = self._context
+            context.flow_state.add_call(server, tool, context.policy.labels(server, tool, None))
+            await self._hide_error(server, error)
             raise
 
     async def _admit(self, server: str, tool: str, arguments: Mapping[str, Json]) -> int:
@@ -280,13 +276,13 @@ class Gate:
         except CallBudgetError:
             # Only counted: there is no limit to what a program can ask for.
             self.tally.refuse(call := CallFacts(server=server, tool=tool), _OVER_LIMIT.rule)
-            self._context.audit.count_refused(self._asked, call, _OVER_LIMIT, CallBudgetError.code)
+            self._context.audit.count_refused(self.asked, call, _OVER_LIMIT, CallBudgetError.code)
             raise
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
-            raise await self._refused(self._asked, call, decision, error) from None
-        return self._asked
+            raise await self._refused(self.asked, call, decision, error) from None
+        return self.asked
 
     async def _resolve(self, server: str, tool: str, arguments: Mapping[str, Json]) -> CallFacts:
         """Return a call with the definitions of its tool and its server."""
@@ -327,13 +323,11 @@ class Gate:
         if pending.sends_secret:
             own = replace(own, labels=own.labels | {SECRET})
         spec = context.policy.spec
-        if not spec.present:
+        decisions = [own]
+        if spec.present:
             # Without a policy there are no labels, and nothing was ever allowed by one.
-            decisions = [own]
-        else:
             if effect is None:
-                own = self._deny_unlisted(call, own)
-            decisions = [own]
+                decisions = [own := self._deny_unlisted(call, own)]
             pinned = call.definition if spec.pin else None
             if pinned is not None:
                 await context.pins.refresh(pinned, call.server_definition)
@@ -347,7 +341,7 @@ class Gate:
         decision = strictest(*decisions)
         if decision.action == "deny":
             raise await self._refused(pending.number, call, decision, denied(call, decision))
-        return _Decided(decisions, decision)
+        return _Decided(decisions, own, decision)
 
     async def _replay(self, pending: PendingCall, decided: _Decided) -> dict[str, Json] | None:
         """Return the answer that a call got in the run that this one retries; None if none.
@@ -441,18 +435,6 @@ class Gate:
         always = approval is not None and approval.holds == "always"
         return await context.pins.keep(call.definition, call.server_definition, always=always)
 
-    async def _audit_call(
-        self, pending: PendingCall, decided: _Decided, approval: Approval | None, note: str
-    ) -> None:
-        """Record a call that is sent next, with what is noted about its tool."""
-        call = pending.call
-        try:
-            audit, decision = self._context.audit, decided.strictest
-            await audit.calling(pending.number, call, decision, approval, note)
-        except AuditError:
-            self.tally.refuse(call, "it could not be recorded")
-            raise
-
     def _journal(self, pending: PendingCall, decided: _Decided) -> _Sent:
         """Count and journal a call that is sent next; until it is settled it counts as unknown."""
         self.tally.send(pending.call)
@@ -464,7 +446,6 @@ class Gate:
     async def _send(
         self, pending: PendingCall, decided: _Decided, sent: _Sent, send: Send
     ) -> dict[str, Json]:
-        """Return the server's answer; a call that ends without one is recorded as that."""
         call = partial(send, pending.real.arguments)
         with self.tally.under_way():
             try:
@@ -487,49 +468,39 @@ class Gate:
         return size, outcome
 
     async def _hide(self, server: str, result: dict[str, Json]) -> dict[str, Json]:
-        """Return a result with tokens in place of personal data."""
         vault = self._context.vault
         if vault.idle:
             return result
-        return await offload(result, lambda: vault.hide(server, with_plain_text(result)))
+        return await offload(result, lambda: vault.hidden(server, with_plain_text(result)))
 
     async def _define(self, server: str, tool: str) -> Tool | None:
-        """Return a tool as its server describes it; an error of the server counts as read."""
-        try:
+        async with self.noting_errors(server, tool):
             return await self._context.define(server, tool)
-        except UpstreamError as error:
-            await self._note_error(server, tool, error)
-            raise
-
-    async def _note_error(self, server: str, tool: str, error: UpstreamError) -> None:
-        """Count a server's error as read, and put tokens in place of its personal data."""
-        context = self._context
-        context.flow_state.add_call(server, tool, context.policy.labels(server, tool, None))
-        await self._hide_error(server, error)
 
     def _deny_unlisted(self, call: CallFacts, own: Decision) -> Decision:
         """Return a decision that denies a tool which rules may know by another name."""
         if call.tool in (READ_RESOURCE, GET_PROMPT):
             # In rules these are the names of requests that are not tool calls.
             reason = "a tool of that name cannot be told from the request of the protocol"
-            return replace(own, action="deny", rule=UNLISTED, reason=reason)
-        if call.definition is None and self._context.lists(call.server):
+        elif call.definition is None and self._context.lists(call.server):
             # A server may accept other names for a tool than the one that it lists.
             reason = f"{call.server} lists no such tool"
-            return replace(own, action="deny", rule=UNLISTED, reason=reason)
-        return own
+        else:
+            return own
+        return replace(own, action="deny", rule=UNLISTED, reason=reason)
 
     async def _check_unchanged(self, call: CallFacts) -> None:
         """Raise `ApprovalRefusedError` if a tool or server was redefined during the question."""
         if self._context.identify(call.server) != call.server_definition:
             message = f"{call.server} became another server while a person was asked about {call}."
-            raise ApprovalRefusedError(message, remedy="Make the call again.")
-        if call.definition is None:
-            return
-        now = await self._define(call.server, call.tool)
-        if now is not call.definition and now != call.definition:
+        elif (
+            call.definition is not None
+            and await self._define(call.server, call.tool) != call.definition
+        ):
             message = f"{call} was changed by its server while a person was asked about it."
-            raise ApprovalRefusedError(message, remedy="Make the call again.")
+        else:
+            return
+        raise ApprovalRefusedError(message, remedy="Make the call again.")
 
     async def _refused(
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
@@ -544,14 +515,9 @@ class Gate:
 
     def _entry(self, pending: PendingCall, effect: Effect) -> Entry:
         """Return the journal's entry for a call that is made, or was made in the run before."""
-        call = pending.call
+        call, number = pending.call, pending.number
         return self._context.journal.sent(
-            call.server,
-            call.tool,
-            call.arguments,
-            effect,
-            pending.number,
-            server_definition=call.server_definition,
+            call.server, call.tool, call.arguments, effect, number, call.server_definition
         )
 
     async def _record_failure(self, pending: PendingCall, sent: _Sent, outcome: Outcome) -> None:
@@ -589,7 +555,7 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
         small = []
         for block in content:
             text = block.get("text") if isinstance(block, dict) else None
-            if isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
+            if isinstance(text, str) and len(text) >= 64 * 1024:
                 # Writing it as JSON only to count it takes as long as moving it.
                 text = LargeText([text.encode("utf-8", "replace")])
             if isinstance(text, LargeText):

@@ -45,8 +45,6 @@ LONG_NAME = "limit of a name's length"
 MAX_NAME_CHARS = 512
 """Characters of a tool's name: programs may send any, and each rule is matched against it."""
 
-MAX_KNOWN = 512  # Tools whose rules are cached; with two hundred rules some ten kilobytes each.
-
 NOTHING: frozenset[str] = frozenset()
 
 _Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
@@ -324,7 +322,7 @@ class Policy:
         known = self._known.get(key)
         if known is None:
             known = self._look_up(server, tool)
-            if len(self._known) >= MAX_KNOWN:
+            if len(self._known) >= 512:
                 # Only a program that makes names up gets here, and pays for the lookups.
                 self._known.clear()
             self._known[key] = known

@@ -43,26 +43,23 @@ from bridge.settings.globs import any_matcher
 from bridge.settings.policy import Privacy
 
 MAX_VALUES = 100_000
-"""Tokens remembered for one owner; those that were not met with for longest are forgotten first."""
+"""Tokens remembered for one owner; the least recently used ones are forgotten first. A server can
+return any number of addresses."""
 
-MAX_ALL_VALUES = 300_000
-MAX_OWNERS = 1000  # Of all owners together, likewise: some hundred megabytes.
+MAX_ALL_VALUES = 300_000  # Of all owners: callers over HTTP make them up.
+MAX_OWNERS = 1000
 
-MAX_SECONDS = 24 * 3600.0  # For which a token is good after it was last met with.
+MAX_SECONDS = 24 * 3600.0  # For which a token is good after its last use.
 
-MAX_DEPTH = 200
-"""Of a result; what is nested more deeply is not passed on, since it is not looked through."""
+MAX_DEPTH = 200  # Of a server's result; what is nested more deeply is not passed on.
 
 MAX_SEARCHED = 24 * 1024 * 1024
-"""Of one result, or of the arguments of one call: characters, and 64 for each object. To look
-through as much takes seconds, beside the event loop. What is larger is not passed on."""
+"""Of a server's result, or of the arguments of one call: characters, and 64 for each object. To
+look through as much takes seconds, beside the event loop. What is larger is not passed on."""
 
 _TOO_LARGE = "[too large to be searched for personal data]"
 
 _DEEPER = "[nested too deeply to be searched for personal data]"
-
-_LONG = 64
-"""Characters from which on a field beside a MIME type may be Base64, and is left as it is."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]+")
 _PORTION = 64 * 1024  # Characters that are looked at in one go, in which nothing else has its turn.
@@ -185,13 +182,8 @@ class Vault:
         """Whether there is nothing to hide and nothing to reveal, so that it need not be asked."""
         return not self._kinds and not len(self._kept)
 
-    def hide(self, server: str, value: dict[str, Json]) -> dict[str, Json]:
-        """Return a server's result with tokens in place of personal data."""
-        hidden: dict[str, Json] = self.hidden(server, value)
-        return hidden
-
     def hidden(self, server: str, value: Json) -> Json:
-        """Return anything that a server said, likewise."""
+        """Return anything that a server said with tokens in place of personal data."""
         if not self._is_private(server):
             return value
         if estimated_size(value, MAX_SEARCHED) > MAX_SEARCHED:
@@ -213,19 +205,13 @@ class Vault:
     def hide_error(self, server: str, error: UpstreamError) -> None:
         """Put tokens in place of personal data in what a server says of a failure."""
         if self._is_private(server):
-            data = getattr(error, "data", None)
-            if (
-                estimated_size([error.message, error.host_detail, data], MAX_SEARCHED)
-                > MAX_SEARCHED
-            ):
-                error.message, error.host_detail = _TOO_LARGE, ""
-                if isinstance(error, ToolCallError):
-                    error.data = None
-            error.message = self._hide_text(server, error.message)
-            error.host_detail = self._hide_text(server, error.host_detail)
+            told = [error.message, error.host_detail, getattr(error, "data", None)]
+            if estimated_size(told, MAX_SEARCHED) > MAX_SEARCHED:
+                told = [_TOO_LARGE, "", None]
+            error.message, error.host_detail, data = self._hide(server, told, 0)
             error.args = (error.message,)
             if isinstance(error, ToolCallError):
-                error.data = self._hide(server, error.data, 0)
+                error.data = data
 
     def _hide(self, server: str, value: Json, depth: int) -> Json:
         if isinstance(value, str):
@@ -399,7 +385,7 @@ def _is_encoded(key: Json, value: Json) -> bool:
     return (
         key in ("data", "blob")
         and isinstance(value, str)
-        and len(value) >= _LONG
+        and len(value) >= 64
         and all(
             _BASE64.fullmatch(value, start, start + _PORTION)
             for start in range(0, len(value), _PORTION)

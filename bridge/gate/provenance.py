@@ -10,8 +10,6 @@ from bridge.gate.context import GateContext
 from bridge.model import Provenance
 from bridge.text import valid_text, visible
 
-MAX_WHAT = 60  # Characters of a thing's name in a decision: a URI of a run's output has 54.
-
 
 class ProvenanceTracker:
     """The provenance of what one run keeps, and of what it reads that was kept."""
@@ -43,9 +41,10 @@ class ProvenanceTracker:
         if provenance is None:
             return
         by = f"run {provenance.run_id}" if provenance.run_id else "an unknown run"
-        shown = visible(valid_text(what[: MAX_WHAT + 1]), keep="")
-        if len(shown) > MAX_WHAT:
-            shown = f"{shown[: MAX_WHAT - 1]}…"
+        # A program names what it keeps; the URI of a run's output has 54 characters.
+        shown = visible(valid_text(what[:61]), keep="")
+        if len(shown) > 60:
+            shown = f"{shown[:59]}…"
         await self._note(f"{shown} (saved by {by})", shown, provenance)
 
     async def add_store(self, what: str, provenance: Provenance | None) -> None:

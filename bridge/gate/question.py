@@ -23,35 +23,19 @@ from bridge.model import Effect, HeldCall, Json, Plan, ServerSpec
 from bridge.text import escape_look_alikes, is_hidden, look_alikes
 
 Holds = Literal["call", "run", "session", "always"]  # What an approval applies to.
-MAX_ARGUMENTS = 25  # Arguments of a call that are shown; some more are named.
 
-MAX_VALUES_CHARS = 2400
-"""Characters of all arguments: some thirty lines, as many as a person reads before an answer."""
-
-LEAST_VALUE_CHARS = 120  # Characters of one argument, however many there are.
+# What a program, a server or a plan puts into a question has these bounds: a person reads no more.
+MAX_VALUES_CHARS = 2400  # Characters of all arguments.
 MAX_NAME_CHARS = 80  # Characters of the name of a server, tool or argument.
-MAX_REASON_CHARS = 400  # Characters of a rule's name or reason.
-MAX_LED = 8  # Earlier calls and kept things that are named as the reason.
+MAX_PLAN_LINES = 60
+MAX_PLAN_CHARS = 6000  # Of a plan's list; the run that made the plan returned all of it.
 MAX_DEPTH = 6  # Levels of an argument that are shown.
 MAX_ITEMS = 30  # Items of each list and object that are shown.
-MAX_KINDS = 3  # Tools named in the first line about a plan.
-
-MAX_PLAN_LINES = 60
-MAX_PLAN_CHARS = 6000
-"""Of a plan's list. Clients show little; the run that made the plan returned all of it."""
-
-DIGEST_CHARS = 16  # Characters of the digest of a call's arguments; the audit log has all of it.
 
 UNLISTED = " (the tool describes no such argument)"
 
 WIDTH = 72
 """Columns of a line: a terminal has 80, and clients indent, as questions with Markdown do."""
-
-MAX_LINES = 3
-"""Lines that clients show of a question. Claude Code folds the rest, and nothing unfolds it."""
-
-MAX_INLINE_CHARS = 80  # Characters of an argument that the first line of a long call shows whole.
-CUT_CHARS = 30  # Characters that it shows of a longer one.
 
 EFFECTS: Mapping[Effect, str] = {
     "read": "read",
@@ -78,7 +62,6 @@ TITLES: Mapping[str, str] = {
 
 ACCEPTS_DEFINITION = "Always (accepts this definition)"
 
-_INDENT = "    "
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
 _MARKDOWN = re.compile(r"[*`<>&\\~]|\][(\[:]|(?<!\w)_|_(?!\w)")
@@ -104,7 +87,7 @@ def question(
     names, unlisted = _names(call, values)
     inline = [(_argument(key, unlisted), values[key]) for key in names]
     if unlisted:
-        lines.append(f"The tool does not describe: {_listed(unlisted, MAX_LED)}")
+        lines.append(f"The tool does not describe: {_listed(unlisted)}")
     lines.insert(
         0, f"Allow {name}({', '.join(f'{key}={shown(v, WIDTH * 4)}' for key, v in inline)})?"
     )
@@ -120,22 +103,24 @@ def question(
 
 
 def _block(lines: Sequence[str], *, code: bool = False) -> str:
-    """Return lines that clients show as they are; those that Markdown alters become its code."""
-    indent = _INDENT if code or any(map(_MARKDOWN.search, lines)) else ""
+    # Lines that Markdown would alter become its code.
+    indent = "    " if code or any(map(_MARKDOWN.search, lines)) else ""
     return "\n".join(f"{indent}{line}" for line in lines)
 
 
 def fits(lines: Sequence[str]) -> bool:
-    """Return whether a client shows all of these lines in a terminal of 80 columns."""
+    """Return whether a client shows all of these lines in a terminal of 80 columns.
+
+    Claude Code shows three lines of a question and folds the rest, and nothing unfolds it.
+    """
     columns = (
         "".join("xx" if unicodedata.east_asian_width(each) in "WF" else each for each in line)
         for line in lines
     )
-    return sum(len(textwrap.wrap(line, WIDTH)) for line in columns) <= MAX_LINES
+    return sum(len(textwrap.wrap(line, WIDTH)) for line in columns) <= 3
 
 
 def _reasons(asks: Sequence[Decision]) -> str:
-    """Return what asks and why, and the effect of the call, on one line."""
     found = [ASKED.get(ask.rule) or because(ask) for ask in asks]
     found = [
         f"{text}, after {_led(ask)}" if ask.led else text
@@ -146,12 +131,11 @@ def _reasons(asks: Sequence[Decision]) -> str:
 
 
 def _heads(arguments: Sequence[tuple[str, Json]]) -> str:
-    """Return arguments for a line, the long ones cut."""
-    texts = [f"{name}={shown(value, MAX_INLINE_CHARS)}" for name, value in arguments[:MAX_LED]]
-    for number, (name, value) in enumerate(arguments[:MAX_LED]):
-        if len(texts[number]) > MAX_INLINE_CHARS:
-            texts[number] = f"{name}={shown(value, CUT_CHARS)}"
-    more = len(arguments) - MAX_LED
+    texts = []
+    for name, value in arguments[:8]:
+        text = f"{name}={shown(value, 80)}"
+        texts.append(text if len(text) <= 80 else f"{name}={shown(value, 30)}")
+    more = len(arguments) - 8
     return ", ".join([*texts, f"… {more:,} more"] if more > 0 else texts)
 
 
@@ -255,8 +239,8 @@ def _subject(plan: Plan) -> str:
         return f"{next(iter(counts))}({_heads(names)})"
     worst = {name(held) for held in plan.calls if held.effect == "destructive"}
     ranked = sorted(counts, key=lambda each: (each not in worst, -counts[each]))
-    kinds = [f"{counts[each]:,} × {each}" for each in ranked[:MAX_KINDS]]
-    if rest := ranked[MAX_KINDS:]:
+    kinds = [f"{counts[each]:,} × {each}" for each in ranked[:3]]
+    if rest := ranked[3:]:
         kinds.append(f"{sum(counts[each] for each in rest):,} of {len(rest):,} other tools")
     under = _common_directory([held.arguments for held in plan.calls])
     text = ", ".join(kinds)
@@ -314,24 +298,25 @@ def named(call: CallFacts) -> str:
     return f"{safe_name(call.server)}.{safe_name(call.tool)}"
 
 
-def safe_name(name: str, *, listed: bool = True) -> str:
+def safe_name(name: str, *, listed: bool = True, room: int = MAX_NAME_CHARS) -> str:
     """Return a name that can be shown: as it is if it is plain, or else quoted and cut.
 
     Letters that may pass for others are written out.
 
     Args:
         listed: Whether a server lists it, so that it may be in any one script.
+        room: Characters of a quoted name.
     """
     if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name):
         return name
     # After that: in quotes a backslash would be doubled.
-    return escape_look_alikes(quoted(name, MAX_NAME_CHARS), all_letters=not listed)
+    return escape_look_alikes(quoted(name, room), all_letters=not listed)
 
 
 def because(ask: Decision) -> str:
     """Return what asks and why, on one line."""
-    rule = one_line(ask.rule, MAX_REASON_CHARS)
-    return f"{rule} ({one_line(ask.reason, MAX_REASON_CHARS)})" if ask.reason else rule
+    rule = one_line(ask.rule, 400)
+    return f"{rule} ({one_line(ask.reason, 400)})" if ask.reason else rule
 
 
 def led_by(asks: Sequence[Decision]) -> str:
@@ -340,14 +325,7 @@ def led_by(asks: Sequence[Decision]) -> str:
 
 
 def _led(ask: Decision) -> str:
-    found = ", ".join(
-        name
-        if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name)
-        else escape_look_alikes(quoted(name, 160))
-        for name in ask.led[:MAX_LED]
-    )
-    more = len(ask.led) - MAX_LED
-    return f"{found} and {more:,} more" if more > 0 else found
+    return _listed(ask.led, room=160)
 
 
 def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
@@ -355,8 +333,8 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
     if not isinstance(arguments, Mapping) or not arguments:
         return ["  without arguments"]
     names, unlisted = _names(call, arguments)
-    listed = names[:MAX_ARGUMENTS]
-    room = max(LEAST_VALUE_CHARS, MAX_VALUES_CHARS // len(listed))
+    listed = names[:25]
+    room = max(120, MAX_VALUES_CHARS // len(listed))
     lines = [
         f"  {_argument(name, unlisted)}{UNLISTED if name in unlisted else ''}"
         f" = {shown(arguments[name], room)}"
@@ -364,7 +342,7 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
     ]
     if len(names) > len(listed):
         rest = names[len(listed) :]
-        lines.append(f"  and {len(rest)} more arguments: {_listed(rest, MAX_LED)}")
+        lines.append(f"  and {len(rest)} more arguments: {_listed(rest)}")
     return [*lines, *_digest(call)]
 
 
@@ -382,7 +360,7 @@ def _argument(name: str, unlisted: Sequence[str]) -> str:
 def _digest(call: CallFacts) -> list[str]:
     if not call.arguments:
         return []
-    whole = arguments_digest(call.arguments).removeprefix("sha256:")[:DIGEST_CHARS]
+    whole = arguments_digest(call.arguments).removeprefix("sha256:")[:16]
     return [f"Arguments digest: {whole or 'nested too deeply for one'}"]
 
 
@@ -476,9 +454,9 @@ def writes_rule(asks: Sequence[Decision]) -> bool:
     return any(ask.rule != CHANGED for ask in asks)
 
 
-def _listed(names: Sequence[str], most: int) -> str:
-    found = ", ".join(safe_name(name) for name in names[:most])
-    return found if len(names) <= most else f"{found} and {len(names) - most:,} more"
+def _listed(names: Sequence[str], room: int = MAX_NAME_CHARS) -> str:
+    found = ", ".join(safe_name(name, room=room) for name in names[:8])
+    return found if len(names) <= 8 else f"{found} and {len(names) - 8:,} more"
 
 
 def _items(pairs: Iterable[tuple[str, Json]], count: int, room: int, depth: int) -> str:

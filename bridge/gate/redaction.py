@@ -22,21 +22,15 @@ from bridge.guest.protocol import json_text
 from bridge.model import Json
 from bridge.text import distinct_key
 
-MAX_SECRETS = 1000
+MAX_SECRETS = 1000  # A file of somebody else's environment can have any number.
 MAX_SECRET_CHARS = 64 * 1024  # Of one that is looked for; keys and certificates have some thousand.
-
-MAX_HELD_BYTES = 8 * MAX_SECRET_CHARS  # Of a stream: more than any form of a secret has.
-MAX_NAME = 100  # Characters of what a secret is shown as.
-MAX_DEPTH = 100  # Of arguments that are shown; what is nested more deeply is left out.
+MAX_DEPTH = 100  # Of arguments of a program that are shown; deeper ones are left out.
 _PORTION = 64 * 1024  # Bytes that are searched without a pause.
 
 _WORD = 8
 """Bytes that are looked up at once, where a text is asked quickly whether it has a long form."""
 
 _LONG = 2 * _WORD - 1  # Bytes of which a word at a multiple of eight is part, wherever they stand.
-_FEW = 32  # Forms that are searched one at a time, which is faster in a text of some size.
-_SMALL = 4096  # Bytes that the automaton alone has searched before anything else could help.
-_HEAD = 8  # Characters by which it is found out whether a longer form may begin somewhere.
 MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")  # What reads like a mark, whole.
 
 _OTHER = re.compile(rf"{re.escape(MASK_BEGINS)}(?:[^\[\]]{{1,200}}\])?")
@@ -136,10 +130,6 @@ class Redactor:
         """Return what clears a text that comes in pieces."""
         return ClearedStream(self)
 
-    @property
-    def has_secrets(self) -> bool:
-        return bool(self._known)
-
     def so_far(self, data: bytes, skip: int, *, ends: bool = False) -> tuple[bytes, int]:
         """Return what is certain of a text, cleared, and how much of `data` it was.
 
@@ -206,8 +196,7 @@ class Redactor:
         """Return arguments as questions, plans and the audit log show them.
 
         Known secrets are left out, and nothing else is: what has the format of a secret, and the
-        value of a parameter that names one, have a mask with their ends, length and digest. The
-        very same if there is nothing of the kind in them.
+        value of a parameter that names one, have a mask with their ends, length and digest.
 
         Args:
             schema: Of the tool's arguments. A name that it does not have masks nothing: a program
@@ -216,18 +205,10 @@ class Redactor:
         """
         if marks:
             return self._with(_plain=self.marks).arguments(value, schema)
-        texts = _texts(value)
-        if texts is not None:
-            # To search them all at once takes a fifth of the time, and this is done for each call.
-            # A line feed is in none of the formats, and whatever precedes or follows one of them
-            # may be a line feed. What seems to reach over two texts is looked at again.
-            together = "\n".join(texts)
-            if self.shown(together) is together:
-                return value
         return self._shown(value, _Schema(schema), 0)
 
     def shown(self, text: str) -> str:
-        """Return a text as it may be logged and shown, likewise."""
+        """Return text with secrets masked, for logs and prompts."""
         if MASK_BEGINS in text:
             text = _OTHER.sub(
                 lambda m: m[0] if m[0] in self._plain else _NO_MASK + m[0][len(MASK_BEGINS) :], text
@@ -299,14 +280,14 @@ class ClearedStream:
 
     def feed(self, data: bytes, *, ends: bool = False) -> bytes:
         """Return what is certain so far."""
-        if not (self._held or self._redactor.has_secrets):
+        if not (self._held or self._redactor._known):
             # Large results pass without a copy.
             self._before = (self._before + data[-_CONTEXT:])[-_CONTEXT:]
             return data
         text, skip = self._before + self._held + data, len(self._before)
         cleared, end = self._redactor.so_far(text, skip, ends=ends)
         self._before, self._held = text[max(0, end - _CONTEXT) : end], text[end:]
-        if len(self._held) > MAX_HELD_BYTES:
+        if len(self._held) > 8 * MAX_SECRET_CHARS:
             # Nothing but secrets that overlap, or the beginning of an enormous one.
             return cleared + self.finish()
         return cleared
@@ -316,32 +297,9 @@ class ClearedStream:
         return self.feed(b"", ends=True)
 
 
-def _texts(value: Json) -> list[str] | None:
-    """Return all texts in arguments; None if some may be masked by their name alone."""
-    found: list[str] = []
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        below: list[Json] = []
-        for one in level:
-            if isinstance(one, str):
-                found.append(one)
-            elif isinstance(one, dict):
-                for key, item in one.items():
-                    if not isinstance(key, str) or names_secret(key):
-                        return None
-                    found.append(key)
-                    below.append(item)
-            elif isinstance(one, (list, tuple)):
-                below.extend(one)
-        if not below:
-            return found
-        level = below
-    return None
-
-
 def _mark(name: str) -> str:
     """Return what stands in a secret's place. It needs no escape in JSON."""
-    return f"{MASK_BEGINS}{_UNSAFE.sub('?', name)[:MAX_NAME]}]"
+    return f"{MASK_BEGINS}{_UNSAFE.sub('?', name)[:100]}]"
 
 
 class _Needles:
@@ -408,7 +366,8 @@ class _Needles:
 
         Wherever a long form stands, one of the words that are looked up lies within it.
         """
-        if len(data) < _SMALL or len(self._short) > _FEW:
+        # Many short forms, or few bytes: the automaton is as fast.
+        if len(data) < 4096 or len(self._short) > 32:
             return True
         whole = memoryview(data)[: len(data) // _WORD * _WORD]
         looked_up = whole.cast("Q")[:: self._stride // _WORD]
@@ -446,7 +405,7 @@ class _Needles:
         total, automaton = len(data), self._automaton
         text = _key(data[-self._longest :])
         for place in range(len(text)):
-            head = text[place : place + _HEAD]
+            head = text[place : place + 8]
             if automaton.longest_prefix(head) == len(head):
                 rest = text[place:]
                 longer = itertools.islice(automaton.items(rest), 2)

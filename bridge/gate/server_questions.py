@@ -24,25 +24,13 @@ from bridge.settings.globs import matcher
 from bridge.settings.policy import Asking, PolicySpec
 from bridge.text import visible
 
+# Bounds on what a server asks.
 MAX_MESSAGE_CHARS = 4000
 MAX_MESSAGE_LINES = 40  # Of what a person reads; lines without anything in them are left out first.
-
-MAX_FIELDS = 50
-MAX_CHOICES = 200  # Of one field of a form.
-
+MAX_CHOICES = 200  # Choices of a field, and members of each other part of a form.
 MAX_NAME_CHARS = 100  # Of a field's name.
 MAX_TEXT_CHARS = 1000  # Of each title, description, choice and default.
-MAX_FORM_DEPTH = 8  # Levels of a form. The protocol's have six at the most.
-
-MAX_URL_CHARS = 2000
-
-MAX_MESSAGES = 100
-MAX_TOOLS = 64  # Of one sampling request.
-
 MAX_TOKENS = 65_536  # That one sampling request may have the user's model write.
-
-MAX_RECORDED = 20
-"""Refused questions of a run with a record each; the run's last record has the count."""
 
 _SHOWN = frozenset({"title", "description"})
 """What is only shown of a form, and so may be rewritten."""
@@ -102,7 +90,8 @@ class ServerQuestions:
         """
         if outcome == "refused":
             self.refused += 1
-        if self._audit is None or self.refused > MAX_RECORDED:
+        # Of refused ones twenty are recorded; the run's last record has the count.
+        if self._audit is None or self.refused > 20:
             return
         whole = await offload(params, lambda: digest(canonical(params).encode("ascii")))
         facts: dict[str, Json] = {
@@ -160,13 +149,12 @@ def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, 
     Raises:
         CannotAskError: It is out of bounds.
     """
-    for what, most in (("messages", MAX_MESSAGES), ("tools", MAX_TOOLS)):
+    for what, most in (("messages", 100), ("tools", 64)):
         listed = params.get(what)
-        if isinstance(listed, list) and len(listed) > most:
-            _refuse(server, f"The request has {len(listed):,} {what}; at most {most}")
+        _bound(server, "The request", len(listed) if isinstance(listed, list) else 0, what, most)
     tokens = params.get("maxTokens")
-    if isinstance(tokens, int | float) and tokens > MAX_TOKENS:
-        _refuse(server, f"The request is for {tokens:,} tokens; at most {MAX_TOKENS:,}")
+    if isinstance(tokens, int | float):
+        _bound(server, "The request", tokens, "tokens", MAX_TOKENS)
     in_run = f", in run {run_id[:8]}" if run_id else ""
     origin = f"(The MCP server {safe_name(server)} asks this through mcp-code-bridge{in_run}.)"
     # To the client all servers are one, ours: what this would add is other servers' affairs.
@@ -179,23 +167,23 @@ def _refuse(server: str, problem: str) -> NoReturn:
     raise CannotAskError(f"{problem}.", server=server)
 
 
+def _bound(server: str, what: str, size: float, unit: str, most: int) -> None:
+    if size > most:
+        _refuse(server, f"{what} has {size:,} {unit}; at most {most:,}")
+
+
 def _lines(server: str, message: str) -> list[str]:
     """Return a message's lines that have something in them, with nothing hidden."""
-    if len(message) > MAX_MESSAGE_CHARS:
-        size = f"{len(message):,} characters; at most {MAX_MESSAGE_CHARS:,}"
-        _refuse(server, f"The question's message has {size}")
+    _bound(server, "The question's message", len(message), "characters", MAX_MESSAGE_CHARS)
     lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
-    if len(lines) > MAX_MESSAGE_LINES:
-        size = f"{len(lines):,} lines; at most {MAX_MESSAGE_LINES}"
-        _refuse(server, f"The question's message has {size}")
+    _bound(server, "The question's message", len(lines), "lines", MAX_MESSAGE_LINES)
     return [one_line(line, MAX_MESSAGE_CHARS) for line in lines]
 
 
 def _address(server: str, url: Json) -> tuple[str, str]:
     """Return an address and its host, both in ASCII, so that neither looks like another."""
     text = str(url or "")
-    if len(text) > MAX_URL_CHARS:
-        _refuse(server, f"The address has {len(text):,} characters; at most {MAX_URL_CHARS:,}")
+    _bound(server, "The address", len(text), "characters", 2000)
     try:
         parts = urlsplit(text)
         host, port = (parts.hostname or "").encode("idna").decode("ascii"), parts.port
@@ -215,17 +203,14 @@ def _address(server: str, url: Json) -> tuple[str, str]:
 
 def _form(server: str, schema: Json) -> Json:
     fields = schema.get("properties") if isinstance(schema, Mapping) else None
-    if isinstance(fields, Mapping) and len(fields) > MAX_FIELDS:
-        _refuse(server, f"The form has {len(fields):,} fields; at most {MAX_FIELDS}")
-    return _part(server, schema, "", MAX_FORM_DEPTH)
+    _bound(server, "The form", len(fields) if isinstance(fields, Mapping) else 0, "fields", 50)
+    return _part(server, schema, "", 8)
 
 
 def _part(server: str, value: Json, key: str, depth: int) -> Json:
     """Return a part of a form; `key` is what it stands under."""
     if isinstance(value, str):
-        if len(value) > MAX_TEXT_CHARS:
-            size = f"{len(value):,} characters; at most {MAX_TEXT_CHARS:,}"
-            _refuse(server, f"A text of the form has {size}")
+        _bound(server, "A text of the form", len(value), "characters", MAX_TEXT_CHARS)
         shown = one_line(value, MAX_TEXT_CHARS)
         if shown != value and key not in _SHOWN:
             _refuse(server, f"The form has {shown!r}, with characters that cannot be shown")
@@ -233,14 +218,11 @@ def _part(server: str, value: Json, key: str, depth: int) -> Json:
     if not isinstance(value, Mapping | list):
         return value
     if depth == 0:
-        _refuse(server, f"The form is nested more than {MAX_FORM_DEPTH} levels deep")
+        _refuse(server, "The form is nested more than 8 levels deep")
+    _bound(server, "A part of the form", len(value), "members", MAX_CHOICES)
     if isinstance(value, list):
-        if len(value) > MAX_CHOICES:
-            _refuse(server, f"A field has {len(value):,} choices; at most {MAX_CHOICES}")
         inside = "title" if key == "enumNames" else key
         return [_part(server, item, inside, depth - 1) for item in value]
-    if len(value) > MAX_CHOICES:
-        _refuse(server, f"A part of the form has {len(value):,} names; at most {MAX_CHOICES}")
     for name in value:
         if len(name) > MAX_NAME_CHARS or one_line(name, MAX_NAME_CHARS) != name:
             shown = one_line(name, MAX_NAME_CHARS)

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from bridge.gate.decision import CallFacts
 from bridge.model import CallCount
 
-MAX_KINDS = 100
-"""Kinds of calls that are counted apart; the rest is counted together, without names."""
+MAX_KINDS = 100  # Of calls that are counted apart: programs make up names. The rest has none.
 
 
 class Tally:
@@ -22,10 +21,7 @@ class Tally:
         self._under_way = 0
         self._since = 0.0
         self._busy = 0.0
-        self._replayed: Counter[tuple[str, str, str]] = Counter()
-        self._refused: Counter[tuple[str, str, str]] = Counter()
-        self._unknown: Counter[tuple[str, str, str]] = Counter()
-        self._sent: Counter[tuple[str, str, str]] = Counter()
+        self._counts: dict[str, Counter[tuple[str, str, str]]] = {}
         self.made: Counter[str] = Counter()
         self.changing = 0
 
@@ -48,46 +44,45 @@ class Tally:
         return self._busy + (self._now() - self._since if self._under_way else 0.0)
 
     def send(self, call: CallFacts) -> None:
-        _count(self._sent, call, "")
+        self._count("sent", call)
 
     def replay(self, call: CallFacts) -> None:
         """Count a call that was answered from a journal."""
-        _count(self._replayed, call, "")
+        self._count("replayed", call)
 
     def refuse(self, call: CallFacts, why: str) -> None:
         """Count a call that was not allowed."""
-        _count(self._refused, call, why)
+        self._count("refused", call, why)
 
     def lose(self, call: CallFacts, why: str) -> None:
-        _count(self._unknown, call, why)
+        self._count("unknown", call, why)
 
     @property
     def sent(self) -> tuple[CallCount, ...]:
-        return _counts(self._sent)
+        return self._counted("sent")
 
     @property
     def replayed(self) -> tuple[CallCount, ...]:
         """Calls that were answered from a journal."""
-        return _counts(self._replayed)
+        return self._counted("replayed")
 
     @property
     def refused(self) -> tuple[CallCount, ...]:
-        return _counts(self._refused)
+        return self._counted("refused")
 
     @property
     def unknown(self) -> tuple[CallCount, ...]:
-        return _counts(self._unknown)
+        return self._counted("unknown")
 
+    def _count(self, outcome: str, call: CallFacts, why: str = "") -> None:
+        counts = self._counts.setdefault(outcome, Counter())
+        key = (call.server, call.tool, why)
+        if key not in counts and len(counts) >= MAX_KINDS:
+            key = ("", "", "others")
+        counts[key] += 1
 
-def _count(counter: Counter[tuple[str, str, str]], call: CallFacts, why: str) -> None:
-    key = (call.server, call.tool, why)
-    if key not in counter and len(counter) >= MAX_KINDS:
-        key = ("", "", "others")
-    counter[key] += 1
-
-
-def _counts(counter: Counter[tuple[str, str, str]]) -> tuple[CallCount, ...]:
-    return tuple(
-        CallCount(server=server, tool=tool, count=count, why=why)
-        for (server, tool, why), count in counter.items()
-    )
+    def _counted(self, outcome: str) -> tuple[CallCount, ...]:
+        return tuple(
+            CallCount(server=server, tool=tool, count=count, why=why)
+            for (server, tool, why), count in self._counts.get(outcome, {}).items()
+        )

@@ -48,24 +48,17 @@ from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
 from bridge.servers.servers import Servers
 
-MAX_QUESTION = 5_500
-"""Characters of the list in a question: clients show little, and the list names what it leaves out
-only if the bridge cuts it, not if the question does."""
-
-MAX_RANGES = 20  # Ranges of numbers in a sentence.
-MAX_VALUE = 2_000  # Characters of JSON of one call's result that are shown.
-
 MAX_VALUES = 16 * 1024
-"""The same of all calls together, the first ones first: a plan may have a thousand."""
+"""Characters of JSON of servers' results that are shown, the first ones first: a plan may have a
+thousand calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
     """Seconds for applying a plan, and for a call that is under way when that is cancelled."""
 
-    # After this no further call is begun. Longer than a program: the user approved all of it.
-    apply: float = 30 * 60.0
-    finish: float = 5.0  # for the call that is running when the client cancels
+    apply: float = 30 * 60.0  # Longer than a program: the user approved all of it.
+    finish: float = 5.0
 
 
 StepStatus = Literal["done", "failed", "unknown", "not done"]
@@ -89,7 +82,6 @@ class Step:
     def failed(
         self, error: str, reason: Reason = "exception", status: StepStatus = "failed"
     ) -> None:
-        """Set the error of a call that is not done."""
         self.status, self.error, self.reason = status, error, reason
 
     def not_made(self, error: BridgeError) -> None:
@@ -176,7 +168,8 @@ class PlanExecutor:
         if plan.stopped:
             # The program's own words could pass for the bridge's.
             plan = replace(plan, stopped="it looked at the result of a held call")
-        shown, whole = plan_question(plan, MAX_QUESTION)
+        # Less than the question takes: the list names what it leaves out only if it cuts itself.
+        shown, whole = plan_question(plan, 5_500)
         try:
             return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
@@ -313,7 +306,7 @@ class _Execution:
         if self._awaited[request.number]:
             self._known[request.number] = CallResult(call=str(request), shape=shape)
         size = len(json.dumps(shape, ensure_ascii=False))
-        if size > MAX_VALUE:
+        if size > 2_000:
             step.shown = {"valueCharacters": size}
         elif size <= self._room:
             step.shown = {"value": shape["json"] if "json" in shape else dict(shape)}
@@ -334,7 +327,7 @@ class _Execution:
                 "tool": call.tool,
                 "status": step.status,
             }
-            more = {**step.shown, **({"error": step.error[:MAX_VALUE]} if step.error else {})}
+            more = {**step.shown, **({"error": step.error[:2_000]} if step.error else {})}
             if line == plain and not more:
                 lines[-1]["to"] = step.request.number
                 continue
@@ -407,8 +400,8 @@ def ranges(numbers: Iterable[int]) -> str:
             found[-1] = [found[-1][0], number]
         else:
             found.append([number])
-    shown = [" to ".join(f"#{end}" for end in ends) for ends in found[:MAX_RANGES]]
-    return ", ".join(shown) + (" and others" if len(found) > MAX_RANGES else "")
+    shown = [" to ".join(f"#{end}" for end in ends) for ends in found[:20]]
+    return ", ".join(shown) + (" and others" if len(found) > 20 else "")
 
 
 def _servers(kept: StoredPlan) -> tuple[str, ...]:

@@ -21,14 +21,11 @@ PLAN_SECONDS = 30 * 60.0
 """Seconds for which a plan can be applied: enough to read one, and short enough that what its reads
 returned is likely still true."""
 
+# Callers over HTTP make plans without end; the oldest are dropped.
 MAX_PLANS = 50
-MAX_OWN_CHARACTERS = 32 * 1024 * 1024
-"""Plans of one owner, and characters of their arguments. The oldest are dropped."""
-
+MAX_OWN_CHARACTERS = 32 * 1024 * 1024  # Plans of one owner, and characters of their arguments.
 MAX_ALL_PLANS = 500
 MAX_ALL_CHARACTERS = 128 * 1024 * 1024  # Of all owners.
-
-MAX_REMEMBERED = 1_000  # Plans that are gone and whose end is remembered.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -153,13 +150,12 @@ class PlanStore:
     def close(self, kept: StoredPlan, why: str) -> None:
         self._gone[kept.plan_id] = (kept.owner, why)
         self._gone.move_to_end(kept.plan_id)
-        if len(self._gone) > MAX_REMEMBERED:
+        if len(self._gone) > 1_000:
             self._gone.popitem(last=False)
 
     def _drop_expired(self) -> None:
-        now = self._now()
+        now, minutes = self._now(), self._seconds / 60
         for kept in [kept for kept in self._kept.values() if kept.until <= now]:
-            minutes = self._seconds / 60
             self._drop(kept, f"it expired {minutes:g} minutes after it was made; plan again")
 
     def _make_room(self, owner: str) -> None:

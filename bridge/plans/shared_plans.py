@@ -26,7 +26,6 @@ from bridge.plans.plan_store import (
     MAX_ALL_PLANS,
     MAX_OWN_CHARACTERS,
     MAX_PLANS,
-    MAX_REMEMBERED,
     PLAN_SECONDS,
     PlanStore,
     StoredPlan,
@@ -182,4 +181,4 @@ def _end(kept: Transaction, plan_id: str, owner: str, why: str) -> None:
     whose = owner_digest(owner)
     kept.delete(_KIND, whose, plan_id)
     kept.put(_ENDS, whose, plan_id, why.encode("utf-8", "replace"))
-    kept.prune(_ENDS, most=MAX_REMEMBERED)
+    kept.prune(_ENDS, most=1_000)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -35,13 +34,9 @@ from bridge.offload import offload
 
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024  # Longest line accepted from a guest.
 
-MAX_DONE_BYTES = 2 * 1024 * 1024
-"""Longest `done` frame, whose content goes to the model. The guest limits a result to 1 MiB and a
-traceback to 24,000 characters; code that forges the frame does not."""
-
 MAX_SHORT_BYTES = 2 * 1024 * 1024
-"""Longest frame of the other types except `_LONG`. The guest's parts of output, files and states
-are of a quarter of that."""
+"""Longest frame of the types except `_LONG`, `done` among them, whose content goes to the model.
+The guest keeps to a quarter of that; code that forges a frame does not."""
 
 _LONG = (b'{"type":"call",', b'{"type":"shown",')
 """Start of the frames that hold a program's values whole: call arguments and pictures."""
@@ -56,14 +51,6 @@ class ByteStream(Protocol):
     async def send(self, data: bytes) -> None: ...
 
     async def receive(self) -> bytes: ...
-
-
-@dataclass
-class _Batch:
-    """Frames that are written together."""
-
-    frames: list[bytes]
-    sent: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Channel:
@@ -82,8 +69,10 @@ class Channel:
         self._decoder = LineDecoder(max_guest_frame_bytes)
         self._lines: Iterator[bytes] = iter(())
         self._write_lock = anyio.Lock(fast_acquire=True)
-        self._batch: _Batch | None = None
-        self._told_bytes = MAX_DONE_BYTES
+        # Frames that are written together, and what is set once they are.
+        self._batch: list[bytes] = []
+        self._sent = anyio.Event()
+        self._told_bytes = MAX_SHORT_BYTES
         self.last_cost = 0
 
     async def send(self, frame: HostFrame) -> None:
@@ -95,10 +84,10 @@ class Channel:
         """
         if isinstance(frame, Run):
             # The guest gets this limit too, but is not trusted to keep it.
-            self._told_bytes = int(frame.limits.get("result_bytes", MAX_DONE_BYTES))
-        await self.write(in_pieces(frame))
+            self._told_bytes = int(frame.limits.get("result_bytes", MAX_SHORT_BYTES))
+        await self.write_now(in_pieces(frame))
 
-    async def write(self, pieces: Iterable[bytes], *, batched: bool = False) -> None:
+    async def write(self, pieces: Sequence[bytes], *, batched: bool = False) -> None:
         """Write the pieces of a frame without interleaving other writers' bytes.
 
         Args:
@@ -106,9 +95,8 @@ class Channel:
                 the same time. Costs one turn of the event loop, and saves waking the guest for
                 each frame.
         """
-        whole = pieces[0] if isinstance(pieces, Sequence) and len(pieces) == 1 else b""
-        if batched and 0 < len(whole) <= 16 * 1024:
-            await self._write_batched(whole)
+        if batched and len(pieces) == 1 and len(pieces[0]) <= 16 * 1024:
+            await self._write_batched(pieces[0])
         else:
             await self.write_now(pieces)
 
@@ -118,30 +106,23 @@ class Channel:
             # A half-written frame would corrupt the channel, but a cancelled writer's run is over:
             # the sandbox ends with it, and nothing is written to this channel again.
             for data in pieces:
-                if len(data) <= WRITE_BYTES:
-                    await self._stream.send(data)
-                    continue
-                view = memoryview(data)
-                for start in range(0, len(view), WRITE_BYTES):
-                    await self._stream.send(bytes(view[start : start + WRITE_BYTES]))
+                for start in range(0, len(data), WRITE_BYTES):
+                    await self._stream.send(data[start : start + WRITE_BYTES])
 
     async def _write_batched(self, data: bytes) -> None:
-        if self._batch is not None:
-            batch = self._batch
-            batch.frames.append(data)
-            await batch.sent.wait()
-        else:
-            self._batch = batch = _Batch(frames=[data])
-            try:
-                # Other ready tasks run before this one continues, and add their frames.
-                await anyio.lowlevel.checkpoint()
-                self._batch = None
-                await self.write_now((b"".join(batch.frames),))
-            finally:
-                # A writer is cancelled only with its run, and all the others with it.
-                if self._batch is batch:
-                    self._batch = None
-                batch.sent.set()
+        self._batch.append(data)
+        if len(self._batch) > 1:
+            await self._sent.wait()
+            return
+        batch, sent = self._batch, self._sent
+        try:
+            # Other ready tasks run before this one continues, and add their frames.
+            await anyio.lowlevel.checkpoint()
+            self._batch, self._sent = [], anyio.Event()
+            await self.write_now((b"".join(batch),))
+        finally:
+            # A writer is cancelled only with its run, and all the others with it.
+            sent.set()
 
     async def receive(self) -> GuestFrame | None:
         """Return the next frame, or None when the stream has ended.
@@ -164,7 +145,7 @@ class Channel:
             self._lines = self._decoder.feed(data)
 
 
-def read_frame(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> tuple[int, GuestFrame]:
+def read_frame(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> tuple[int, GuestFrame]:
     """Return a line's frame and an upper bound of its memory.
 
     Raises:
@@ -173,7 +154,7 @@ def read_frame(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> tuple[int, Gues
     return frame_cost(line, told_bytes), decode_guest_frame(line)
 
 
-def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
+def frame_cost(line: bytes, told_bytes: int = MAX_SHORT_BYTES) -> int:
     """Return an upper bound of a parsed line's memory, without parsing it.
 
     Args:
@@ -187,9 +168,7 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     # A frame whose first key is not its type is rejected later in any case.
     if line.startswith(b'{"type":"done"'):
         most = told_bytes + 10_000  # 40 variables and a session's losses take a few each.
-        if len(line) > MAX_DONE_BYTES:
-            raise WireError(f"a done frame is longer than {MAX_DONE_BYTES} bytes")
-    elif size > MAX_SHORT_BYTES and not line.startswith(_LONG):
+    if size > MAX_SHORT_BYTES and not line.startswith(_LONG):
         message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
         raise WireError(message)
     values = count_values(line, most)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import anyio
 import anyio.lowlevel
@@ -40,11 +39,7 @@ logger = logging.getLogger(__name__)
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
 
-class Write(Protocol):
-    """Writes the pieces of a reply; `Channel.write`."""
-
-    async def __call__(self, pieces: Sequence[bytes], *, batched: bool) -> None:
-        """Write them, possibly together with other replies."""
+Write = Callable[..., Awaitable[None]]  # `Channel.write`.
 
 
 class CallFailedError(Exception):
@@ -86,10 +81,9 @@ class DispatchLimits:
 
     concurrent: int
     reply_bytes: int
-    # The guest is not read beyond this, until a call is answered.
-    pending: int = field(default=1024)
-    # approximate memory of these calls' arguments
-    pending_cost: int = field(default=128 * 1024 * 1024)
+    # The guest is not read beyond these, until a call is answered: calls, and their memory.
+    pending: int = 1024
+    pending_cost: int = 128 * 1024 * 1024
 
 
 @dataclass(eq=False)
@@ -98,13 +92,15 @@ class _Accepted:
 
     Attributes:
         scope: Cancels it, while it is being served.
-        called_off: Whether it was cancelled before that.
+        begun: Whether a task has taken it.
+        cancelled: Whether its program gave it up.
     """
 
     call: Call
     cost: int
     scope: anyio.CancelScope | None = None
-    called_off: bool = False
+    begun: bool = False
+    cancelled: bool = False
 
 
 class Dispatcher:
@@ -137,11 +133,8 @@ class Dispatcher:
         self._cost = 0
         self._accepted = 0
         self._under_way: dict[int, _Accepted] = {}
-        self._queue: deque[_Accepted] = deque()
-        # Tasks without a call; None ends one.
-        self._idle: list[asyncio.Future[_Accepted | None]] = []
-        self._serving = 0
-        self._closed = False
+        self._queue: asyncio.Queue[_Accepted | None] = asyncio.Queue()
+        self._workers = 0
         self._over = anyio.Event()
 
     @property
@@ -170,12 +163,10 @@ class Dispatcher:
             await self._freed.wait()
         accepted = self._under_way[call.id] = _Accepted(call, cost)
         self._cost += cost
-        if (idle := self._pop_idle()) is not None:
-            idle.set_result(accepted)
-        elif self._serving < self._limits.concurrent:
-            self._start(accepted)
-        else:
-            self._queue.append(accepted)
+        self._queue.put_nowait(accepted)
+        if self._workers < min(self._limits.concurrent, self.under_way):
+            self._workers += 1
+            self._tasks.start_soon(self._serve)
 
     def _has_room_for(self, cost: int) -> bool:
         # One alone may be however large: it is bounded by its frame.
@@ -186,23 +177,17 @@ class Dispatcher:
 
     def cancel(self, call_id: int) -> None:
         """Cancel a call, if it is pending; it gets no reply unless one is being sent."""
-        accepted = self._under_way.get(call_id)
-        if accepted is None:
-            return
-        if accepted.scope is not None:
-            accepted.scope.cancel()
-        elif accepted in self._queue:
-            self._queue.remove(accepted)
-            self._settle(accepted)
-        else:
-            # A task is about to serve it, or is sending its reply.
-            accepted.called_off = True
+        if accepted := self._under_way.get(call_id):
+            accepted.cancelled = True
+            if accepted.scope is not None:
+                accepted.scope.cancel()
+            elif not accepted.begun:
+                self._settle(accepted)
 
     def close(self) -> None:
         """Accept no more: the tasks end with the calls under way."""
-        self._closed = True
-        while (idle := self._pop_idle()) is not None:
-            idle.set_result(None)
+        for _ in range(self._workers):
+            self._queue.put_nowait(None)
 
     async def cancel_all(self) -> None:
         """Cancel pending calls and accept no more; return once nothing is being written.
@@ -212,50 +197,39 @@ class Dispatcher:
         for call_id in tuple(self._under_way):
             self.cancel(call_id)
         self.close()
-        if self._serving:
+        if self._workers:
             await self._over.wait()
 
-    def _pop_idle(self) -> asyncio.Future[_Accepted | None] | None:
-        """Return what a task without a call waits for; None if each that is left was cancelled."""
-        while self._idle:
-            if not (idle := self._idle.pop()).done():
-                return idle
-        return None
-
-    def _start(self, accepted: _Accepted) -> None:
-        self._serving += 1
-        self._tasks.start_soon(self._serve, accepted)
-
-    async def _serve(self, accepted: _Accepted | None) -> None:
-        """Serve a call and those after it, until one is cancelled."""
+    async def _serve(self) -> None:
+        """Serve calls one after another."""
         try:
-            with anyio.CancelScope() as scope:
-                while accepted is not None:
+            while (accepted := await self._queue.get()) is not None:
+                if not accepted.cancelled:
                     try:
-                        await self._serve_one(accepted, scope)
+                        await self._serve_one(accepted)
                     finally:
                         self._settle(accepted)
-                    if scope.cancel_called:
-                        break
-                    accepted = await self._next()
+                if not self._queue.empty():
+                    # Many short calls in a row must not starve other tasks.
+                    await anyio.lowlevel.checkpoint()
         finally:
-            self._serving -= 1
-        if self._queue:
-            self._start(self._queue.popleft())
-        elif self._closed and not self._serving:
-            self._over.set()
+            self._workers -= 1
+            if not self._workers:
+                self._over.set()
 
-    async def _serve_one(self, accepted: _Accepted, scope: anyio.CancelScope) -> None:
-        if accepted.called_off:
-            return
-        accepted.scope = scope
-        try:
+    def _settle(self, accepted: _Accepted) -> None:
+        del self._under_way[accepted.call.id]
+        self._cost -= accepted.cost
+        self._freed.set()
+
+    async def _serve_one(self, accepted: _Accepted) -> None:
+        accepted.begun = True
+        with anyio.CancelScope() as accepted.scope:
             reply = await self._answer(accepted.call)
-        finally:
-            # From here on it cannot be cancelled: half a reply would corrupt the channel for all
-            # other calls.
-            accepted.scope = None
-        if scope.cancel_called:
+        # From here on it cannot be cancelled: half a reply would corrupt the channel for all other
+        # calls.
+        accepted.scope = None
+        if accepted.cancelled:
             return
         try:
             # A lone reply is sent at once; otherwise others may be ready at the same time.
@@ -263,63 +237,38 @@ class Dispatcher:
         except ChannelClosedError:
             logger.debug("reply to call %d dropped: the sandbox is gone", accepted.call.id)
 
-    async def _next(self) -> _Accepted | None:
-        if self._queue:
-            # Many short calls in a row must not starve other tasks.
-            await anyio.lowlevel.checkpoint()
-        if self._queue:
-            return self._queue.popleft()
-        if self._closed:
-            return None
-        # Not an event, whose making and setting take several times as long.
-        idle: asyncio.Future[_Accepted | None] = asyncio.get_running_loop().create_future()
-        self._idle.append(idle)
-        try:
-            return await idle
-        finally:
-            if idle in self._idle:
-                self._idle.remove(idle)
-
-    def _settle(self, accepted: _Accepted) -> None:
-        del self._under_way[accepted.call.id]
-        self._cost -= accepted.cost
-        # Does not wait: a thousand calls that are cancelled together end together.
-        self._freed.set()
-
     async def _answer(self, call: Call) -> Sequence[bytes]:
         try:
-            value = await self._handler(call.method, call.params)
+            return await self._reply(call, await self._handler(call.method, call.params))
         except CallFailedError as error:
-            told = [error.message, error.data, error.result]
-            return (await offload(told, partial(self._encode_error, call.id, error)),)
+            failed = error
         except BridgeError as error:
             failed = as_failed_call(error)
-            told = [failed.message, failed.data]
-            return (await offload(told, partial(self._encode_error, call.id, failed)),)
         except Exception:
             # A named per-request boundary: a defect in one handler must not end other calls.
             logger.exception("call %d (%s) failed inside the bridge", call.id, call.method)
             message = "The bridge failed to serve this call; see its log."
-            return (self._encode_error(call.id, CallFailedError(message, kind="internal")),)
+            failed = CallFailedError(message, kind="internal")
+        told = [failed.message, failed.data, failed.result]
+        return (await offload(told, partial(self._encode_error, call.id, failed)),)
+
+    async def _reply(self, call: Call, value: Json) -> Sequence[bytes]:
+        clear = self._clear_for(call)
+        work = partial(encode_reply, call.id, value, clear)
         try:
-            reply = await self._encode(call, value)
+            # Without redaction, encoding is as cheap as reading the answer was: no thread.
+            reply = work() if clear is None else await offload(value, work)
         except (ValueError, TypeError) as error:
             message = f"The answer cannot be passed on as JSON: {error}."
-            return (self._encode_error(call.id, CallFailedError(message, kind="upstream")),)
+            raise CallFailedError(message, kind="upstream") from None
         size = sum(map(len, reply))
         if size > self._limits.reply_bytes:
             message = (
                 f"The answer is {size:,} bytes; the limit is {self._limits.reply_bytes:,}. "
                 "Ask the tool for less at a time (a page, a filter, a range)."
             )
-            return (self._encode_error(call.id, CallFailedError(message, kind="limit")),)
+            raise CallFailedError(message, kind="limit")
         return reply
-
-    async def _encode(self, call: Call, value: Json) -> Sequence[bytes]:
-        clear = self._clear_for(call)
-        work = partial(encode_reply, call.id, value, clear)
-        # Without redaction, encoding is as cheap as reading the answer was, so it needs no thread.
-        return work() if clear is None else await offload(value, work)
 
     def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
         # Redacted before it is cut, or half a secret might be left.
@@ -334,24 +283,15 @@ class Dispatcher:
             "content": error.result.get("content"),
             "meta": error.result.get("_meta"),
         }
-        try:
-            line = encode(Reply(id=call_id, error=document))
-        except (ValueError, TypeError):
-            line = b""
-        if not line or len(line) > self._limits.reply_bytes:
-            document = {**document, **_CUT, "message": message[:1000]}
-            line = encode(Reply(id=call_id, error=document))
-        if self._clear is None:
-            return line
-        try:
-            return self._clear.frame(line)
-        except ValueError:
-            document = {**document, **_CUT, "message": message[:1000]}
-            return self._clear.frame(encode(Reply(id=call_id, error=document)))
+        # An error that is too large, or cannot be written or cleared, is sent without its data.
+        cut = {**document, "data": None, "content": None, "meta": None, "message": message[:1000]}
+        for each in (document, cut):
+            with suppress(ValueError, TypeError):
+                line = encode(Reply(id=call_id, error=each))
+                if each is cut or len(line) <= self._limits.reply_bytes:
+                    return line if self._clear is None else self._clear.frame(line)
+        raise AssertionError("an error without data is always JSON")
 
-
-_CUT: Mapping[str, Json] = {"data": None, "content": None, "meta": None}
-"""What an error that is too large is sent without."""
 
 _KINDS = {CallTimeoutError.code: "timeout", CallBudgetError.code: "limit"}
 

@@ -12,8 +12,8 @@ from bridge.text import counted
 from bridge.tokens import count_tokens
 
 MAX_LINES = 50_000
-"""Most lines of a run's output in its result. Structured content lists each line; the token limit
-alone would allow a million empty ones, which takes clients seconds."""
+"""Of a program's output in its result. Structured content lists each line; the token limit alone
+would allow a million empty ones, which takes clients seconds."""
 
 MEMORY_BYTES = 128 * 1024
 """Bytes of a stream's beginning in memory before it goes to storage; half as many of its end."""

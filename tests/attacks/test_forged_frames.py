@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.guest.protocol.wire import Done, WireError, encode
-from bridge.rpc.channel import MAX_DONE_BYTES, Channel
+from bridge.rpc.channel import MAX_SHORT_BYTES, Channel
 
 
 class _Stream:
@@ -21,7 +21,7 @@ class _Stream:
         return self._left.pop() if self._left else b""
 
 
-TOO_LONG = "A" * MAX_DONE_BYTES
+TOO_LONG = "A" * MAX_SHORT_BYTES
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 
 from bridge.callers.client import RunCaller
 from bridge.callers.progress import (
-    MAX_LINE,
     MAX_LOGGED,
-    MAX_MESSAGE,
     MAX_PIECE,
+    MAX_TOLD,
     LoggedOutput,
     ProgressReporter,
     RunProgress,
@@ -62,7 +61,7 @@ def test_the_share_is_one_of_a_whole(done: float, total: float, share: float | N
         ([b"done\n\n   \n"], "done"),
         ([b"\x1b[31mred\x1b[0m\n"], "\\x1b[31mred\\x1b[0m"),
         ([b"a\xffb\n"], "a\ufffdb"),
-        ([b"x" * 100_000], "x" * (MAX_LINE - 1) + "…"),
+        ([b"x" * 100_000], "x" * (MAX_TOLD - 1) + "…"),
     ],
 )
 def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str) -> None:
@@ -75,8 +74,8 @@ def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str
 
 def test_texts_stay_in_their_line_and_their_bound() -> None:
     """They come from the program, and go to a screen."""
-    assert told("a\nb\x07", 20) == "a b\\x07"
-    assert len(told("\x07" * 1000, MAX_MESSAGE)) == MAX_MESSAGE
+    assert told("a\nb\x07") == "a b\\x07"
+    assert len(told("\x07" * 1000)) == MAX_TOLD
 
 
 def test_logged_output_is_cut_and_counted() -> None:

@@ -131,7 +131,7 @@ def vault() -> Any:
         return lambda _, server, value: {**value, mark: True}
 
     idle = property(lambda _: False)
-    return made(Vault, idle=idle, hide=marked("hidden"), reveal=marked("revealed"))
+    return made(Vault, idle=idle, hidden=marked("hidden"), reveal=marked("revealed"))
 
 
 def replay(answer: Mapping[str, Any] | None, *, unknown: bool = False) -> Any:

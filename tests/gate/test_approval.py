@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError
-from bridge.gate.approval import GRANT_SECONDS, MAX_GRANTS, Approval, Approver, Grants, Subject
+from bridge.gate.approval import MAX_GRANTS, Approval, Approver, Grants, Subject
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.gate.pins import tool_digest
 from bridge.model import HeldCall, Json, Plan, Tool
@@ -155,9 +155,9 @@ def test_answers_for_a_session_have_an_end_and_a_number() -> None:
         grants.add("me", [subject])
     assert not grants.holds("me", subjects[0])
     assert grants.holds("me", subjects[1])
-    now[0] = GRANT_SECONDS - 1
+    now[0] = 12 * 3600 - 1
     assert grants.holds("me", subjects[1])
-    now[0] = GRANT_SECONDS
+    now[0] = 12 * 3600
     assert not grants.holds("me", subjects[1])
 
 

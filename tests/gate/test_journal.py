@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
 from bridge.gate.journal import (
-    ENTRY_BYTES,
-    MAX_SHOWN,
     Entry,
     Journals,
     Replay,
@@ -273,7 +271,7 @@ def test_arguments_in_a_refusal_are_cut() -> None:
     journal.sent("s", "t", {"text": "x" * 100_000}, "write")
     with pytest.raises(OutcomeUnknownError) as caught:
         Replay(journal).answer("s", "t", {"text": "x" * 100_000}, "write")
-    assert len(str(caught.value)) < MAX_SHOWN + 600
+    assert len(str(caught.value)) < 1100
 
 
 def test_an_unknown_read_is_made_again() -> None:
@@ -461,7 +459,7 @@ def test_a_run_under_way_makes_no_room() -> None:
 
 
 def test_results_are_kept_within_the_memory_for_all() -> None:
-    """Older runs go first; then results, then the journal itself; never the bound."""
+    """Older runs go first, then results."""
     journals = Journals(max_bytes=3 * MIB)
     put(journals.begin("a", "me"), "put", {}, answer("x" * MIB))
     journal = journals.begin("b", "me")
@@ -469,16 +467,9 @@ def test_results_are_kept_within_the_memory_for_all() -> None:
         kept = [put(journal, "put", {"n": n}, answer("x" * MIB)).result for n in range(4)]
         assert [result is not None for result in kept] == [True, True, False, False]
         assert not _has(journals, "a")
-        assert journals.used <= 3 * MIB
-        for _ in range(3 * MIB // ENTRY_BYTES):
-            put(journal, "tiny", {}, answer())
-        assert not journal.complete
     assert journals.used <= 3 * MIB
-    with pytest.raises(UnknownRunError, match="more calls than its journal could hold"):
-        journals.find("b", "me")
-    journals.begin("c", "me")
-    put(journals.begin("d", "me"), "put", {}, answer("x" * 2 * MIB))
-    assert journals.used <= 3 * MIB
+    with pytest.raises(OutcomeUnknownError, match="too large to keep"):
+        Replay(journals.find("b", "me")).answer("s", "put", {"n": 2}, "write")
 
 
 def test_a_chain_of_retries_takes_no_more_memory_than_its_runs_do() -> None:
@@ -497,17 +488,6 @@ def test_a_chain_of_retries_takes_no_more_memory_than_its_runs_do() -> None:
                 put(journal, "put", {"n": number}, found)
         assert 4 * MIB <= journals.used < 9.1 * MIB
     assert Replay(journal).answer("s", "put", {"n": 3}, "write") == answer("x" * MIB)
-
-
-def test_a_dropped_journal_keeps_nothing_any_more() -> None:
-    """Of a run that took longer to begin than others took to push it out."""
-    journals = Journals(max_runs=1)
-    slow = journals.begin("a", "me")
-    journals.begin("b", "me")
-    with slow.recording():
-        put(slow, "put", {}, answer("x" * MIB))
-    assert journals.used == 0
-    assert list(slow.entries()) == []
 
 
 def _has(journals: Journals, run_id: str) -> bool:

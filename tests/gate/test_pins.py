@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from bridge.gate import pins as pins_module
-from bridge.gate.pins import MAX_DEFINITIONS, MAX_NAMED, MAX_PARAMETERS, Pins, tool_digest
+from bridge.gate.pins import MAX_DEFINITIONS, MAX_PARAMETERS, Pins, tool_digest
 from bridge.model import Json, Tool
 from bridge.store import Store
 from bridge.store import schema as schema_module
@@ -97,8 +97,8 @@ async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Store) ->
             ("its parameter 'branch' changed; its parameter 'force' was boolean and is of no type"),
         ),
         (
-            _with(**TOOL.input_schema["properties"], **{f"p{n}": {} for n in range(MAX_NAMED + 3)}),
-            "; ".join(f"its parameter 'p{n}' is new" for n in range(MAX_NAMED)) + "; and 3 more",
+            _with(**TOOL.input_schema["properties"], **{f"p{n}": {} for n in range(8)}),
+            "; ".join(f"its parameter 'p{n}' is new" for n in range(5)) + "; and 3 more",
         ),
         (
             _with(**{f"p{number}": {} for number in range(MAX_PARAMETERS + 1)}),
@@ -307,20 +307,6 @@ async def test_a_server_that_is_pinned_in_full_is_asked_about_for_every_change(
     assert pins.change(changed) == Pins(file, "git".__eq__).change(TOOL) == ""
 
 
-async def test_a_pin_of_an_earlier_version_holds_for_what_it_was_made_of(file: Store) -> None:
-    """And is one of this version's from its next use on."""
-    await Pins(file).keep(TOOL, A)
-    document = json.loads(_text(file))
-    for pin in document["servers"][A]["push"]:
-        del pin["schema"], pin["texts"], pin["facts"]
-    _write(file, json.dumps(document))
-    changed = replace(TOOL, description="Other.")
-    assert Pins(file).change(TOOL, A) == ""
-    assert Pins(file).change(changed, A) == "it changed"
-    assert await Pins(file).keep(TOOL, A) == ""
-    assert Pins(file).change(changed, A) == ""
-
-
 def test_a_digest_is_worked_out_once_for_each_definition() -> None:
     before = len(pins_module._known_digests)
     mine = replace(TOOL, title="y")
@@ -380,15 +366,3 @@ async def test_with_a_file_that_cannot_be_read_no_definition_passes_for_new(file
     assert "cannot be read" in pins.redefined("git", A)
     await pins.keep_server("git", A, always=True)
     assert pins.redefined("git", A) == ""
-
-
-async def test_only_the_last_definitions_of_a_server_are_remembered(
-    file: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pins_module, "MAX_SERVER_DEFINITIONS", 2)
-    pins = Pins(file)
-    await pins.keep_server("git", A)
-    for digest in (B, f"sha256:{'c' * 64}"):
-        await pins.keep_server("git", digest, always=True)
-    assert "another definition" in Pins(file).redefined("git", A)
-    assert Pins(file).redefined("git", B) == ""

@@ -157,7 +157,7 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
     blob = base64.b64encode(EMAIL.encode() * 9).decode()
     escaped = json.dumps({"mail": EMAIL}).replace("@", "\\u0040")
     found = vault()
-    told = found.hide(
+    told = found.hidden(
         "crm-1",
         {
             "content": [
@@ -174,7 +174,7 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
     assert luhn_is_valid(str(card))
     assert told["structuredContent"][mail] == {"card": card, "id": 17, "ok": True}
     assert found.reveal("mail", {"n": card}) == {"n": 4111111111111111}
-    assert found.hide("other", {"a": EMAIL}) == {"a": EMAIL}
+    assert found.hidden("other", {"a": EMAIL}) == {"a": EMAIL}
 
 
 def test_a_token_is_found_however_an_address_writes_it() -> None:
@@ -192,9 +192,9 @@ def test_only_some_servers_get_the_data() -> None:
     """Those that are named, and the one that told it; what these say of it is hidden again."""
     found = vault()
     arguments = {"to": [hidden(found, EMAIL)]}
-    assert found.hide("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {EMAIL}"}
+    assert found.hidden("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {EMAIL}"}
     assert found.reveal("mail", arguments) == found.reveal("crm", arguments) == {"to": [EMAIL]}
-    assert found.hide("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {arguments['to'][0]}"}
+    assert found.hidden("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {arguments['to'][0]}"}
     with pytest.raises(CallDeniedError, match=r"an email address that the server 'web'.*reveal_to"):
         found.reveal("web", arguments)
 
@@ -204,12 +204,12 @@ def test_no_guess_is_confirmed_by_its_token() -> None:
     kept, card = Kept(), int(CARD.replace(" ", ""))
     found = vault(kept, servers=("*",))
     guesses = {"to": [EMAIL, "bob@example.org", f"tel {PHONE}"], "card": card}
-    known = found.hide("crm", {"a": [EMAIL, PHONE, card]})
+    known = found.hidden("crm", {"a": [EMAIL, PHONE, card]})
     assert found.reveal("echo", guesses) == guesses
-    assert found.hide("echo", guesses) == guesses
-    assert found.hide("crm", {"a": [EMAIL, PHONE, card]}) == known
+    assert found.hidden("echo", guesses) == guesses
+    assert found.hidden("crm", {"a": [EMAIL, PHONE, card]}) == known
     # Another run has written nothing.
-    assert vault(kept, servers=("*",)).hide("echo", guesses) != guesses
+    assert vault(kept, servers=("*",)).hidden("echo", guesses) != guesses
 
 
 def test_a_token_of_somebody_else_is_refused() -> None:
@@ -235,7 +235,7 @@ def test_without_detectors_nothing_is_touched() -> None:
     found = Vaults().of("ann", Privacy())
     arguments = {"to": token("email", 1)}
     assert found.reveal("mail", arguments) is arguments
-    assert found.hide("crm", arguments) is arguments
+    assert found.hidden("crm", arguments) is arguments
 
 
 def test_errors_are_hidden_too() -> None:
@@ -292,7 +292,7 @@ def test_a_number_stands_for_a_card_however_that_was_written() -> None:
     """The token of a card is a number where the card was one, and its first text may have marks."""
     found = vault()
     hidden(found, "4111-1111-1111-1111")
-    told = found.hide("crm", {"card": 4111111111111111})
+    told = found.hidden("crm", {"card": 4111111111111111})
     assert told != {"card": 4111111111111111}
     assert found.reveal("mail", told) == {"card": 4111111111111111}
 
@@ -314,7 +314,7 @@ def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
     there = Vault(Privacy(detect=("email",)), Kept())
     large: list[Json] = [1] * (MAX_SEARCHED // 64)
     with pytest.raises(MessageTooLargeError, match="too large to be searched"):
-        there.hide("crm", {"content": large})
+        there.hidden("crm", {"content": large})
     with pytest.raises(InvalidRequestError, match="too large"):
         there.reveal("crm", {"a": large})
     error = ToolCallError("ann@example.org", server="crm", rpc_code=1, data=large)

@@ -19,7 +19,7 @@ from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import RunJournal
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Policy
-from bridge.gate.provenance import MAX_WHAT, ProvenanceTracker
+from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.question import question
 from bridge.model import Json, Provenance
 from bridge.settings.globs import any_matcher
@@ -212,7 +212,7 @@ async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
     assert decision is not None
     [led] = decision.led
     assert led.isprintable()
-    assert len(led) < MAX_WHAT + 60
+    assert len(led) < 60 + 60
     asked = question(CallFacts(server="chat", tool="send"), [decision], ["call"], {})
     [line] = [line for line in str(asked["message"]).split("\n") if "Reason: " in line]
     assert line.endswith(f'(saved by run {"f" * 40})". Effect: write')

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.gate import canonical as canonical_module
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.canonical import arguments_digest, canonical
 from bridge.gate.decision import CallFacts, Decision
@@ -336,7 +337,9 @@ def test_question_plan_and_log_show_the_same(texts: dict[str, Json]) -> None:
 def test_the_digest_is_of_canonical_json(arguments: dict[str, Json], at_once: int) -> None:
     """In however many pieces it is made, so that a large call holds up no other."""
     whole = hashlib.sha256(canonical(arguments).encode()).hexdigest()
-    assert arguments_digest(arguments, at_once) == f"sha256:{whole}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(canonical_module, "LARGE", at_once)
+        assert arguments_digest(arguments) == f"sha256:{whole}"
 
 
 async def test_the_log_on_the_disk_has_the_digest(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """The audit log of one state directory, as one bridge writes it: files of its own, one at a time.
 
-Owns that only what is this user's own is opened, never through a link; that lines are read in
-bounded memory; the one `write` for each record, and what happens when that does not succeed; the
-change to another file, what all files may take and how old they become; and what is owed to the log
-because it could not be written when it happened. Bridges do not wait for each other: each file is a
-chain of hashes of its own, and its first record says how the files before it ended at that moment.
+Owns that only what is this user's own is opened, never through a link; the one `write` for each
+record, and what happens when that fails; the change to another file, what all files may take and
+how old they become; and what is owed to the log because it could not be written in time. Bridges do
+not wait for each other: each file is a chain of hashes of its own, and its first record says how
+the files before it ended at that moment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -45,34 +45,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_FILE_BYTES = 16 * 1024 * 1024
-"""A file that has more is followed by another. What others have written is looked at then as well:
-together bridges may go so far beyond what all files may have."""
-
-MAX_FILES = 100_000  # Of all bridges; each process that records anything has one at least.
-MAX_REMOVED = 100  # Old files that are removed at once; more wait for the next file.
-
 ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
-"""Kinds of records that are written beyond the quota as well: few, and about what began before."""
-
-MAX_LINE_BYTES = 2 * MAX_RECORD_BYTES
-"""Longest line that can be one of ours: with hashes and numbers a record is little longer."""
+"""Kinds of records that are written beyond the quota: few, and about what began before."""
 
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(\d{6,})\.jsonl")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_NEW = os.O_APPEND | os.O_CREAT | os.O_EXCL
+_NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class UnsafeError(OSError):
-    """Something in the way is not ours, or others may write it; the text says what."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(errno.EPERM, what)
-
-
-class Found(NamedTuple):
-    """A file of the log, with the size that it had when it was looked at; they sort as begun.
+class LogFile(NamedTuple):
+    """A file of the log with its size when it was listed; files sort in the order of beginning.
 
     `number` is that of the file in its day.
     """
@@ -90,25 +73,25 @@ def _open(path: Path | str, flags: int, folder: int | None = None) -> int:
         descriptor = os.open(path, flags | _FLAGS, 0o600, dir_fd=folder)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise UnsafeError(f"{what} is a link or no directory") from error
+            raise OSError(errno.EPERM, f"{what} is a link or no directory") from error
         raise
-    found, wrong = os.fstat(descriptor), ""
-    if folder is not None and (not stat.S_ISREG(found.st_mode) or found.st_nlink > 1):
+    status, wrong = os.fstat(descriptor), ""
+    if folder is not None and (not stat.S_ISREG(status.st_mode) or status.st_nlink > 1):
         wrong = "is no plain file, or has other names elsewhere"
-    elif found.st_uid != os.geteuid():
+    elif status.st_uid != os.geteuid():
         wrong = "belongs to another user"
-    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         wrong = "may be written by other users"
     if wrong:
         os.close(descriptor)
-        raise UnsafeError(f"{what} {wrong}")
+        raise OSError(errno.EPERM, f"{what} {wrong}")
     return descriptor
 
 
 @contextmanager
-def opened(directory: Path) -> Iterator[tuple[int, list[Found]]]:
+def opened(directory: Path) -> Iterator[tuple[int, list[LogFile]]]:
     """Open the directory and list its files in the order in which they were begun."""
-    folder, found = _open(directory, os.O_RDONLY | os.O_DIRECTORY), []
+    folder, files = _open(directory, os.O_RDONLY | os.O_DIRECTORY), []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -116,52 +99,42 @@ def opened(directory: Path) -> Iterator[tuple[int, list[Found]]]:
                 with suppress(FileNotFoundError):
                     if name := _NAME.fullmatch(entry.name):
                         size = entry.stat(follow_symlinks=False).st_size
-                        found.append(Found(name[1], int(name[2]), entry.name, size))
-        yield folder, sorted(found)
+                        files.append(LogFile(name[1], int(name[2]), entry.name, size))
+        yield folder, sorted(files)
     finally:
         os.close(folder)
 
 
 def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Yield the lines of a file with their newlines, and where each ends.
-
-    Of one that is too long to be ours only the beginning and the end are kept.
-
-    Args:
-        start: Where to begin: where a line does.
-    """
+    """Yield the lines of a file with their newlines, and the offset at which each ends."""
     with os.fdopen(_open(name, os.O_RDONLY, folder), "rb") as file:
         file.seek(start)
-        while line := file.readline(MAX_LINE_BYTES):
-            rest = line
+        for line in file:
             start += len(line)
-            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
-                rest = file.readline(MAX_LINE_BYTES)
-                start += len(rest)
-            yield line if rest is line else line + rest[-1:], start
+            yield line, start
 
 
-def last_lines(folder: int, file: Found, count: int) -> int:
-    want = MAX_LINE_BYTES
+def last_lines(folder: int, file: LogFile, count: int) -> int:
+    """Return the offset at which the last lines of a file begin."""
+    size = 4 * MAX_RECORD_BYTES
     with os.fdopen(_open(file.name, os.O_RDONLY, folder), "rb") as opened_file:
         while True:
-            start = opened_file.seek(max(0, file.size - want))
-            before, *rest = opened_file.read(want).rsplit(b"\n", count + 1)
+            start = opened_file.seek(max(0, file.size - size))
+            before, *rest = opened_file.read(size).rsplit(b"\n", count + 1)
             if len(rest) == count + 1:
                 return start + len(before) + 1
-            # So many lines of ours are not longer.
-            if not start or want > (count + 1) * MAX_LINE_BYTES:
-                return start
-            want *= 4
+            if not start:
+                return 0
+            size *= 4
 
 
-def last_link(folder: int, file: Found) -> Link | None:
-    """Return the place of a file's last record; None if there is none as it was written."""
+def _last_link(folder: int, file: LogFile) -> Link | None:
+    """Return the place of a file's last whole record; None if it is not as it was written."""
     link = None
-    for line, _ in lines(folder, file.name, last_lines(folder, file, 1)):
-        if line.endswith(b"\n"):
-            found = read_line(line)
-            link = None if found is None else found.link
+    for data, _ in lines(folder, file.name, last_lines(folder, file, 1)):
+        if data.endswith(b"\n"):
+            line = read_line(data)
+            link = None if line is None else line.link
     return link
 
 
@@ -170,17 +143,15 @@ class _File:
     """The file that is being written.
 
     Attributes:
-        day: That of its name.
         last: Its last record.
-        previous: How others ended when it was begun.
-        others: Bytes of all others then.
+        previous: How the files before it ended when it was begun.
+        others: Bytes of all other files at that time.
         expired: Files to remove once that is recorded.
     """
 
     path: Path
     day: str
     descriptor: int
-    inode: int
     last: Link
     previous: Record
     others: int
@@ -188,21 +159,20 @@ class _File:
     size: int = 0
 
     def is_there(self) -> bool:
-        """Return whether it is still in its place, and as it was written."""
+        """Return whether the file is in its place, and as it was written."""
         try:
             found = os.stat(self.path, follow_symlinks=False)  # noqa: PTH116 - for each record
         except OSError:
             return False
-        return (found.st_ino, found.st_size) == (self.inode, self.size)
+        return os.path.samestat(found, os.fstat(self.descriptor)) and found.st_size == self.size
 
     def put(self, records: Sequence[Mapping[str, Json]], time_text: str) -> None:
         """Write records in one piece, or nothing."""
-        last, made = self.last, []
+        last, data = self.last, b""
         for record in records:
             first = {} if last.seq else without_empty({"previous": self.previous or None})
             line, last = linked({**record, **first}, last, time_text)
-            made.append(line)
-        data = b"".join(made)
+            data += line
         try:
             if os.write(self.descriptor, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -226,11 +196,9 @@ class AuditLog:
         days: How long files are kept.
         quota: Bytes of all files together.
         now: Seconds since 1970.
-        largest: Bytes of a file.
+        largest: Bytes after which a file is followed by another. What other bridges have written
+            counts from then on, so together they may exceed the quota by so much.
         presence: Of one of several bridges: says that it lives, and signs its records.
-
-    Attributes:
-        sync: As given; without it, `append` does not wait for anything.
     """
 
     def __init__(
@@ -241,7 +209,7 @@ class AuditLog:
         days: int = 90,
         quota: int = 4 * 1024**3,  # some eight million calls
         now: Callable[[], float] = time.time,
-        largest: int = MAX_FILE_BYTES,
+        largest: int = 16 * 1024 * 1024,
         presence: Presence | None = None,
     ) -> None:
         self.directory = directory
@@ -253,8 +221,7 @@ class AuditLog:
         self._presence = presence
         self._file: _File | None = None
         self._left: Record = {}
-        self._owed: deque[Mapping[str, Json]] = deque()
-        self._dropped = 0
+        self._owed: list[Mapping[str, Json]] = []
         self._taken: Counter[str] = Counter()  # Bytes by caller over HTTP, since the start.
 
     async def append(
@@ -282,7 +249,7 @@ class AuditLog:
         before = self._file
         size = before.size if before is not None else 0
         file = self._write(self.directory, [record], always=always)
-        found = file.last.hash
+        head = file.last.hash
         if owner not in PERSON_OWNERS:
             self._taken[owner] += file.size - (size if file is before else 0)
         if self.sync:
@@ -292,7 +259,7 @@ class AuditLog:
                 if otherwise is not None:
                     self.later(otherwise)
                 raise
-        return found
+        return head
 
     def _require_share(self, directory: Path, owner: str) -> None:
         """Refuse what a caller over HTTP writes beyond its share.
@@ -320,14 +287,12 @@ class AuditLog:
 
     def later(self, record: Mapping[str, Json]) -> None:
         """Queue a record before the next one; if it cannot be written, neither is the next."""
-        # outcomes of the calls that were running when the log failed
-        if self.directory is not None and len(self._owed) < 10_000:
+        # Bounded by the calls and runs that were under way when the log failed.
+        if self.directory is not None:
             self._owed.append(record)
-        elif self.directory is not None:
-            self._dropped += 1
 
     def close(self) -> None:
-        """Write what is owed, and close the file. Idempotent; what comes later begins another."""
+        """Write what is owed, and close the file. Idempotent; a later record begins another."""
         if self.directory is not None and self._owed:
             try:
                 self._write(self.directory, [], always=True)
@@ -340,17 +305,11 @@ class AuditLog:
     def _write(
         self, directory: Path, records: Sequence[Mapping[str, Json]], *, always: bool
     ) -> _File:
-        """Write what is owed and records.
-
-        Args:
-            always: Whether beyond the quota as well.
-        """
+        """Write what is owed, and records; if `always`, beyond the quota as well."""
         try:
             moment = when(self._now())
             file = self._current(directory, moment[:10], always=always)
             due = [*self._owed, *records]
-            if self._dropped:
-                due.insert(0, {"kind": "lost", "records": self._dropped})
             if file.expired:
                 removal = {"days": self._days, "before": self._oldest(), "files": file.expired}
                 due.insert(0, {"kind": "retention", **removal})
@@ -360,7 +319,6 @@ class AuditLog:
         except OSError as error:
             raise self._failed(error) from error
         self._owed.clear()
-        self._dropped = 0
         while file.expired:
             with suppress(OSError):
                 (directory / file.expired.pop()).unlink()
@@ -372,43 +330,39 @@ class AuditLog:
         if file is not None and not file.is_there():
             self._leave()
         elif file is not None and file.size <= self._largest and file.day >= today:
-            if not always and file.others + file.size >= self._quota:
-                raise self._full()
+            self._require_room(file.others + file.size, always=always)
             return file
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.mkdir(exist_ok=True, mode=0o700)
         if self._presence is not None:
             self._presence.enter()
         with opened(directory) as (folder, files):
-            expired = [file for file in files if file.day < self._oldest()][:MAX_REMOVED]
-            others = sum(file.size for file in files) - sum(file.size for file in expired)
-            count = len(files) - len(expired)
-            if not always and (others >= self._quota or count >= MAX_FILES):
-                raise self._full()
+            expired = [each.name for each in files if each.day < self._oldest()]
+            others = sum(each.size for each in files[len(expired) :])
+            self._require_room(others, always=always)
             self._leave()
             previous: Record = {}
             for other in files[-8:]:
                 with suppress(FileNotFoundError):
-                    previous[other.name] = last_link(folder, other)
+                    previous[other.name] = _last_link(folder, other)
             # The last in order, also where the clock was put back.
-            day, number = max([(today, 0), *(file[:2] for file in files)])
-            name, descriptor = "", None
+            day, number = max([(today, 0), *(each[:2] for each in files)])
+            descriptor = None
             while descriptor is None:
                 number += 1
                 name = f"{day}-{number:06d}.jsonl"
                 with suppress(FileExistsError):
-                    descriptor = _open(name, os.O_WRONLY | _NEW, folder)
+                    descriptor = _open(name, _NEW, folder)
             if self.sync:
                 os.fsync(folder)
         self._file = _File(
             path=directory / name,
             day=day,
             descriptor=descriptor,
-            inode=os.fstat(descriptor).st_ino,
             last=before_first(name),
             previous=previous | self._left,
             others=others,
-            expired=[file.name for file in expired],
+            expired=expired,
         )
         return self._file
 
@@ -435,13 +389,12 @@ class AuditLog:
         finally:
             os.close(descriptor)
 
-    def _full(self) -> AuditError:
-        message = (
-            f"The audit log has the {self._quota:,} bytes, or the {MAX_FILES:,} files, that it may "
-            "have, and no call is made without it."
-        )
-        return AuditError(
-            message,
+    def _require_room(self, used: int, *, always: bool) -> None:
+        if always or used < self._quota:
+            return
+        raise AuditError(
+            f"The audit log has the {self._quota:,} bytes that it may have, and no call is made "
+            "without it.",
             host_detail=f"It is in {self.directory}.",
             remedy="Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, which removes "
             "what is older, and start the bridge again.",
@@ -449,7 +402,7 @@ class AuditLog:
 
     def _failed(self, error: OSError) -> AuditError:
         remedy = "See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere."
-        if isinstance(error, UnsafeError):
+        if error.errno == errno.EPERM:
             remedy = "Make it this user's own, with mode 0700 and files of mode 0600."
         elif error.errno in _NO_ROOM:
             remedy = "Make room on its disk; nothing has to be started again."

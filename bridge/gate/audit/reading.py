@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bridge.gate.audit.log import Found, last_lines, lines, opened
+from bridge.gate.audit.log import LogFile, last_lines, lines, opened
 from bridge.gate.audit.records import CALL_KINDS, Line, Link, before_first, parsed, read_line
 from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
 
-MAX_TAIL = 10_000  # Records that are returned from the end at once.
-MAX_SHOWN = 100_000  # Records about one run: two for each call that it may make, and more.
-
-MAX_OPEN = 100_000
-"""Calls whose outcome has not been read yet; of more, the oldest are taken to have none."""
-
-
-MAX_TOLD = 100  # Problems and notes that are listed; more are counted.
-LEAST_EXPECTED = 16  # Digits of a hash that are enough to look for it.
+MAX_TAIL = 10_000  # Records that `tail` prints at once; a program can add ten thousand in seconds.
 
 CHANGED = (
     "the line is not what a bridge wrote there: something in it was changed, or it was put there. "
@@ -45,30 +38,32 @@ EMPTY = "it is empty: its bridge was stopped before its first record, or all was
 def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]], dict[str, int]]:
     """Return the last records by their times, and how far each file was read."""
     with opened(directory) as (folder, files):
-        places = {file.name: last_lines(folder, file, count) for file in files}
-        found = enumerate(_since(folder, files, places))
+        offsets = {file.name: last_lines(folder, file, count) for file in files}
+        records = enumerate(_since(folder, files, offsets))
         # With their order, for those of one time.
-        last = heapq.nlargest(count, ((str(each.get("time")), at, each) for at, each in found))
-    return [record for _, _, record in reversed(last)], places
+        last = heapq.nlargest(count, ((str(each.get("time")), at, each) for at, each in records))
+    return [record for _, _, record in reversed(last)], offsets
 
 
 def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, Json]]:
-    """Return what has been written since, up to a bound, and note how far each file was read."""
+    """Return what has been written since, and note how far each file was read."""
     with opened(directory) as (folder, files):
-        found = zip(range(MAX_TAIL), _since(folder, files, places), strict=False)
-        return [record for _, record in found]
+        return list(islice(_since(folder, files, places), MAX_TAIL))
 
 
 def _since(
-    folder: int, files: Sequence[Found], places: dict[str, int], needles: Collection[bytes] = (b"",)
+    folder: int,
+    files: Sequence[LogFile],
+    offsets: dict[str, int],
+    needles: Collection[bytes] = (b"",),
 ) -> Iterator[Mapping[str, Json]]:
     """Yield records from where each file was read up to, of lines that have one of some texts."""
     for file in files:
-        start = places.setdefault(file.name, 0)
+        start = offsets.setdefault(file.name, 0)
         for line, end in lines(folder, file.name, start) if start < file.size else ():
             if not line.endswith(b"\n"):
                 break
-            places[file.name] = end
+            offsets[file.name] = end
             if any(needle in line for needle in needles) and (record := parsed(line)):
                 yield record
 
@@ -79,7 +74,7 @@ def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Js
     Args:
         since: The day from which on files are read.
     """
-    found: deque[Mapping[str, Json]] = deque(maxlen=MAX_SHOWN)
+    records: list[Mapping[str, Json]] = []
     applied: set[str] = set()
     needles = {json.dumps(wanted)[1:-1].encode("ascii")}
     with opened(directory) as (folder, files):
@@ -87,12 +82,12 @@ def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Js
         for record in _since(folder, files, {}, needles):
             run, plan = str(record.get("run") or ""), str(record.get("plan") or "")
             if record.get("kind") == "apply" and plan.startswith(wanted):
-                # What else there is about that run comes after this.
+                # The other records of that run come after this one.
                 applied.add(run)
                 needles.add(json.dumps(run).encode("ascii"))
             if run in applied or run.startswith(wanted) or plan.startswith(wanted):
-                found.append(record)
-    return list(found)
+                records.append(record)
+    return records
 
 
 @dataclass(kw_only=True)
@@ -110,7 +105,6 @@ class Counting:
     runs: int = 0
     records: int = 0
     groups: dict[tuple[str, ...], Counter[str]] = field(default_factory=dict)
-    _open: dict[tuple[str, str], Mapping[str, Json]] = field(default_factory=dict)
 
     def count(self, directory: Path, since: str = "") -> None:
         """Count what is recorded from a day on."""
@@ -119,29 +113,27 @@ class Counting:
 
     def feed(self, records: Iterable[Mapping[str, Json]]) -> None:
         """Count records; calls that have no outcome then are unknown."""
+        calls: dict[tuple[str, str], Mapping[str, Json]] = {}
         for record in records:
             self.records += 1
             kind, key = record.get("kind"), (str(record.get("run")), str(record.get("call")))
             self.runs += kind in ("run", "apply")
             if kind == "call":
-                self._open[key] = record
-                if len(self._open) > MAX_OPEN:
-                    self._close(next(iter(self._open)), {})
-            elif kind == "outcome":
-                self._close(key, record)
+                calls[key] = record
+            elif kind == "outcome" and key in calls:
+                self._made(calls.pop(key), record)
             elif kind in CALL_KINDS:
                 self._group(record, str(kind))[str(kind)] += _number(record.get("times", 1))
-        for key in list(self._open):
-            self._close(key, {})
+        for call in calls.values():
+            self._made(call, {})
 
-    def _close(self, key: tuple[str, str], outcome: Mapping[str, Json]) -> None:
-        if call := self._open.pop(key, None):
-            text = str(outcome.get("outcome", "unknown"))
-            group = self._group(call, text)
-            group["made"] += 1
-            group[text if text in ("ok", "unknown") else "failed"] += 1
-            group["size"] += _number(outcome.get("bytes"))
-            group["ms"] += _number(outcome.get("ms"))
+    def _made(self, call: Mapping[str, Json], outcome: Mapping[str, Json]) -> None:
+        text = str(outcome.get("outcome", "unknown"))
+        group = self._group(call, text)
+        group["made"] += 1
+        group[text if text in ("ok", "unknown") else "failed"] += 1
+        group["size"] += _number(outcome.get("bytes"))
+        group["ms"] += _number(outcome.get("ms"))
 
     def _group(self, call: Mapping[str, Json], outcome: str) -> Counter[str]:
         server = str(call.get("server", ""))
@@ -152,10 +144,7 @@ class Counting:
             "decision": f"{call.get('decision', '-')}: {call.get('rule', '-')}",
             "outcome": outcome,
         }
-        key = tuple(facts[name] for name in self.by)
-        if key not in self.groups and len(self.groups) >= 10_000:
-            key = tuple("others" for _ in self.by)
-        return self.groups.setdefault(key, Counter())
+        return self.groups.setdefault(tuple(facts[name] for name in self.by), Counter())
 
 
 def _number(value: Json) -> Json:
@@ -181,7 +170,7 @@ class Report:
     Attributes:
         head: Hash of the last record of the newest file; empty if there is none.
         problems: What is wrong.
-        notes: What is not, and may be wondered about.
+        notes: What is not wrong, and may surprise.
         omitted: How many more there are of both.
         expected: Where the hash that was asked for is; None if it is nowhere.
     """
@@ -194,6 +183,13 @@ class Report:
     omitted: int = 0
     expected: Finding | None = None
 
+    def add(self, findings: list[Finding], file: str, line: int, what: str) -> None:
+        """Add a finding to one of the lists; only the first hundred are listed."""
+        if len(findings) < 100:
+            findings.append(Finding(file, line, what))
+        else:
+            self.omitted += 1
+
 
 def verify(directory: Path, expect: str = "") -> Report:
     """Check all of a log.
@@ -205,10 +201,10 @@ def verify(directory: Path, expect: str = "") -> Report:
         OSError: It cannot be read.
     """
     try:
-        return _Verifier(expect).checked(directory)
+        return _Verifier(expect).check(directory)
     except FileNotFoundError:
-        # Removed meanwhile for its age; or there is no directory, which then is said.
-        return _Verifier(expect).checked(directory)
+        # A file was removed meanwhile for its age. Without a directory this raises again.
+        return _Verifier(expect).check(directory)
 
 
 class _Verifier:
@@ -217,77 +213,69 @@ class _Verifier:
     def __init__(self, expect: str) -> None:
         self._report = Report()
         self._expect = expect
-        # What first records say of a file: the number of a record, its hash, and who says so.
-        self._ends: dict[str, list[tuple[int, str, str]]] = {}
+        # What first records say of a file: a record's number to its hash, and the file that says.
+        self._ends: dict[str, dict[int, tuple[str, str]]] = {}
         self._kept_since = ""
 
-    def checked(self, directory: Path) -> Report:
-        """Return the report. Files are read as far as they go then, later than they were listed."""
+    def check(self, directory: Path) -> Report:
+        """Return the report. Files are read to their present ends, after they were listed."""
+        report = self._report
         with opened(directory) as (folder, files):
             for file in files:
                 line = read_line(next(lines(folder, file.name), (b"", 0))[0])
                 previous = line.record.get("previous") if line else None
                 for name, end in previous.items() if isinstance(previous, dict) else ():
-                    # Empty of a file that had no record yet, or one that was not as it was written.
+                    # Empty for a file without a record, or with one that was changed.
                     seq, found = end if isinstance(end, list) and len(end) == 2 else (0, "")
                     if type(seq) is int:
-                        self._ends.setdefault(name, []).append((seq, str(found), file.name))
+                        self._ends.setdefault(name, {}).setdefault(seq, (str(found), file.name))
             for file in files:
-                self._report.files += 1
-                self._file(folder, file)
+                report.files += 1
+                self._check_file(folder, file.name)
         for name in sorted(self._ends.keys() - {file.name for file in files}):
             # By its day it may have been removed for its age.
             if name[:10] >= self._kept_since:
-                what = f"{self._ends[name][0][2]} names it, and it is not there: {MISSING}"
-                self._add(self._report.problems, Finding(name, 0, what))
-        return self._report
+                said_by = next(iter(self._ends[name].values()))[1]
+                what = f"{said_by} names it, and it is not there: {MISSING}"
+                report.add(report.problems, name, 0, what)
+        return report
 
-    def _file(self, folder: int, file: Found) -> None:
-        report, after, number, torn = self._report, before_first(file.name), 0, False
-        ends = {seq: (found, said_by) for seq, found, said_by in self._ends.get(file.name, ())}
-        for number, (data, _) in enumerate(lines(folder, file.name), 1):
+    def _check_file(self, folder: int, name: str) -> None:
+        report, after, number, torn = self._report, before_first(name), 0, False
+        ends = self._ends.get(name, {})
+        for number, (data, _) in enumerate(lines(folder, name), 1):
             line = read_line(data)
             if not data.endswith(b"\n"):
                 torn = True
             elif line is None:
-                self._add(report.problems, Finding(file.name, number, CHANGED))
-                # What follows goes on from it, whatever its hash was.
+                report.add(report.problems, name, number, CHANGED)
+                # The next record continues this one, whatever its hash was.
                 after = Link(after.seq + 1, "")
             else:
                 if line.link.seq != after.seq + 1 or (after.hash and line.prev != after.hash):
                     what = f"record {line.link.seq} does not go on from record {after.seq}: {MOVED}"
-                    self._add(report.problems, Finding(file.name, number, what))
+                    report.add(report.problems, name, number, what)
                 after = line.link
-                self._took(Finding(file.name, number, f"record {after.seq}"), line)
+                self._note(name, number, line)
                 wanted, said_by = ends.get(after.seq, (after.hash, ""))
                 if wanted != after.hash:
                     what = f"record {after.seq} is another than {said_by} says: {MOVED}"
-                    self._add(report.problems, Finding(file.name, number, what))
+                    report.add(report.problems, name, number, what)
         if torn or not number:
-            self._add(report.notes, Finding(file.name, number, BEGUN if number else EMPTY))
+            report.add(report.notes, name, number, BEGUN if number else EMPTY)
         last = max(ends, default=0)
         if last > after.seq:
             what = f"record {last}, which {ends[last][1]} says was there, is missing: {MISSING}"
-            self._add(report.problems, Finding(file.name, 0, what))
+            report.add(report.problems, name, 0, what)
         report.head = after.hash if after.seq else report.head
 
-    def _took(self, place: Finding, line: Line) -> None:
+    def _note(self, name: str, number: int, line: Line) -> None:
         report, record = self._report, line.record
         report.records += 1
         if self._expect and line.link.hash.startswith(self._expect):
-            report.expected = place
+            report.expected = Finding(name, number, f"record {line.link.seq}")
         if record.get("kind") == "retention":
             # No file has a record that its day is too early for.
-            before = min(str(record.get("before")), place.file)
-            self._kept_since = max(self._kept_since, before)
+            self._kept_since = max(self._kept_since, min(str(record.get("before")), name))
             what = f"what was older than {record.get('before')} was removed for its age"
-            self._add(report.notes, place._replace(what=what))
-        elif record.get("kind") == "lost":
-            what = f"{record.get('records')} outcomes of calls could not be recorded"
-            self._add(report.notes, place._replace(what=what))
-
-    def _add(self, found: list[Finding], finding: Finding) -> None:
-        if len(found) < MAX_TOLD:
-            found.append(finding)
-        else:
-            self._report.omitted += 1
+            report.add(report.notes, name, number, what)

@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 from bridge.gate.approval import Approval
@@ -24,18 +23,14 @@ Record = dict[str, Json]
 
 CallKind = Literal["call", "refused", "held", "replayed"]
 RunKind = Literal["run", "apply", "command", "end", "outcome", "found", "question", "plan", "skill"]
-OtherKind = Literal["start", "approved", "policy", "retention", "lost"]
+OtherKind = Literal["start", "approved", "policy", "retention"]
 Kind = CallKind | RunKind | OtherKind
-"""What a record is about. The last two are about the log itself."""
+"""What a record is about. The last one is about the log itself."""
 
 CALL_KINDS = frozenset(get_args(CallKind))
 """Kinds of records that each call of a program has one of."""
 
-MAX_RECORD_BYTES = 32 * 1024  # Of a record as JSON. A call's arguments are rarely a tenth of it.
-
-FIELDS = 16
-"""Of a record that is too large each field may have this part of what it may have; none has more
-fields."""
+MAX_RECORD_BYTES = 32 * 1024  # Of a record as JSON: a program sends arguments of any size.
 
 _LINE = re.compile(rb'(.+),"hash":"([0-9a-f]{64})"\}\n', re.DOTALL)
 
@@ -111,13 +106,8 @@ def without_empty(facts: Mapping[str, Json]) -> Record:
 
 def when(seconds: float) -> str:
     """Return a time as records have it: UTC, in milliseconds."""
-    whole = int(seconds)
-    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
-
-
-@lru_cache(maxsize=4)
-def _second(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping[str, Json]:
@@ -135,7 +125,7 @@ def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping
     if sum(map(len, texts.values())) <= most * 7 // 8 and all(texts.values()):
         return record
     found, cut = dict(record), dict(record.get("cut", {}))
-    room = most // FIELDS
+    room = most // 16  # No record has more fields.
     for name, text in texts.items():
         if name != "cut" and not 0 < len(text) <= room:
             found[name] = f"{text[: room // 2]}… ({len(text):,} characters of JSON)"

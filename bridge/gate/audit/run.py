@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from bridge.errors import AuditBudgetError, AuditError
 from bridge.gate.approval import Approval
 from bridge.gate.audit.log import AuditLog
 from bridge.gate.audit.records import (
+    MAX_RECORD_BYTES,
     CallKind,
     Kind,
     Record,
@@ -23,11 +23,11 @@ from bridge.gate.audit.records import (
     bounded,
     without_empty,
 )
-from bridge.gate.canonical import arguments_digest, canonical
+from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json, Provenance
-from bridge.offload import LARGE, estimated_size, offload
+from bridge.offload import estimated_size, offload
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ UNREADABLE = "could not be searched for secrets, and so is not recorded"
 SMALL = 2 * 1024  # Bytes of arguments that fit into a record however their characters are escaped.
 
 MAX_SEARCHED = 2 * 1024 * 1024
-"""Bytes of arguments that are searched for secrets; larger ones are not recorded."""
+"""Bytes of arguments that are searched for secrets. A program sends more; that is not recorded."""
 
 RUN_BYTES = 64 * 1024 * 1024
 """Bytes of the records of one run's calls, without refused ones: three times what 10,000 calls with
@@ -47,12 +47,7 @@ WHOLE_RECORDS = 10
 """Refused calls of one kind that are recorded each; further ones are counted, and recorded together
 at the run's end."""
 
-MAX_KINDS = 50  # Kinds of refused calls counted separately; all others are counted together.
-
-REFUSAL_BYTES = 256 * 1024
-"""Bytes of the records of refused calls in one run, without the counts at its end."""
-
-SHORT_TEXT = 100  # Characters of each name in the kind of a refused call.
+MAX_KINDS = 50  # Kinds of refused calls with records: a program makes up names without end.
 
 
 class _RefusedKind(NamedTuple):
@@ -106,7 +101,6 @@ class RunAudit:
         self.head = ""
         self._room = RUN_BYTES
         self._refused: dict[_RefusedKind, _Count] = {}
-        self._refusal_room = REFUSAL_BYTES
 
     async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
         """Record the beginning of a run, or of a plan that is applied.
@@ -122,7 +116,7 @@ class RunAudit:
         Raises:
             AuditError: It could not be recorded; it must have no effect.
         """
-        self.head = await self._log.append(self._event(kind, facts), owner=self._owner)
+        await self._append(self._event(kind, facts))
 
     async def calling(
         self,
@@ -138,17 +132,17 @@ class RunAudit:
             AuditError: It could not be recorded; the call must not be made.
         """
         try:
-            record = await self._charged("call", number, call, decision)
+            self._charge(call)
         except AuditBudgetError as error:
             self.count_refused(number, call, decision, error.code)
             raise
+        record = await self._call("call", number, call, decision)
         if approval is not None:
             record["approval"] = approval_fields(approval)
         if note:
             record["changed"] = note
         # If the disk fails after the record is written, the call is recorded and not made.
-        undone = self._outcome(number, "not-sent", size=0, ms=0)
-        self.head = await self._log.append(record, undone, owner=self._owner)
+        await self._append(record, self._outcome(number, "not-sent", size=0, ms=0))
 
     async def called(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
         """Record the outcome of a call.
@@ -159,7 +153,7 @@ class RunAudit:
         record = self._outcome(number, outcome, size=size, ms=ms)
         try:
             with anyio.CancelScope(shield=True) if self._log.sync else nullcontext():
-                self.head = await self._log.append(record, owner=self._owner)
+                await self._append(record)
         except AuditError:
             self._log.later(record)
 
@@ -175,15 +169,13 @@ class RunAudit:
         Raises:
             AuditError: It could not be recorded.
         """
-        kind, found = self._counted(number, call, decision, why)
-        if self._refusal_room <= 0 or kind == _OTHERS or found.total > WHOLE_RECORDS:
+        kind, count = self._counted(number, call, decision, why)
+        if kind == _OTHERS or count.total > WHOLE_RECORDS:
             return
-        found.pending -= 1
-        record, _ = await self._call("refused", number, call, decision)
+        count.pending -= 1
+        record = await self._call("refused", number, call, decision)
         more = without_empty({**kind._asdict(), "waitedMs": waited_ms or None})
-        record = dict(bounded(record | more, 3 * 1024))
-        self._refusal_room -= len(canonical(record))
-        self.head = await self._log.append(record, owner=self._owner)
+        await self._append(dict(bounded(record | more, 3 * 1024)))
 
     def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
         """Count a call that is not made, for the record of the run's end."""
@@ -197,8 +189,8 @@ class RunAudit:
         Raises:
             AuditError: It could not be recorded; there must be no answer.
         """
-        record = await self._charged(kind, number, call, decision)
-        self.head = await self._log.append(record, owner=self._owner)
+        self._charge(call)
+        await self._append(await self._call(kind, number, call, decision))
 
     async def found(self, what: str, provenance: Provenance) -> None:
         """Record that the run read something that was kept, and its provenance.
@@ -206,7 +198,7 @@ class RunAudit:
         Raises:
             AuditError: It could not be recorded; the program must not get it.
         """
-        self._charge(SMALL)
+        self._charge()
         facts: Record = {
             "what": what,
             "savedBy": provenance.run_id,
@@ -236,15 +228,15 @@ class RunAudit:
             AuditError: It could not be recorded yet; it is written later.
         """
         # Written together with the record of the end.
-        for kind, found in self._refused.items():
-            if found.pending:
-                counted = {"call": found.last, "times": found.pending, **kind._asdict()}
+        for kind, count in self._refused.items():
+            if count.pending:
+                counted = {"call": count.last, "times": count.pending, **kind._asdict()}
                 self._log.later(self._event("refused", counted))
-                found.pending = 0
-        refused = sum(found.total for found in self._refused.values())
+                count.pending = 0
+        refused = sum(count.total for count in self._refused.values())
         record = self._event("end", {**facts, "refused": refused or None})
         try:
-            self.head = await self._log.append(record, owner=self._owner)
+            await self._append(record)
         except AuditError:
             self._log.later(record)
             raise
@@ -270,52 +262,44 @@ class RunAudit:
                     # It is written later, before anything else.
                     logger.warning("the end of a run could not be recorded: %s", error)
 
+    async def _append(self, record: Record, otherwise: Record | None = None) -> None:
+        self.head = await self._log.append(record, otherwise, owner=self._owner)
+
     def _event(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
         return {**without_empty(facts), "kind": kind, "run": self._run_id}
 
-    def _charge(self, size: int) -> None:
-        if self._room <= 0 and self._log.directory is not None:
+    def _charge(self, call: CallFacts | None = None) -> None:
+        """Charge a record to the run, by the size of its call's arguments."""
+        if self._log.directory is None:
+            return
+        if self._room <= 0:
             raise AuditBudgetError(RUN_BYTES)
-        self._room -= size
-
-    async def _charged(
-        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
-    ) -> Record:
-        """Return a call's record, and charge its size to the run."""
-        self._charge(0)
-        record, size = await self._call(kind, number, call, decision)
-        self._room -= size
-        return record
+        arguments = None if call is None else call.arguments
+        size = estimated_size(arguments, MAX_RECORD_BYTES)
+        self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)
 
     async def _call(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
-    ) -> tuple[Record, int]:
-        """Return a call's record, and its size."""
+    ) -> Record:
+        """Return a call's record, made and cut in a thread if the arguments are large."""
         if self._log.directory is None:
-            return {}, 0
+            return {}
+        make = partial(self._made, kind, number, call, decision)
         if estimated_size(call.arguments, SMALL) <= SMALL:
-            # Nearly all are small; they need no thread, and are recorded whole.
-            return self._made(kind, number, call, decision, small=True), SMALL
-        made = partial(self._made, kind, number, call, decision, small=False)
-        return await offload(call.arguments, lambda: _bounded(made()))
+            return make()
+        return await offload(call.arguments, lambda: dict(bounded(make())))
 
     def _made(
-        self,
-        kind: CallKind,
-        number: int,
-        call: CallFacts,
-        decision: Decision | None,
-        *,
-        small: bool,
+        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
     ) -> Record:
         shown: Json = UNREADABLE
-        if small or estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
+        if estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
             with suppress(RecursionError):
                 shown = self._mask(dict(call.arguments), call.schema)
         facts = {"call": number, "server": call.server, "tool": call.tool, "arguments": shown}
         record = self._event(kind, facts)
         if call.arguments:
-            record["digest"] = arguments_digest(call.arguments, math.inf if small else LARGE)
+            record["digest"] = arguments_digest(call.arguments)
         if decision is not None:
             record |= {"decision": decision.action, "rule": decision.rule}
             record |= without_empty({"effect": decision.effect, "reason": decision.reason})
@@ -331,16 +315,11 @@ class RunAudit:
     ) -> tuple[_RefusedKind, _Count]:
         """Count a refused call as one without a record."""
         parts = (call.server, call.tool, decision.action, decision.rule, why)
-        kind = _RefusedKind(*(f"{p[:SHORT_TEXT]}…" if len(p) > SHORT_TEXT else p for p in parts))
+        kind = _RefusedKind(*(part if len(part) <= 100 else f"{part[:100]}…" for part in parts))
         if kind not in self._refused and len(self._refused) >= MAX_KINDS:
             kind = _OTHERS
-        found = self._refused.setdefault(kind, _Count())
-        found.total += 1
-        found.pending += 1
-        found.last = number
-        return kind, found
-
-
-def _bounded(record: Record) -> tuple[Record, int]:
-    found = dict(bounded(record))
-    return found, len(canonical(found))
+        count = self._refused.setdefault(kind, _Count())
+        count.total += 1
+        count.pending += 1
+        count.last = number
+        return kind, count

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.errors import CallBudgetError
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.flow import FlowState
@@ -20,15 +20,9 @@ from bridge.gate.held_calls.placeholders import labelled, mentions, readable, re
 from bridge.gate.pins import whole_digest
 from bridge.model import Effect, HeldCall, Json
 
-MAX_CALLS = 1_000  # Calls in one plan: as many as a person can approve in a list.
-MAX_CHARACTERS = 8 * 1024 * 1024  # Characters of all their arguments, as JSON.
-
-
-MAX_NAME = 256
-"""Characters of a tool's name, which lists and errors repeat; the protocol recommends half."""
-
-
-MAX_STALE = 5  # Tools named among those that may have read what held calls will change.
+# A program can hold back calls without end.
+MAX_CALLS = 1_000  # In one plan: as many as a person can approve in a list.
+MAX_CHARACTERS = 8 * 1024 * 1024  # Of all their arguments, as JSON.
 
 
 class Placeholder(dict[str, Json]):
@@ -88,11 +82,9 @@ class HeldCalls:
     @property
     def stale(self) -> str:
         """Names and counts of the reads from servers for which a call was already held back."""
-        named = list(self._stale.items())
-        parts = [f"{count:,} × {name}" for name, count in named[:MAX_STALE]]
-        if len(named) > MAX_STALE:
-            parts.append(f"{sum(count for _, count in named[MAX_STALE:]):,} of other tools")
-        return ", ".join(parts)
+        parts = [f"{count:,} × {name}" for name, count in list(self._stale.items())[:5]]
+        others = sum(list(self._stale.values())[5:])
+        return ", ".join([*parts, f"{others:,} of other tools"] if others else parts)
 
     @property
     def count(self) -> int:
@@ -121,20 +113,17 @@ class HeldCalls:
 
         Raises:
             CallBudgetError: The plan holds all that it may.
-            InvalidRequestError: The tool's name is too long, or the arguments too deep.
+            InvalidRequestError: The arguments are nested too deep.
             HeldResultError: An argument holds a placeholder that the program has changed.
         """
-        if self.count >= MAX_CALLS:
-            message = f"A plan holds {MAX_CALLS:,} calls at most, and this one does."
-            raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
-        if len(call.tool) > MAX_NAME:
-            message = f"A tool's name may have {MAX_NAME} characters, not {len(call.tool):,}."
-            raise InvalidRequestError(message)
         uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
-        size = len(json.dumps(call.arguments, ensure_ascii=False))
-        if self.characters + size > MAX_CHARACTERS:
-            message = f"The arguments in one plan may be {MAX_CHARACTERS:,} characters of JSON."
-            raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
+        size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))
+        if self.count >= MAX_CALLS or self.characters + size > MAX_CHARACTERS:
+            raise CallBudgetError(
+                f"A plan holds {MAX_CALLS:,} calls at most, with {MAX_CHARACTERS:,} characters of "
+                "JSON in their arguments.",
+                remedy="Make a plan for each part of the work.",
+            )
         self.characters += size
         self._changing.add(call.server)
         number = self.count + 1
@@ -159,7 +148,7 @@ class HeldCalls:
     def reading(self, call: CallFacts) -> None:
         """Record a call that reads: held calls to its server might have changed what it finds."""
         if call.server in self._changing:
-            self._stale[str(call)[:MAX_NAME]] += 1
+            self._stale[str(call)[:256]] += 1
 
     def spoil(self, why: str) -> None:
         """Forbid applying the plan: the program got an error for one of its calls."""

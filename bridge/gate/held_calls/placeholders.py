@@ -32,21 +32,14 @@ from bridge.guest.protocol.placeholders import (
 from bridge.model import Json
 from bridge.text import distinct_key
 
-MAX_DEPTH = 100
-"""Nesting of arguments in a plan, which are walked recursively later. Frames allow more; no tool's
-schema does."""
-
+# Bounds on what a program puts into a plan.
+MAX_DEPTH = 100  # Levels of arguments, which are walked recursively later; frames allow more.
 MAX_CHARACTERS = 16 * 1024 * 1024
 """Put into the arguments of one call in all, as long as a frame from a program may be. One result
 can stand in a text many times over."""
 
-MAX_KEYS = 20  # Keys in an error.
-MAX_CALL_CHARACTERS = 8_000  # Shown of one call's arguments.
-
 MAX_PLAN_CHARACTERS = 64 * 1024
 """Shown of all calls' arguments, in equal parts where they would be more."""
-
-LEAST = 20  # Characters of a name or a value that are shown of any that is.
 
 Step = str | int
 
@@ -236,7 +229,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
         mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
     """
     share = MAX_PLAN_CHARACTERS // max(1, len(names))
-    characters = max(64, min(MAX_CALL_CHARACTERS, share))
+    characters = max(64, min(8_000, share))
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False
@@ -247,7 +240,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
         if characters <= 0:
             found[distinct_key("…", found)] = f"({len(masked) - len(found):,} more keys)"
             break
-        room = max(characters, LEAST)
+        room = max(characters, 20)
         text = value if isinstance(value, str) else _dumped(value)
         found[distinct_key(_cut(key, room), found)] = (
             value if len(text) <= room else _cut(text, room)
@@ -345,8 +338,8 @@ def _plain(shape: Json) -> Json:
 def _keys(value: Mapping[str, Json]) -> str:
     if not value:
         return "has no keys"
-    named = ", ".join(_cut(str(key), 60) for key in list(value)[:MAX_KEYS])
-    more = f" and {len(value) - MAX_KEYS:,} more" if len(value) > MAX_KEYS else ""
+    named = ", ".join(_cut(str(key), 60) for key in list(value)[:20])
+    more = f" and {len(value) - 20:,} more" if len(value) > 20 else ""
     return f"has the keys {named}{more}"
 
 

@@ -13,7 +13,7 @@ from bridge.errors import AuditBudgetError, RefusedError
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit import run as run_module
 from bridge.gate.audit.reading import Counting, about
-from bridge.gate.audit.run import MAX_KINDS, REFUSAL_BYTES, WHOLE_RECORDS
+from bridge.gate.audit.run import MAX_KINDS, WHOLE_RECORDS
 from bridge.gate.context import GateContext
 from bridge.gate.decision import Decision
 from bridge.gate.pipeline import Gate, Grant
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.guarantee("audit-floods")
 
 DENIED = Decision(action="deny", rule="rule 'no force'")
 
-MOST = 2 * REFUSAL_BYTES
-"""A run's budget, and the counts at its end."""
+MOST = MAX_KINDS * WHOLE_RECORDS * 4096
+"""What the refused calls of a run may write, with the counts at its end."""
 
 
 def _written(directory: Path) -> int:

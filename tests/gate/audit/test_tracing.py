@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from pathlib import Path
 
 from bridge.gate.audit import AuditLog, RunAudit
@@ -11,9 +10,8 @@ from bridge.gate.audit.reading import (
     about,
     last_records,
     records_since,
-    verify,
 )
-from tests.audit_rig import ALLOWED, DAY, FakeClock, a_call, log_paths, records, tear, write
+from tests.audit_rig import ALLOWED, DAY, FakeClock, a_call, records, tear, write
 
 
 async def _runs(directory: Path) -> AuditLog:
@@ -91,23 +89,6 @@ async def test_the_last_records_are_those_of_all_bridges_by_their_times(tmp_path
     two.close()
     found, _ = last_records(tmp_path, 4)
     assert [each["run"] for each in found] == ["2", "3", "4", "5"]
-
-
-async def test_a_line_without_an_end_takes_no_memory(tmp_path: Path) -> None:
-    """Somebody may have put one there; neither is it a record, nor in the way of those before."""
-    log = AuditLog(tmp_path, now=FakeClock())
-    await write(log, "one")
-    log.close()
-    with log_paths(tmp_path)[0].open("r+b") as file:
-        file.truncate(40_000_000)
-    tracemalloc.start()
-    try:
-        assert verify(tmp_path).records == 1
-        assert last_records(tmp_path, 5)[0] == []
-        assert [each["run"] for each in about(tmp_path, "one")] == ["one"]
-        assert tracemalloc.get_traced_memory()[1] < 20_000_000
-    finally:
-        tracemalloc.stop()
 
 
 async def test_records_that_come_are_read_from_where_the_last_were(tmp_path: Path) -> None:
