@@ -35,7 +35,6 @@ from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
-from bridge.servers.definitions import Definitions
 from bridge.servers.guide import GuestGuide
 from bridge.servers.servers import Servers
 from bridge.sessions import Sessions
@@ -71,7 +70,7 @@ class Engine:
         self.plans = Plans(store_of(settings))
         self.gate = GateServices(
             settings,
-            Definitions(servers),
+            servers,
             servers.secrets.redactor,
             _current_asker,
             self.plans.local.knows,

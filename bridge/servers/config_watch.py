@@ -25,11 +25,6 @@ from bridge.tasks import background_task
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 5.0  # Between checks where nothing can be watched.
-
-RETRY_SECONDS = 1.0
-"""Delay before another try when a directory was removed just before it was watched."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class WatchPlan:
@@ -82,7 +77,7 @@ class ConfigWatcher:
         refresh: Callable[[], Awaitable[object]],
         *,
         check_seconds: float = 15.0,  # A check finds changes that the kernel does not report.
-        poll_seconds: float = POLL_SECONDS,
+        poll_seconds: float = 5.0,  # Between checks where nothing can be watched.
     ) -> None:
         self._make_plan = make_plan
         self._refresh = refresh
@@ -134,7 +129,7 @@ class ConfigWatcher:
                 if await self._plan() != plan:
                     return
         except FileNotFoundError:
-            await anyio.sleep(RETRY_SECONDS)
+            await anyio.sleep(1.0)  # A directory was removed just before it was watched.
         finally:
             await changes.aclose()
 

@@ -31,11 +31,6 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
 
-MAX_LISTED = 50  # Results of a search at a terminal.
-MAX_NEAREST = 3  # Results of a search without a good match.
-SCORE_DIGITS = 3  # Decimals of a result's score, which is comparable within one search only.
-
-
 SKILLS_SERVER = "skills\0"
 """The server name under which the index has skills; no real server can have it."""
 
@@ -200,9 +195,8 @@ class GuestGuide:
         Raises:
             BridgeError: There is no such server, or it cannot be reached.
         """
-        server = self._servers.resolve(name)
-        await self._servers.load([server])
-        return json.dumps(await self.server_docs(server, "full"), ensure_ascii=False)
+        docs = await self.server_docs(await self._loaded(name), "full")
+        return json.dumps(docs, ensure_ascii=False)
 
     async def server_stub(self, name: str) -> str:
         """Return one server's tools as typed Python.
@@ -210,10 +204,14 @@ class GuestGuide:
         Raises:
             BridgeError: There is no such server, or it cannot be reached.
         """
+        entry = self._entry(await self._loaded(name))
+        # In a thread: hundreds of tools take a second.
+        return await anyio.to_thread.run_sync(server_stub, entry)
+
+    async def _loaded(self, name: str) -> str:
         server = self._servers.resolve(name)
         await self._servers.load([server])
-        # In a thread: hundreds of tools take a second.
-        return await anyio.to_thread.run_sync(server_stub, self._entry(server))
+        return server
 
     async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
         """Return the documentation of a server's known tools."""
@@ -275,7 +273,7 @@ class GuestGuide:
         """Return the documentation of the tools that match `query`, best first, each with a score.
 
         Of a tool that several servers have, one is returned, with the others' aliases as `also`. If
-        none matches well, the `MAX_NEAREST` best are returned, each with `poor`.
+        none matches well, the three best are returned, each with `poor`.
 
         Args:
             server: Search only this server's tools.
@@ -295,12 +293,12 @@ class GuestGuide:
         documents: list[dict[str, Any]] = []
         returned: list[tuple[Tool, dict[str, Any]]] = []
         by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
-        for match in matches[: MAX_NEAREST if poor else None]:
-            name = match.tool.server
+        for match in matches[: 3 if poor else None]:
+            name, score = match.tool.server, round(match.score, 3)
             if name == SKILLS_SERVER and self._skills is not None:
                 found = self._skills.docs(match.tool.name)
                 if found is not None:
-                    documents.append({**found, "score": round(match.score, SCORE_DIGITS)})
+                    documents.append({**found, "score": score})
                 continue
             if name not in inventory.aliases:
                 # Removed from the configuration during the search.
@@ -315,14 +313,13 @@ class GuestGuide:
             elif match.tool.name in entries:
                 document = partial(tool_docs, entry, entries[match.tool.name], detail)
                 docs = await anyio.to_thread.run_sync(document)
-                documents.append({**docs, "score": round(match.score, SCORE_DIGITS)})
+                documents.append({**docs, "score": score})
                 returned.append((match.tool, documents[-1]))
         return [{**docs, "poor": True} for docs in documents] if poor else documents
 
     def _find(
         self, tools: dict[str, tuple[Tool, ...]], query: str, limit: int, server: str | None
     ) -> list[Match]:
-        """Update the index and search it. Call it in a thread: an update takes long."""
         self._index.update(tools)
         return self._index.search(query, limit=limit, server=server)
 
@@ -333,7 +330,7 @@ class GuestGuide:
                 document for name in names for document in await self.server_docs(name, "summary")
             ]
         only = names[0] if len(names) == 1 else None
-        return await self.search(query, MAX_LISTED, "summary", server=only)
+        return await self.search(query, 50, "summary", server=only)
 
     def _entry(self, server: str) -> ServerEntry:
         return self._servers.inventory.entry(server)

@@ -37,11 +37,6 @@ FIRST_RESULTS = 16
 SAMPLE_EVERY = 16
 """Of later results one in this many is read, so that a long loop is not slowed down."""
 
-SAVE_SECONDS = 5.0
-"""Delay between learning and storing, so that a program's many calls cause one write."""
-
-CLOSE_SECONDS = 2.0  # Time for storing the rest at the end.
-
 Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
 """The records read from the store, by server, each with the definition they belong to."""
 
@@ -146,9 +141,12 @@ class LearnedShapes:
     """Learns, returns and stores shapes. For one event loop; only `load` may run in a thread.
 
     Run `save_regularly` as a task and call `close` at the end, or nothing is stored.
+
+    Args:
+        save_seconds: Delay before storing, so that a program's many calls cause one write.
     """
 
-    def __init__(self, store: Store, *, save_seconds: float = SAVE_SECONDS) -> None:
+    def __init__(self, store: Store, *, save_seconds: float = 5.0) -> None:
         self._shape_store = ShapeStore(store)
         self._save_seconds = save_seconds
         self._servers: dict[str, _Server] = {}
@@ -234,8 +232,8 @@ class LearnedShapes:
             await self.save()
 
     async def close(self) -> None:
-        """Store the rest, even when cancelled; gives up after `CLOSE_SECONDS`."""
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+        """Store the rest, even when cancelled; gives up after two seconds."""
+        with anyio.move_on_after(2.0, shield=True):
             await self.save()
 
     async def save(self) -> None:

@@ -15,11 +15,8 @@ from bridge.model import Json
 
 MAX_LINES = 60
 MAX_CHARS = 4000
-"""Bounds of a definition in a question. One that cannot be shown whole is not asked about."""
+"""Of a repository's text in a question. A definition that is not shown whole is not asked about."""
 
-MAX_NAMES = 5  # Servers named in the line on servers that wait.
-
-MAX_PATH_CHARS = 400
 _INDENT = "    "
 
 
@@ -34,7 +31,7 @@ def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededE
     if reason == NOT_APPROVED:
         reason = "the user has not approved it"
     message = (
-        f"The server {safe_name(proposal.name)} of this project ({quoted(file, MAX_PATH_CHARS)}) "
+        f"The server {safe_name(proposal.name)} of this project ({quoted(file, MAX_CHARS)}) "
         f"is not started: {reason}.{more}"
     )
     return ApprovalNeededError(
@@ -44,7 +41,7 @@ def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededE
     )
 
 
-def waiting_line(proposals: Sequence[ProposedServer], most: int = MAX_NAMES) -> str:
+def waiting_line(proposals: Sequence[ProposedServer], most: int = 5) -> str:
     """Return one line on servers that wait for approval; empty without any."""
     if not proposals:
         return ""
@@ -71,8 +68,8 @@ def definition_lines(proposal: ProposedServer) -> list[str]:
     if spec.transport != "stdio":
         start = "connected to over the network, with the variables that the definition names"
     return [
-        f"in: {one_line(definition.path, MAX_PATH_CHARS)}",
-        f"used in: {one_line(definition.directory, MAX_PATH_CHARS)}",
+        f"in: {one_line(definition.path, MAX_CHARS)}",
+        f"used in: {one_line(definition.directory, MAX_CHARS)}",
         start,
         *([] if proposal.reason == NOT_APPROVED else [f"why it waits: {proposal.reason}"]),
         f"digest: {definition.digest.removeprefix('sha256:')}",

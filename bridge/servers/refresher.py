@@ -52,15 +52,6 @@ class Request:
     outcome: Outcome | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Failure:
-    """Why a server could not be asked, and until when it is not retried."""
-
-    spec: ServerSpec
-    error: BridgeError
-    until: float
-
-
 class Lister:
     """Asks servers for their tools and stores the answers.
 
@@ -87,24 +78,21 @@ class Lister:
         self.listings: dict[str, Listing] = {}
         self.redefined_at: dict[str, float] = {}
         self._pool = pool
-        self._cache = cache
+        self.cache = cache
         self._inventory = inventory
         self._straggler_seconds = straggler_seconds
         self._failure_seconds = failure_seconds
         self._specs: Mapping[str, ServerSpec] = {}
         self._saved: dict[str, float] = {}
         self._requests: dict[str, Request] = {}
-        self._failures: dict[str, _Failure] = {}
+        # Why servers could not be asked, and until when they are not asked again.
+        self._failures: dict[str, tuple[ServerSpec, BridgeError, float]] = {}
         self._asked_at: dict[str, tuple[int, int] | None] = {}
 
     def is_current(self, name: str) -> bool:
         """Return whether a server was asked since it connected and since it reported a change."""
         now = self._pool.server(name).connection_epoch
         return now is not None and self._asked_at.get(name) == now
-
-    def read(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
-        """Return the stored listings of these servers, by name. Blocks: call it in a thread."""
-        return self._cache.load_all(specs)
 
     def configure(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
         """Set the configured servers and their stored listings."""
@@ -118,7 +106,7 @@ class Lister:
         self._failures = {
             name: failure
             for name, failure in self._failures.items()
-            if self._specs.get(name) == failure.spec
+            if self._specs.get(name) == failure[0]
         }
 
     async def ask(self, name: str, *, again: bool = False, patient: bool = False) -> Outcome:
@@ -152,9 +140,9 @@ class Lister:
         Args:
             limiter: Limits how many servers are started at once.
         """
-        failure = self._failures.get(name)
-        if failure is not None and anyio.current_time() < failure.until:
-            return failure.error
+        _, failure, until = self._failures.get(name, (None, None, 0.0))
+        if failure is not None and anyio.current_time() < until:
+            return failure
         try:
             request = self.request(name, limiter)
         except UnknownServerError as error:
@@ -192,7 +180,7 @@ class Lister:
 
     async def load_stored(self, spec: ServerSpec) -> Listing | None:
         """Return a server's stored listing, and use it if newer: another bridge may have asked."""
-        listing = await anyio.to_thread.run_sync(self._cache.load, spec)
+        listing = await anyio.to_thread.run_sync(self.cache.load, spec)
         if listing is None or self._specs.get(spec.name) != spec:
             return None
         before = self.listings.get(spec.name)
@@ -210,7 +198,8 @@ class Lister:
         try:
             async with slot:
                 outcome = await self.ask(name)
-            if isinstance(outcome, BridgeError) and self._is_starting(name):
+            starting = name in self._pool.names() and self._pool.state(name).state == "starting"
+            if isinstance(outcome, BridgeError) and starting:
                 # An installation, which needs no slot of those that are asked meanwhile.
                 outcome = await self.ask(name, patient=True)
             request.outcome = outcome
@@ -224,10 +213,7 @@ class Lister:
         error = request.outcome
         if isinstance(error, UpstreamError) and self._specs.get(name) == request.spec:
             until = anyio.current_time() + self._failure_seconds
-            self._failures[name] = _Failure(spec=request.spec, error=error, until=until)
-
-    def _is_starting(self, name: str) -> bool:
-        return name in self._pool.names() and self._pool.state(name).state == "starting"
+            self._failures[name] = request.spec, error, until
 
     async def _record(
         self, spec: ServerSpec, tools: tuple[Tool, ...], seconds: float | None
@@ -254,16 +240,13 @@ class Lister:
         if is_stored and 0 <= now - self._saved.get(spec.name, 0.0) < 3600.0:
             return
         self._saved[spec.name] = now
-        await anyio.to_thread.run_sync(partial(self._cache.save, spec, listing))
+        await anyio.to_thread.run_sync(partial(self.cache.save, spec, listing))
 
 
 REFRESH_SECONDS = 24 * 3600.0
 """Age at which a listing is old. Servers change with their releases, and a run asks them anyway."""
 
 FIRST_STARTS = 8  # Servers that a search starts at once because their tools are unknown.
-
-SETTLE_SECONDS = 0.5
-"""Delay after a reported change: servers that register tools one by one report each."""
 
 
 class Refresher:
@@ -301,8 +284,8 @@ class Refresher:
                 outcome = await self._lister.ask_briefly(name, self._first_starts)
             if isinstance(outcome, BridgeError):
                 errors[name] = outcome
-            if idle:
-                self._stop_later(name)
+            if idle and self._lister.tasks is not None:
+                self._lister.tasks.start_soon(self._stop_unused, name)
 
         async with anyio.create_task_group() as tasks:
             for name in names:
@@ -348,15 +331,14 @@ class Refresher:
                 request = self._lister.request(name)
                 with anyio.move_on_after(STRAGGLER_SECONDS):
                     await request.done.wait()
-                if idle:
-                    self._stop_later(name)
-            except BridgeError as error:
-                # It is no longer configured.
-                logger.debug("server %s is not asked again: %s", name, error)
+            except UnknownServerError:
+                return
+        if idle:
+            await self._stop_unused(name)
 
     async def _relist(self, name: str) -> None:
         try:
-            await anyio.sleep(SETTLE_SECONDS)
+            await anyio.sleep(0.5)  # Servers that register tools one by one report each.
             while name in self._changed:
                 self._changed.discard(name)
                 # A stopped server is not started for this; it is asked when it is next needed.
@@ -364,29 +346,18 @@ class Refresher:
                     return
                 await self._lister.ask(name)
                 await anyio.sleep(10.0)  # A server may keep reporting changes.
-        except BridgeError as error:
-            logger.debug("server %s is not asked again: %s", name, error)
+        except UnknownServerError:
+            return
         finally:
             self._relisting.discard(name)
 
     def _is_idle(self, name: str) -> bool:
         return name not in self._used and self._pool.state(name).state in ("idle", "failed")
 
-    def _stop_later(self, name: str) -> None:
+    async def _stop_unused(self, name: str) -> None:
         """Stop a server once the request in progress is done."""
-        if self._lister.tasks is not None:
-            self._lister.tasks.start_soon(self._stop_after_request, name)
-
-    async def _stop_after_request(self, name: str) -> None:
         request = self._lister.pending(name)
         if request is not None:
             await request.done.wait()
-        self._stop_if_unused(name)
-
-    def _stop_if_unused(self, name: str) -> None:
-        if name in self._used:
-            return
-        try:
+        if name not in self._used and name in self._pool.names():
             self._pool.server(name).stop_if_unused()
-        except BridgeError as error:
-            logger.debug("server %s is gone already: %s", name, error)

@@ -29,11 +29,7 @@ from bridge.gate.redaction_shapes import (
 from bridge.model import Json, ServerSpec
 from bridge.settings.globs import any_matcher
 
-MAX_TOKENS = 8  # Tokens kept of one login: earlier ones may still occur in the server's texts.
-
-MAX_LOGINS = 200
-
-MAX_LINES = 200  # Lines of a private key; each is a secret of its own.
+MAX_TOKENS = 8  # An authorization server may send new ones without end; texts have earlier ones.
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 
@@ -63,7 +59,7 @@ class Secrets:
         found = (*self._by_name(environ), *environment_secrets(environ))
         self._inherited = dict(self._secrets(found, "the environment"))
         self._configured: dict[str, str] = {}
-        self._logins: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
+        self._logins: dict[str, OrderedDict[str, str]] = {}
         self._update_redactor()
 
     def configure(self, specs: Iterable[ServerSpec]) -> None:
@@ -79,7 +75,6 @@ class Secrets:
     def login(self, server: str, values: Mapping[str, str]) -> None:
         """Add a login's current tokens, by name."""
         kept = self._logins.setdefault(server, OrderedDict())
-        self._logins.move_to_end(server)
         changed = False
         for name, value in values.items():
             # A hostile login server must not choose ordinary words to be cut out of all texts.
@@ -88,8 +83,6 @@ class Secrets:
                 changed = True
         while len(kept) > MAX_TOKENS:
             kept.popitem(last=False)
-        while len(self._logins) > MAX_LOGINS:
-            self._logins.popitem(last=False)
         if changed:
             self._update_redactor()
 
@@ -127,7 +120,7 @@ def _with_lines(value: str) -> Iterator[str]:
         return
     yield value
     if "\n" in value:
-        lines = [line.strip() for line in value.splitlines()[:MAX_LINES]]
+        lines = [line.strip() for line in value.splitlines()]
         # Shorter lines belong to a key's header and footer.
         yield from (line for line in lines if len(line) >= 24 and "-----" not in line)
 

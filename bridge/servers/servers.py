@@ -7,9 +7,8 @@ with the next run, and sessions whose definition did not change stay open.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import anyio
@@ -18,7 +17,13 @@ import anyio.to_thread
 from bridge.catalog.entries import ServerEntry
 from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ProposedServer
-from bridge.errors import BridgeError, LoginRequiredError, RefusedError, UnknownServerError
+from bridge.errors import (
+    BridgeError,
+    LoginRequiredError,
+    RefusedError,
+    UnknownServerError,
+    UpstreamError,
+)
 from bridge.guest.schema.names import nearest
 from bridge.model import ServerSpec, Tool
 from bridge.servers.configuration import Finder, with_own_aliases, with_unread
@@ -33,37 +38,6 @@ from bridge.upstream.connection import FAILURE_SECONDS
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
-
-
-class ConfigSnapshot:
-    """Returns the state of the configuration's files, to compare with an earlier one.
-
-    Reads it in the event loop if the last reading was quick, else (and at first) in a thread.
-    """
-
-    def __init__(
-        self,
-        stamp: Callable[[], object],
-        *,
-        quick_seconds: float = 0.002,  # If reading takes longer, it runs in a thread next time.
-    ) -> None:
-        self._stamp = stamp
-        self._quick_seconds = quick_seconds
-        self._last_seconds = quick_seconds
-
-    async def take(self) -> object:
-        """Return the current state; equal states mean that nothing changed."""
-        started = time.perf_counter()
-        if self._last_seconds < self._quick_seconds:
-            stamp = self._stamp()
-        else:
-            stamp = await anyio.to_thread.run_sync(self._stamp)
-        self._last_seconds = time.perf_counter() - started
-        return stamp
-
-
-MAX_SHOWN_NAMES = 30  # Servers named in an error.
-MAX_LEFT_OUT = 5  # Skipped entries named in an error on a server that does not exist.
 
 
 class Servers:
@@ -102,7 +76,6 @@ class Servers:
         self.straggler_seconds = straggler_seconds
         self._offer_login = offer_login
         self._finder = finder
-        self._snapshot = ConfigSnapshot(finder.stamp)
         self._pool = pool
         self._stamp: object = None
         self._refreshing = anyio.Lock()
@@ -155,12 +128,9 @@ class Servers:
 
     async def refresh(self) -> bool:
         """Read the configuration again if one of its files changed; return whether one did."""
-        if await self._snapshot.take() == self._stamp:
-            return False
         async with self._refreshing:
-            stamp = await self._snapshot.take()
+            stamp = await anyio.to_thread.run_sync(self._finder.stamp)
             if stamp == self._stamp:
-                # Another task has read it meanwhile.
                 return False
             await self._reconfigure(stamp)
         return True
@@ -184,7 +154,7 @@ class Servers:
     def _read(self) -> tuple[Discovery, dict[str, Listing], Loaded]:
         discovery = with_own_aliases(with_unread(self._finder.find(), self.discovery))
         shapes = {} if self._shapes is None else self._shapes.load(discovery.servers)
-        return discovery, self._lister.read(discovery.servers), shapes
+        return discovery, self._lister.cache.load_all(discovery.servers), shapes
 
     def names(self) -> tuple[str, ...]:
         """Return every discovered server's own name."""
@@ -240,9 +210,7 @@ class Servers:
     def unknown_server_text(self, problem: str) -> str:
         """Return an error's text: the problem, and the servers that exist."""
         names = sorted(self.aliases)
-        shown = ", ".join(names[:MAX_SHOWN_NAMES])
-        if len(names) > MAX_SHOWN_NAMES:
-            shown = f"{shown} and {len(names) - MAX_SHOWN_NAMES} more"
+        shown = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if names[30:] else "")
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
 
     def skip_reasons(self, missed: Sequence[str]) -> str:
@@ -252,7 +220,7 @@ class Servers:
         """
         skipped = self.discovery.skipped
         meant = [entry for entry in skipped if not reference_names(entry.name).isdisjoint(missed)]
-        reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:MAX_LEFT_OUT])
+        reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:5])
         return f"Configured but skipped: {reasons}." if reasons else ""
 
     def is_current(self, name: str) -> bool:
@@ -272,6 +240,38 @@ class Servers:
         # Starting drops the last connection's list, so that `load` asks again.
         await self._pool.server(name).start()
         await self.load([name])
+
+    async def define(self, server: str, tool: str) -> Tool | None:
+        """Return a tool as its server describes it, asking the server if it never was asked."""
+        if self.inventory.tools(server) is None:
+            # If it cannot be asked, the call itself will say what is the matter.
+            with suppress(UpstreamError):
+                await self.load([server])
+        return self.inventory.tool(server, tool)
+
+    async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None:
+        """Return a tool as its server describes it now, for a policy that decides by that.
+
+        Args:
+            asked: Servers that were asked once more in this run.
+
+        Raises:
+            UpstreamError: The server cannot be reached, so that no call could be made.
+        """
+        try:
+            await self.ensure_current(server)
+        except UpstreamError:
+            if self._pool.server(server).connection_epoch is None:
+                raise
+            # It lists nothing, but may take calls; what it said before is not believed any more.
+            return None
+        found = self.inventory.tool(server, tool)
+        if found is None and server not in asked:
+            # A call of what is not listed is denied, and some do not say that they list more.
+            asked.add(server)
+            await self.ask_again([server])
+            found = self.inventory.tool(server, tool)
+        return found
 
     async def ask_again(self, names: Iterable[str]) -> None:
         """Ask those of these servers that are connected for their tools, because one was missing.

@@ -11,28 +11,22 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import time
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged, pruned, schema
 from bridge.model import ServerSpec
-from bridge.servers.tool_cache import listing_digest
+from bridge.servers.tool_cache import AGE, listing_digest
 from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
 MAX_SCHEMA_BYTES = 8 * 1024
-"""Size of one tool's shape as JSON. Of a larger one the deepest levels are left out."""
+"""Of a shape as JSON. A server sends any result; of a large one the deepest levels are left out."""
 
-MAX_TOOLS = 300  # Records of one server, one per version of a tool; the last used are kept.
-
-MAX_DOCUMENTS = 500
-"""Documents stored. A definition with a new version in its arguments gets another document."""
-
-MAX_NAME_CHARS = 200  # Length of a tool's name in a record, where it is only for people.
-
-_MAX_COUNT = 10**12
+MAX_TOOLS = 300  # Records of a server, which may rename its tools at will; the last used are kept.
 
 _KIND = "shapes"
 
@@ -76,11 +70,11 @@ ShapeRecords = Mapping[str, ShapeRecord]  # Records by the version digest of a t
 class _StoredRecord:
     """A record in its stored form."""
 
-    tool: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    tool: str
     returns: Any
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)]
-    count: Annotated[int, Field(ge=0, le=_MAX_COUNT)]
-    day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
+    count: Annotated[int, Field(ge=0)]
+    day: str
     several: bool = False
 
     def record(self) -> ShapeRecord:
@@ -131,7 +125,7 @@ class ShapeStore:
                     tools = {key: _stored(record) for key, record in sorted(found.items())}
                     data = _DOCUMENT.dump_json(_Document(server=spec.name, tools=tools))
                     kept.put(_KIND, "", name, data)
-                kept.prune(_KIND, most=MAX_DOCUMENTS)
+                kept.prune(_KIND, most=500, oldest=time() - AGE)
         except OSError as error:
             logger.debug("shapes of results cannot be stored: %s", error)
             return False
@@ -140,10 +134,10 @@ class ShapeStore:
 
 def _stored(record: ShapeRecord) -> _StoredRecord:
     return _StoredRecord(
-        tool=record.name[:MAX_NAME_CHARS],
+        tool=record.name[:200],
         returns=schema(record.shape),
         depth=record.depth,
-        count=min(record.count, _MAX_COUNT),
+        count=record.count,
         day=record.day,
         several=record.several,
     )

@@ -26,15 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 8 * MEBIBYTE
-"""Size of one server's listing. Hundreds of tools with large schemas take a tenth of it."""
+"""Of one listing, which a server may make long; hundreds of large schemas take a tenth of it."""
 
-MAX_ENTRIES = 500
-"""Listings stored. A definition with a new version in its arguments gets another listing."""
-
-MAX_TOTAL_BYTES = 128 * MEBIBYTE  # Size of all listings; real ones take a few megabytes.
-
-MAX_AGE_SECONDS = 90 * 24 * 3600.0
-"""Age at which a listing that was not renewed is deleted: its server is no longer in use."""
+AGE = 90 * 24 * 3600.0  # In seconds; one that was not renewed is of a server no longer in use.
 
 _KIND = "listing"
 
@@ -109,19 +103,14 @@ class ToolCache:
         return {name: listing for name, listing in read if listing is not None}
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
-        """Store a listing for later bridges, and delete old ones and those beyond the bounds."""
+        """Store a listing for later bridges, and delete old ones."""
         data = _adapter().dump_json(listing)
         if len(data) > MAX_BYTES:
             return
         try:
             with self._store.writing() as kept:
                 kept.put(_KIND, "", listing_digest(spec), data)
-                kept.prune(
-                    _KIND,
-                    most=MAX_ENTRIES,
-                    most_bytes=MAX_TOTAL_BYTES,
-                    oldest=time() - MAX_AGE_SECONDS,
-                )
+                kept.prune(_KIND, most=500, oldest=time() - AGE)
         except OSError as error:
             logger.debug("the tools of %s cannot be stored: %s", spec.name, error)
 

@@ -58,8 +58,8 @@ logger = logging.getLogger(__name__)
 
 INPUT_REQUIRED = "input_required"
 
-MAX_ROUNDS = 10  # InputRequiredResults before one result; as in the SDKs.
-MAX_INPUT_REQUESTS = 16  # In one InputRequiredResult.
+MAX_ROUNDS = 10  # A server's InputRequiredResults before one result; as in the SDKs.
+MAX_QUESTIONS = 16  # Of a server at once: in a result, or over one connection without an answer.
 
 Roots = Sequence[Path] | None
 """The roots of a server: configured directories, () for none, or None for those of the client."""
@@ -139,7 +139,7 @@ async def answer_input_requests(
     server: str, what: str, wanted: Mapping[str, Json], roots: Roots
 ) -> dict[str, Json]:
     """Answer all input requests concurrently; the first that fails cancels the others."""
-    if len(wanted) > MAX_INPUT_REQUESTS:
+    if len(wanted) > MAX_QUESTIONS:
         msg = f"Server {server!r}, {what}: it asks {len(wanted)} questions at once."
         raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
     caller = current_caller()
@@ -183,9 +183,6 @@ async def _answer(server: str, caller: Caller | None, question: Json, roots: Roo
 ANSWER_SECONDS = 600.0
 """For one answer of the client. People are slow, but a waiting run holds a sandbox and a server."""
 
-MAX_OPEN_REQUESTS_TO_CLIENT = 16
-"""Elicitation and sampling requests of one connection without an answer yet."""
-
 Model = TypeVar("Model", bound=BaseModel)
 
 Method = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
@@ -195,16 +192,14 @@ MAX_REQUEST_BYTES: Mapping[Method, int] = {
     "sampling/createMessage": 4 * 1024 * 1024,
     "roots/list": 1024,
 }
-"""A form is read by a person; a conversation by a model, perhaps with images."""
+"""Of a server. A form is read by a person; a conversation by a model, perhaps with images."""
 
 MAX_REQUEST_DEPTH = 64
-"""Nesting of a request's parameters. JSON parsers stop at some 200 levels, and InputRequiredResult
+"""Nesting of a server's request. JSON parsers stop at some 200 levels, and InputRequiredResult
 adds a few; a client that cannot parse a request never answers it."""
 
 LATE_SECONDS = 0.2
 """After a response, for messages of that call that arrive over another HTTP stream."""
-
-MAX_ROOTS = 100  # In one ListRootsResult.
 
 
 class Caller(Protocol):
@@ -350,11 +345,7 @@ def _is_deep(params: Mapping[str, Json]) -> bool:
 
 
 def roots_result(paths: Sequence[Path]) -> dict[str, Json]:
-    return {
-        "roots": [
-            {"uri": path.as_uri(), "name": path.name or str(path)} for path in paths[:MAX_ROOTS]
-        ]
-    }
+    return {"roots": [{"uri": path.as_uri(), "name": path.name or str(path)} for path in paths]}
 
 
 class _OpenRequest:
@@ -491,8 +482,8 @@ class Callers:
 
     async def _ask(self, method: Method, params: Mapping[str, Json], size: int) -> dict[str, Json]:
         caller = self._attribute()
-        if len(self._open) >= MAX_OPEN_REQUESTS_TO_CLIENT:
-            message = f"It has asked {MAX_OPEN_REQUESTS_TO_CLIENT} questions that are open already."
+        if len(self._open) >= MAX_QUESTIONS:
+            message = f"It has asked {MAX_QUESTIONS} questions that are open already."
             await caller.refused(self._server, method, message)
             raise CannotAskError(message, server=self._server)
         question = _OpenRequest(caller)

@@ -8,8 +8,7 @@ session counts from 1 and keeps negotiation, notifications and the server's requ
 
 Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. Any
 other message is left to the SDK's models. As there, a response is delivered only after the
-notifications that came before it. `Pool(direct=False)` sends everything through the session;
-docs/design.md says when this module can go.
+notifications that came before it. docs/design.md says when this module can go.
 
 The sender writes its message itself. What a full pipe does not take is left to a task that outlives
 the sender, because a truncated message would corrupt all that follow.
@@ -64,13 +63,7 @@ class LineWriter:
         self._batch: list[bytes] = []
         self._work = anyio.Event()
         self._changed = anyio.Event()
-        self._waiting_for_room: deque[anyio.Event] = deque()
         self._broken = False
-
-    @property
-    def broken(self) -> bool:
-        """Whether the pipe is closed or `run` has ended."""
-        return self._broken
 
     @property
     def full(self) -> bool:
@@ -80,17 +73,7 @@ class LineWriter:
     async def room(self) -> None:
         """Wait until a message may be put."""
         while self.full:
-            turn = anyio.Event()
-            self._waiting_for_room.append(turn)
-            try:
-                await turn.wait()
-            except anyio.get_cancelled_exc_class():
-                if turn in self._waiting_for_room:
-                    self._waiting_for_room.remove(turn)
-                else:
-                    # This task was admitted already; admit the next instead.
-                    self._admit_waiting()
-                raise
+            await self._changed.wait()
 
     def put(self, data: bytes) -> None:
         """Write a message, or queue the part that the pipe does not take.
@@ -107,10 +90,8 @@ class LineWriter:
             return
         try:
             written = os.write(self._fd, data if len(data) <= _WRITE_BYTES else data[:_WRITE_BYTES])
-        except BlockingIOError:
-            written = 0
         except OSError:
-            # `run` gets the same error and raises it.
+            # The pipe is full, or `run` gets the same error and raises it.
             written = 0
         if written < len(data):
             self._queue.append(memoryview(data)[written:])
@@ -169,13 +150,6 @@ class LineWriter:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
-        self._admit_waiting()
-
-    def _admit_waiting(self) -> None:
-        """Wake only as many senders as there is room for."""
-        room = len(self._waiting_for_room) if self._broken else MAX_QUEUED - len(self._queue)
-        for _ in range(min(room, len(self._waiting_for_room))):
-            self._waiting_for_room.popleft().set()
 
 
 FIRST_ID = 1_000_000_000

@@ -52,19 +52,13 @@ from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
 
-REQUEST_SECONDS = 30.0
-"""For connecting, for sending and for a free connection; as in the SDK. Reading has no limit of
-its own: a call's timeout bounds it, and an event stream may rightly be silent for hours."""
-
-LEAVE_SECONDS = 2.0  # For the DELETE that ends a session, and for the body of an error.
-
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]
 
 
 MAX_BODY_VALUES = 200_000
-"""Values that one body or one event may hold. The SDK parses them on the event loop, which takes
-several times as long as a pipe's messages take; see `framing.MAX_VALUES`."""
+"""Of a server's body or event. The SDK parses them on the event loop, which takes several times as
+long as a pipe's messages take; see `framing.MAX_VALUES`."""
 
 _DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)
 """The data of an event that is one line of JSON."""
@@ -208,7 +202,9 @@ class CappedClient(WebClient):
     ) -> None:
         super().__init__(
             headers={"accept-encoding": "identity", **spec.headers},
-            timeout=httpx2.Timeout(REQUEST_SECONDS, read=None),
+            # As in the SDK. Reading has no limit of its own: a call's timeout bounds it, and an
+            # event stream may rightly be silent for hours.
+            timeout=httpx2.Timeout(30.0, read=None),
             # A proxy of a kind that is not installed must not be in a local server's way.
             trust_env=not is_loopback(httpx2.URL(spec.url).host),
         )
@@ -222,8 +218,8 @@ class CappedClient(WebClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; limit the response's stream, as which each body is read."""
         if request.method == "DELETE":
-            leave = httpx2.Timeout(LEAVE_SECONDS).as_dict()
-            request.extensions = {**request.extensions, "timeout": leave}
+            # It ends a session, which the bridge may be leaving in a hurry.
+            request.extensions = {**request.extensions, "timeout": httpx2.Timeout(2.0).as_dict()}
         answers = request_id(request.content) if request.method == "POST" else None
         try:
             response = await self._send_authorized(request, **options)
@@ -266,7 +262,7 @@ class CappedClient(WebClient):
             stream = _PlainStream(response.stream, 0, encoding, None, self._heard)
             # Some bodies never end, and an excerpt is enough unless it is a JSON-RPC error.
             with (
-                anyio.move_on_after(LEAVE_SECONDS),
+                anyio.move_on_after(2.0),
                 suppress(httpx2.StreamError, httpx2.TransportError),
             ):
                 async for piece in stream._chunks():
@@ -449,8 +445,7 @@ async def _post_messages(
             body = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
             # The response arrives as an event. Messages are posted one by one to keep their order,
             # so a POST that is never acknowledged would block all later ones.
-            timeout = httpx2.Timeout(REQUEST_SECONDS)
-            async with _stream(client, "POST", target, json=body, timeout=timeout) as response:
+            async with _stream(client, "POST", target, json=body, timeout=30.0) as response:
                 # Some servers answer here instead of by an event.
                 data = await response.aread() if response.status_code != 202 else b""
             if not isinstance(message, JSONRPCRequest) or response.is_success and not data:

@@ -6,7 +6,6 @@ warning, so that it does not hide the others; the SDK rejects the whole list.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,12 +17,14 @@ import anyio
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
 from bridge.errors import ToolCallError
+from bridge.guest.schema.names import nearest
 from bridge.model import Json, Tool
 
 logger = logging.getLogger(__name__)
 
-MAX_PAGES = 100
-"""The SDK's own cap for such walks. Real servers need one page, the largest seen have four."""
+# A server sends lists of any length, of entries of any size; all bounds here are against it.
+
+MAX_PAGES = 100  # As in the SDK. Real servers need one page, the largest seen have four.
 
 MAX_TOOLS = 10_000
 """More than any client could use; of a longer list these are used, and a warning says so. Likewise
@@ -31,39 +32,20 @@ resources and prompts."""
 
 MAX_NAME_CHARS = 1024  # Of a tool's name; calls take no longer one. Such a tool is left out.
 
-MAX_DESCRIPTION_CHARS = 50_000
-"""Of a tool's title and description, which are cut there. The longest real ones have a few
-thousand characters."""
+MAX_TEXT_CHARS = 50_000  # Of a description, which is cut there. Real ones have a few thousand.
 
 MAX_SCHEMA_PARTS = 20_000
 """Values in one tool's schemas and annotations, many times what any real one has; a long text
-counts as one for each `PART_CHARS`. Stubs, checks and the index take
-time that grows with it, in the one thread that serves everybody. A larger input schema is taken for
-one that allows anything, so that the tool can still be called."""
+counts as one for each 64 characters. Stubs, checks and the index take time that grows with it, in
+the one thread that serves everybody. A larger input schema is taken for one that allows anything,
+so that the tool can still be called."""
 
 MAX_SCHEMA_PARTS_IN_ALL = 1_000_000  # Likewise of all tools of one server.
-
-PART_CHARS = 64
 
 MAX_URI_CHARS = 8_000  # As much as web servers take.
 
 MIN_CACHE_SECONDS = 2.0
 """Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
-
-MAX_CACHE_SECONDS = 24 * 3600.0  # Longest time that a list is cached; as in the SDK.
-
-MAX_TEXT_CHARS = 10_000
-"""Of a resource's or prompt's name or description, of which thousands may be listed."""
-
-MAX_PROMPT_ARGUMENTS = 100  # Of one prompt; people fill them in.
-
-MAX_COMPARED = 500
-"""Names that an unknown one is compared with, each cut to `MAX_COMPARED_CHARS`: comparing takes
-time that grows with both."""
-
-MAX_COMPARED_CHARS = 200
-
-MAX_SUGGESTIONS = 3
 
 Page = Mapping[str, Json]
 
@@ -158,8 +140,8 @@ def cache_seconds(page: Page, *, announced: bool) -> float:
     # NaN is no more than 0.
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
         return math.inf if announced else MIN_CACHE_SECONDS
-    # Before dividing: there are whole numbers that no float can hold.
-    return max(min(ttl, 1000 * MAX_CACHE_SECONDS) / 1000, MIN_CACHE_SECONDS)
+    # At most a day, as in the SDK. Before dividing: some whole numbers fit into no float.
+    return max(min(ttl, 24 * 3600 * 1000) / 1000, MIN_CACHE_SECONDS)
 
 
 def valid_name(entry: Json) -> str | None:
@@ -249,8 +231,8 @@ def _ui(entry: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _first_names(names: Sequence[str]) -> str:
-    shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:MAX_SUGGESTIONS]))
-    return f"{shown!r}{', ...' if len(names) > MAX_SUGGESTIONS else ''}"
+    shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:3]))
+    return f"{shown!r}{', ...' if len(names) > 3 else ''}"
 
 
 def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
@@ -261,7 +243,7 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
         server=server,
         name=name,
         title=title[:1_000] if isinstance(title, str) else "",
-        description=description[:MAX_DESCRIPTION_CHARS] if isinstance(description, str) else "",
+        description=description[:MAX_TEXT_CHARS] if isinstance(description, str) else "",
         input_schema=_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,
         annotations=_mapping(entry.get("annotations")),
@@ -297,14 +279,14 @@ def _count_parts(schema: Json, most: int) -> int:
         if isinstance(node, Mapping):
             count += len(node)
             if count <= most:
-                count += sum(len(name) // PART_CHARS for name in node)
+                count += sum(len(name) // 64 for name in node)
                 waiting.extend(node.values())
         elif isinstance(node, list):
             count += len(node)
             if count <= most:
                 waiting.extend(node)
         elif isinstance(node, str):
-            count += len(node) // PART_CHARS
+            count += len(node) // 64
     return count
 
 
@@ -341,7 +323,7 @@ def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
                 "description": str(argument.get("description") or "")[:MAX_TEXT_CHARS],
                 "required": argument.get("required") is True,
             }
-            for argument in arguments[:MAX_PROMPT_ARGUMENTS]
+            for argument in arguments
             if isinstance(argument, Mapping) and isinstance(argument.get("name"), str)
         ]
     return offer
@@ -356,10 +338,9 @@ def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) ->
     found = next((offer for offer in offers if offer[identity] == wanted), None)
     if found is not None:
         return _arguments(found) if kind == "prompts" else ""
-    # Cut as for the comparison: the text itself may be very long.
-    known = {str(offer[identity])[:MAX_COMPARED_CHARS] for offer in islice(offers, MAX_COMPARED)}
-    near = difflib.get_close_matches(wanted[:MAX_COMPARED_CHARS], sorted(known), n=MAX_SUGGESTIONS)
-    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    # Comparing takes time that grows with the names' number and length.
+    near = nearest(wanted[:200], [str(offer[identity])[:200] for offer in offers[:500]])
+    return f"Did you mean {near!r}?" if near else ""
 
 
 def _arguments(prompt: Mapping[str, Json]) -> str:

@@ -36,16 +36,6 @@ from bridge.upstream.token_store import Record, StoreError, TokenStore, key_of
 
 logger = logging.getLogger(__name__)
 
-RENEW_EARLY_SECONDS = 30.0
-"""A token is renewed so long before it expires: requests take time, and clocks differ."""
-
-RETRY_SECONDS = 5.0
-"""Time between a failed renewal and the next attempt; requests come by the hundred."""
-
-SETTLE_SECONDS = 1.0
-"""A new token is not renewed for so long, even if its server refuses it. One that refuses every
-token would cause renewals without end."""
-
 UNKNOWN_CLIENT = frozenset({"invalid_client", "unauthorized_client", "timed out"})
 """Errors of a registration that was forgotten. At the last one the user may see an error page."""
 
@@ -188,7 +178,8 @@ class Login:
 
     def _fail(self, problem: str, *, over: bool = False) -> None:
         self.problem, self._over = problem, over
-        self._not_before = self.clock() + RETRY_SECONDS
+        # Until the next attempt; requests come by the hundred.
+        self._not_before = self.clock() + 5.0
 
     async def _renew(self, refused: str) -> None:
         stored = await self._load()
@@ -208,7 +199,8 @@ class Login:
                     response = await fetch(client, request, self._url)
                 record = with_token(stored, read_tokens(response), self.clock())
                 self._use(record)
-                self._not_before = self.clock() + SETTLE_SECONDS
+                # A server that refuses every token would cause renewals without end.
+                self._not_before = self.clock() + 1.0
             except WebError as error:
                 if error.name not in UNKNOWN_CLIENT | {"invalid_grant"}:
                     self._fail(f"it could not be renewed: {error}")
@@ -240,8 +232,8 @@ def with_token(record: Record, token: OAuthToken, now: float) -> Record:
     """Return a login with new tokens; fields that the response leaves out stay unchanged."""
     renew_at = None
     if (life := token.expires_in) is not None:
-        # A token of a few seconds is not renewed every time.
-        renew_at = now + life - min(RENEW_EARLY_SECONDS, life * 0.25)
+        # Requests take time, and clocks differ; a token of a few seconds is not renewed every time.
+        renew_at = now + life - min(30.0, life * 0.25)
     return replace(
         record,
         access_token=token.access_token,

@@ -26,16 +26,11 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bridge.upstream.oauth_web import safe_error_name
+from bridge.upstream.oauth_web import safe_error_name, shorten
 
 PATH = "/callback"
 
-MAX_HEAD_BYTES = 32 * 1024
-"""Of a request. Codes may have some thousand bytes, and a browser adds cookies."""
-
-CONNECTION_SECONDS = 10.0  # For one connection: its request and the response to it.
-MAX_CONNECTIONS = 16  # At a time. A browser opens two or three; more than this are closed at once.
-MAX_DESCRIPTION_CHARS = 300  # Of what an authorization server says about an error.
+MAX_CONNECTIONS = 16  # At a time: any program here may connect. A browser opens two or three.
 
 Host = Literal["127.0.0.1", "localhost"]
 
@@ -111,7 +106,7 @@ class Callback:
             state=self._state,
             code=code,
             error=error,
-            description="".join(filter(str.isprintable, description))[:MAX_DESCRIPTION_CHARS],
+            description=shorten(description),
             issuer=parameters.get("iss"),
         )
         self._received.set()
@@ -123,13 +118,13 @@ class Callback:
 
 
 class _BriefConnection(H11Protocol):
-    """A connection that is closed after `CONNECTION_SECONDS`."""
+    """A connection that is closed after ten seconds, which its request and response need not."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
-        self.loop.call_later(CONNECTION_SECONDS, transport.abort)
+        self.loop.call_later(10.0, transport.abort)
 
 
 @asynccontextmanager
@@ -176,7 +171,8 @@ def _config(app: Starlette) -> uvicorn.Config:
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,
-        "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
+        # Codes may have some thousand bytes, and a browser adds cookies.
+        "h11_max_incomplete_event_size": 32 * 1024,
         "timeout_graceful_shutdown": 1,
     }
     return uvicorn.Config(app, **options)

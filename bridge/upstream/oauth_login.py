@@ -67,9 +67,6 @@ logging.getLogger("mcp.client.auth.oauth2").setLevel(logging.CRITICAL + 1)
 
 REGISTERING_AGAIN = "The bridge registers again at the authorization server."
 
-MAX_REQUESTS = 40
-"""Requests of one login. The longest login of the SDK makes half as many, with some redirects."""
-
 _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     (
         {
@@ -270,17 +267,15 @@ async def _drive(
     server: httpx2.URL,
     provider: Provider,
 ) -> httpx2.Response:
-    for _ in range(MAX_REQUESTS):
-        try:
+    with suppress(StopAsyncIteration):
+        while True:
             request = await flow.asend(response)
-        except StopAsyncIteration:
-            return response
-        is_probe = request is probe
-        response = await fetch(web, request, server, head_only=is_probe)
-        if not is_probe:
-            provider.last = describe_response(response)
-            response = _accept_resource(response, server, provider)
-    raise WebError(f"it takes more than {MAX_REQUESTS} requests")
+            is_probe = request is probe
+            response = await fetch(web, request, server, head_only=is_probe)
+            if not is_probe:
+                provider.last = describe_response(response)
+                response = _accept_resource(response, server, provider)
+    return response
 
 
 def _accept_resource(

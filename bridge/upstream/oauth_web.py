@@ -24,13 +24,12 @@ from mcp.shared.auth import OAuthToken
 
 logger = logging.getLogger(__name__)
 
-MAX_DOCUMENT_BYTES = 256 * 1024
-"""Of metadata, a registration or a token response. Real ones have some thousand bytes."""
+MAX_DOCUMENT_BYTES = 256 * 1024  # Of what an authorization server sends; some thousand are usual.
 
 RESPONSE_SECONDS = 15.0  # For one request, from connecting to the response's last byte.
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # A scope by the specification (RFC 6749).
-MAX_SCOPE_CHARS = 1024  # Of all scopes of a login; scopes beyond this are left out.
-MAX_FAILURE_CHARS = 300  # Longest text of a response or of the SDK about a failure.
+MAX_SCOPE_CHARS = 1024  # Of all scopes that a server demands; more are left out.
+MAX_FAILURE_CHARS = 300  # Of what an authorization server says about a failure.
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 """Tokens that fit into a header. A token with a line break would make two headers."""

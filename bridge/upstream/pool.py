@@ -6,7 +6,6 @@ owner tasks. `server.py` handles one server.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
@@ -22,13 +21,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
+from bridge.guest.schema.names import nearest
 from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec
 from bridge.upstream.client_features import Roots
 from bridge.upstream.connection import Connection, ListName
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.installation import installs_packages
 from bridge.upstream.launch import Containers
-from bridge.upstream.listing import MAX_COMPARED_CHARS
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.server import ServerState, UpstreamServer
@@ -63,18 +62,8 @@ class OpenAdmission(Admission):
     """Allows every start and records none; for a pool without a gate."""
 
 
-CALL_SECONDS = 60.0
-"""Default timeout of a call, where neither caller nor configuration sets one; as most clients."""
-
-START_SECONDS = 30.0  # Default timeout of a start.
-
-IDLE_REMOTE = 1800.0  # Seconds; many servers end an unused session then.
-
 MAX_MESSAGE_BYTES = 64 * MEBIBYTE
-"""Largest message in either direction: the limit of the channel into a sandbox."""
-
-CLOSE_SECONDS = STOP_SECONDS + 2.0
-"""For closing all servers, in parallel: the longest stop of one process, and a margin."""
+"""Of a server's or a program's message: the limit of the channel into a sandbox."""
 
 
 @dataclass(eq=False, repr=False)
@@ -95,18 +84,17 @@ class Pool:
         start_timeout: Longest start, and longest wait for one.
         start_patience: Longest start of a package runner, which may have to install the server.
         patient: Whether callers wait as long as that, too.
-        idle_seconds: After which an unused connection is closed; None for `IDLE_REMOTE` over HTTP
-            and never over stdio.
+        idle_seconds: After which an unused connection is closed; None for half an hour over HTTP,
+            when many servers end an unused session, and never over stdio.
         server_settings: What is set of single servers, by name.
-        direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
     """
 
     specs: InitVar[Iterable[ServerSpec]]
     _: KW_ONLY
     log_dir: Path
     environ: Mapping[str, str]
-    call_timeout: float = CALL_SECONDS
-    start_timeout: float = START_SECONDS
+    call_timeout: float = 60.0
+    start_timeout: float = 30.0
     start_patience: float = 0.0
     patient: bool = False
     idle_seconds: float | None = None
@@ -114,7 +102,6 @@ class Pool:
     logins: Logins | None = None
     roots: Sequence[Path] = ()
     server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
-    direct: bool = True
 
     def __post_init__(self, specs: Iterable[ServerSpec]) -> None:
         self.environ = dict(self.environ)
@@ -144,12 +131,13 @@ class Pool:
             await tasks.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
-        """Close all servers, at once and within `CLOSE_SECONDS`; calls under way fail."""
+        """Close all servers, at once; calls under way fail."""
         for upstream_server in self._servers.values():
             upstream_server.close(drain=False)
         for connection in self._connections:
             connection.stop()
-        with anyio.move_on_after(CLOSE_SECONDS, shield=True) as scope:
+        # The longest stop of one process, and a margin.
+        with anyio.move_on_after(STOP_SECONDS + 2.0, shield=True) as scope:
             for connection in tuple(self._connections):
                 await connection.ended.wait()
         if scope.cancelled_caught:
@@ -209,8 +197,8 @@ class Pool:
         if upstream_server is not None:
             return upstream_server
         names = ", ".join(repr(name) for name in self._servers) or "none"
-        near = difflib.get_close_matches(server[:MAX_COMPARED_CHARS], self._servers, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        near = nearest(server[:200], self._servers)
+        hint = f" Did you mean {near!r}?" if near else ""
         msg = f"There is no server named {server!r}.{hint}"
         raise UnknownServerError(msg, remedy=f"Available: {names}.")
 
@@ -252,7 +240,7 @@ class Pool:
             login_timeout=max(start, self.start_patience),
             answer_timeout=math.inf if self.patient else start,
             # A process may hold something in memory, for as long as the bridge runs.
-            idle_seconds=self.idle_seconds or (None if spec.transport == "stdio" else IDLE_REMOTE),
+            idle_seconds=self.idle_seconds or (None if spec.transport == "stdio" else 1800.0),
             remedy=_start_remedy(spec),
             on_changed=partial(self._lists_changed, upstream_server),
             roots=self._roots_of(spec),
@@ -282,7 +270,6 @@ class Pool:
             environ=self.environ,
             log=ServerLog(log_path(self.log_dir, spec.name)),
             max_message_bytes=self.max_message_bytes,
-            by_direct=self.direct,
             containers=self.containers,
         )
 

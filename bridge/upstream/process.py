@@ -232,18 +232,8 @@ def _own_tag() -> str:
     return f"{space}.{os.getpid()}.{started}"
 
 
-EXIT_SECONDS = 2.0
-"""After stdin is closed, as in the specification; real servers take 10 to 500 ms."""
-
-TERM_SECONDS = 2.0  # After SIGTERM: time for a server's own handlers, as in the SDK.
-KILL_SECONDS = 1.0  # After SIGKILL, per round: only the kernel has to act.
-KILL_ROUNDS = 4  # How often the tree is read and killed, in case it forked meanwhile.
-
-STOP_SECONDS = EXIT_SECONDS + TERM_SECONDS + KILL_ROUNDS * KILL_SECONDS + 1.0
-"""Longest that `Child.stop` takes; the last second is for reading /proc on a busy machine."""
-
-POLL_SECONDS = 0.25
-"""Time between checks for an exit where the kernel has no pidfds (macOS, old Linux)."""
+STOP_SECONDS = 9.0
+"""Longest that `Child.stop` takes, with a second for reading /proc on a busy machine."""
 
 READ_BYTES = 256 * 1024
 """One read, and the pipe's size where it can be set: big results need fewer wake-ups."""
@@ -295,7 +285,7 @@ class Child:
         """Wait for its end and wake the tasks in `wait_exited`. Exactly one task runs this."""
         while not self.exited():
             if self._pidfd is None:
-                await anyio.sleep(POLL_SECONDS)
+                await anyio.sleep(0.25)
             else:
                 await anyio.wait_readable(self._pidfd)
         self._ended.set()
@@ -327,12 +317,12 @@ class Child:
         server that is blocked writing does not notice that its stdin is closed.
         """
         self.close_stdin()
-        with anyio.move_on_after(EXIT_SECONDS):
+        with anyio.move_on_after(2.0):  # As in the specification; real servers take 10 to 500 ms.
             await self.wait_exited()
         if await self._signal_tree(_EXISTENCE_SIGNAL, 0.0):
-            await self._signal_tree(signal.SIGTERM, TERM_SECONDS)
-            for _ in range(KILL_ROUNDS):
-                if not await self._signal_tree(signal.SIGKILL, KILL_SECONDS):
+            await self._signal_tree(signal.SIGTERM, 2.0)
+            for _ in range(4):  # The tree may fork meanwhile.
+                if not await self._signal_tree(signal.SIGKILL, 1.0):
                     break
         if self._popen.poll() is None:
             logger.warning("process %d survives SIGKILL and is abandoned", self.pid)
@@ -432,7 +422,7 @@ async def wait_for_installation(definition: str) -> None:
     find = partial(_open_processes, partial(_keepers, definition))
     while found := await anyio.to_thread.run_sync(find):
         try:
-            await signal_and_wait(found, _EXISTENCE_SIGNAL, TERM_SECONDS)
+            await signal_and_wait(found, _EXISTENCE_SIGNAL, 2.0)
         finally:
             for member in found:
                 member.close()
@@ -443,7 +433,7 @@ async def reap_orphans() -> int:
     found = await anyio.to_thread.run_sync(orphans)
     try:
         if found:
-            await signal_and_wait(found, signal.SIGTERM, TERM_SECONDS)
+            await signal_and_wait(found, signal.SIGTERM, 2.0)
             for member in found:
                 member.send(signal.SIGKILL)
     finally:

@@ -13,23 +13,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import anyio
 from mcp import MCPError
 from mcp.types import (
     LOG_LEVEL_META_KEY,
-    CallToolRequest,
-    CompleteRequest,
-    GetPromptRequest,
-    ListPromptsRequest,
-    ListResourcesRequest,
-    ListResourceTemplatesRequest,
     PaginatedRequestParams,
-    ReadResourceRequest,
+    Request,
 )
 from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import TypeAdapter, ValidationError
@@ -65,27 +59,11 @@ logger = logging.getLogger(__name__)
 _encoded = json_text.encoder()
 _ascii = json_text.encoder(ascii_only=True)
 
-NOT_FOUND = 404
-
-_ANY_RESULT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
-
-
 Method = (
     Literal["tools/call", "tools/list", "resources/read", "prompts/get", "completion/complete"]
     | ListMethod
     | task_calls.Method
 )
-
-_REQUESTS: Mapping[Method, Any] = {
-    "tools/call": CallToolRequest,
-    "resources/read": ReadResourceRequest,
-    "prompts/get": GetPromptRequest,
-    "completion/complete": CompleteRequest,
-    "resources/list": ListResourcesRequest,
-    "resources/templates/list": ListResourceTemplatesRequest,
-    "prompts/list": ListPromptsRequest,
-    **dict.fromkeys(get_args(task_calls.Method), task_calls.TaskRequest),
-}
 
 KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "prompts"}
 
@@ -115,15 +93,16 @@ class Call:
     state: str | None = None
 
 
-class ExpiredError(Exception):
-    """The server has lost the session.
+Reason = Literal["connection lost", "session unknown", "session lost", "headers", "addresses"]
+"""Why a request failed that may be made again; see `server.py`."""
 
-    Attributes:
-        failure: The error of the request; None if the server cannot have acted on it (HTTP 404).
-    """
 
-    def __init__(self, failure: UpstreamError | None) -> None:
+class AgainError(Exception):
+    """A request failed so that it may be made again; `failure` is for the caller if it is not."""
+
+    def __init__(self, reason: Reason, failure: UpstreamError) -> None:
         super().__init__()
+        self.reason = reason
         self.failure = failure
 
 
@@ -143,18 +122,29 @@ class Requests:
         params: Mapping[str, Json],
         seconds: float | None = None,
     ) -> Call:
-        """Return a request with its parameters as JSON.
+        """Return a request with its parameters as JSON; see `Call`.
 
-        Args:
-            what: The request in messages, as in "resource 'x'".
-            subject: The URI or the name.
-            params: Its parameters; for `tools/call` the arguments.
-            seconds: Its timeout, if it is not the one of calls.
+        Arguments that cannot be sent are rejected here: they would break the connection's writer,
+        and so every call.
 
         Raises:
             UpstreamError: The parameters cannot be sent.
         """
-        text = self._encode_arguments(what, params)
+        try:
+            text = _encoded(params).encode()
+            if text.count(b"{") + text.count(b"[") > 100:  # So few are not nested too deeply.
+                # Raises on nesting deeper than the SDK can write.
+                to_json({"params": {"arguments": params}})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._unsendable(what, error) from None
+        if len(text) > self._max_bytes:
+            raise MessageTooLargeError(
+                f"Server {self._spec.name!r}, {what}: the arguments have {len(text)} bytes; "
+                f"the limit is {self._max_bytes}.",
+                server=self._spec.name,
+                remedy="Send less at a time.",
+                doubtful=False,
+            )
         seconds = self._call_timeout if seconds is None else seconds
         return Call(method, subject, params, text, what, seconds)
 
@@ -163,7 +153,7 @@ class Requests:
 
         Raises:
             UpstreamError: The server returned no result.
-            ExpiredError: The session is lost; the next request gets a new connection.
+            AgainError: It may be made again.
         """
         kind = KINDS.get(call.method)
         if kind is not None and not connection.declares(kind):
@@ -183,17 +173,17 @@ class Requests:
         async def ask(method: task_calls.Method, params: dict[str, Json]) -> dict[str, Json]:
             left = max(0.0, begun + call.seconds - _caller_time())
             if method == "tasks/cancel":
-                left = task_calls.CANCEL_SECONDS
+                left = 2.0
             elif not left:
-                raise self._timed_out(connection, call.what, call.seconds, begun)
+                raise self._timed_out(connection, call, begun)
             about = self.prepare(method, call.what, call.tool, params, left)
             try:
                 return await self._send(connection, about)
-            except ExpiredError as expired:
-                if expired.failure is not None:
+            except AgainError as again:
+                if again.reason != "session unknown":
                     raise
-                # Not ExpiredError: the tool was called, so the call must not be repeated.
-                raise lost_error(self._spec.name, "It rejected its session.", sent=True) from None
+                # The tool was called, so the call must not be repeated.
+                raise lost_error(self._spec.name, "It rejected its session.") from None
 
         answer = await self._send(connection, call)
         name, roots = self._spec.name, connection.roots
@@ -225,42 +215,61 @@ class Requests:
             raise CallTimeoutError(msg, server=self._spec.name, doubtful=False)
 
     async def _send(self, connection: Connection, call: Call) -> dict[str, Json]:
-        if connection.direct is not None:
-            return await self._send_directly(connection, connection.direct, call)
-        params, caller = dict(call.arguments), current_caller()
-        if call.method == "tools/call":
-            params = {"name": call.tool, "arguments": params}
-        params |= _extras(call)
-        # Before 2026-07-28 the level is set by `logging/setLevel`, not in each request.
-        if caller is not None and caller.log_level and connection.modern:
-            params["_meta"] = {LOG_LEVEL_META_KEY: caller.log_level}
-        document = {"method": call.method, "params": params}
-        request = _REQUESTS[call.method].model_validate(document, by_name=False)
-
-        async def send(client: Any, limit: anyio.CancelScope) -> None:
-            progress = progress_callback(self._spec.name, call.tool, limit, call.seconds)
-            await client.send_request(request, _ANY_RESULT, progress_callback=progress)
-
+        """Return the result of a request as received; translate the errors of sending it."""
+        begun = _caller_time()
         try:
-            return await self._send_through_session(connection, call.what, call.seconds, send)
-        except ToolCallError as error:
-            if error.rpc_code != HEADER_MISMATCH or call.method != "tools/call":
-                raise
-        # The server rejected the request unseen: arguments marked `x-mcp-header` must be repeated
-        # in headers, and the SDK learns the marks from the list of tools.
-        await self.list_tools(connection)
-        return await self._send_through_session(connection, call.what, call.seconds, send)
+            # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
+            if connection.direct is None or (connection.modern and call.method == "tools/list"):
+                return await self._send_by_session(connection, call)
+            return await self._send_directly(connection.direct, call)
+        except anyio.get_cancelled_exc_class():
+            # No response so far; the caller's end says nothing about the server.
+            connection.request_probe(max(0.0, _caller_time() - begun))
+            raise
+        except TimeoutError:
+            raise self._timed_out(connection, call, begun) from None
+        except MCPError as error:
+            failure = await self._translate_error(connection, call.what, error)
+            unseen = error.code == HEADER_MISMATCH and connection.direct is None
+            if unseen and call.method == "tools/call" and isinstance(failure, ToolCallError):
+                failure = AgainError("headers", failure)
+            raise failure from None
+        except (ValueError, RuntimeError) as error:
+            # The SDK raises these before and after sending, so the effect is unknown.
+            raise self._unsendable(call.what, error, doubtful=True) from error
 
-    async def _send_directly(
-        self, connection: Connection, direct: DirectDispatcher, call: Call
-    ) -> dict[str, Json]:
+    async def _send_directly(self, direct: DirectDispatcher, call: Call) -> dict[str, Json]:
         params = call.text
         if call.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (_ascii(call.tool).encode(), params)
         if extras := _extras(call):
             params = b"%b,%b" % (params[:-1], _encoded(extras).encode()[1:])
-        send = partial(direct.request, call.method, params, call.seconds, label=call.tool)
-        return await self._exchange(connection, call.what, call.seconds, send)
+        return await direct.request(call.method, params, call.seconds, label=call.tool)
+
+    async def _send_by_session(self, connection: Connection, call: Call) -> dict[str, Json]:
+        client, kept = connection.client, set[str]()
+        assert client is not None
+        answers: list[dict[str, Json]] = []
+        token = raw_results.set(answers)
+        try:
+            with time_limit(call.seconds) as limit:
+                if call.method == "tools/list":
+                    page = PaginatedRequestParams(**call.arguments) if call.arguments else None
+                    kept = {tool.name for tool in (await client.list_tools(params=page)).tools}
+                else:
+                    progress = progress_callback(self._spec.name, call.tool, limit, call.seconds)
+                    request = _request(call, modern=connection.modern)
+                    await client.send_request(request, _ANY_RESULT, progress_callback=progress)
+        except ValidationError as error:
+            logger.debug("server %r: %s has an odd shape: %s", self._spec.name, call.what, error)
+        finally:
+            raw_results.reset(token)
+        if not answers:
+            raise TimeoutError
+        answer = answers[-1]
+        if kept and isinstance(answer.get("tools"), list):
+            answer["tools"] = [e for e in answer["tools"] if valid_name(e) in kept]
+        return answer
 
     async def list_tools(self, connection: Connection) -> tuple[tuple[Tool, ...], float]:
         """Return the server's tools, and for how many seconds they may be cached.
@@ -272,20 +281,8 @@ class Requests:
 
         async def fetch(params: dict[str, Json], seconds: float) -> Mapping[str, Json]:
             nonlocal fresh
-            # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
-            if connection.direct is not None and not connection.modern:
-                listing = self.prepare("tools/list", what, "", params, seconds)
-                return await self._send_directly(connection, connection.direct, listing)
-            kept: set[str] = set()
-
-            async def send(client: Any, _: anyio.CancelScope) -> None:
-                page = PaginatedRequestParams(**params) if params else None
-                result = await client.list_tools(params=page)
-                kept.update(tool.name for tool in result.tools)
-
-            page = await self._send_through_session(connection, what, seconds, send)
-            if kept and isinstance(page.get("tools"), list):
-                page["tools"] = [e for e in page["tools"] if valid_name(e) in kept]
+            listing = self.prepare("tools/list", what, "", params, seconds)
+            page = await self._send(connection, listing)
             if connection.modern:
                 announced = connection.declares("tools", "list_changed")
                 fresh = min(fresh, cache_seconds(page, announced=announced))
@@ -322,67 +319,16 @@ class Requests:
         entries = await read_all_pages(self._spec.name, fetch, seconds, LISTS[kind].key)
         return await offload(entries, partial(parse_offers, self._spec.name, kind, entries))
 
-    async def _send_through_session(
-        self,
-        connection: Connection,
-        what: str,
-        seconds: float,
-        send: Callable[[Any, anyio.CancelScope], Awaitable[object]],
-    ) -> dict[str, Json]:
-        """Send one request through the SDK's session and return its result unparsed."""
-        answers: list[dict[str, Json]] = []
-
-        async def ask() -> dict[str, Json]:
-            token = raw_results.set(answers)
-            try:
-                with time_limit(seconds) as limit:
-                    await send(connection.client, limit)
-            except ValidationError as error:
-                logger.debug("server %r: %s has an unusual shape: %s", self._spec.name, what, error)
-            finally:
-                raw_results.reset(token)
-            if not answers:
-                raise TimeoutError
-            return answers[-1]
-
-        return await self._exchange(connection, what, seconds, ask)
-
-    async def _exchange(
-        self,
-        connection: Connection,
-        what: str,
-        seconds: float,
-        send: Callable[[], Awaitable[dict[str, Json]]],
-    ) -> dict[str, Json]:
-        """Return the result of a request; translate the errors of sending it."""
-        begun = _caller_time()
-        try:
-            return await send()
-        except anyio.get_cancelled_exc_class():
-            # No response so far; the caller's end says nothing about the server.
-            connection.request_probe(max(0.0, _caller_time() - begun))
-            raise
-        except TimeoutError:
-            raise self._timed_out(connection, what, seconds, begun) from None
-        except MCPError as error:
-            raise await self._translate_error(connection, what, error) from None
-        except (ValueError, RuntimeError) as error:
-            # The SDK raises these before and after sending, so the effect is unknown.
-            raise self._unsendable(what, error, doubtful=True) from error
-
-    def _timed_out(
-        self, connection: Connection, what: str, seconds: float, begun: float
-    ) -> CallTimeoutError:
-        connection.request_probe(seconds)
+    def _timed_out(self, connection: Connection, call: Call, begun: float) -> CallTimeoutError:
+        connection.request_probe(call.seconds)
         # Progress may have moved the limit.
-        seconds = max(seconds, round(_caller_time() - begun))
+        seconds = max(call.seconds, round(_caller_time() - begun))
         msg = (
-            f"Server {self._spec.name!r} did not answer {what} within {seconds:g} s; "
+            f"Server {self._spec.name!r} did not answer {call.what} within {seconds:g} s; "
             "it was told to stop."
         )
-        if noise := connection.endpoint.noise_since(
-            current_time() - seconds - 0.5
-        ):  # Sent before that.
+        # Written while the request was on its way, or just before.
+        if noise := connection.endpoint.noise_since(current_time() - seconds - 0.5):
             msg += f" It wrote something that is not a message: {noise!r}."
         remedy = "Ask for less; the user can raise `call_timeout`."
         if connection.others:
@@ -401,7 +347,10 @@ class Requests:
             # It may be up again at the next request, and then without this session.
             connection.retire(failure.host_detail)
         elif await connection.has_lost_session(error, refusal):
-            return ExpiredError(None if refusal and refusal.status == NOT_FOUND else failure)
+            if refusal is None or refusal.status != 404:
+                return AgainError("session lost", failure)
+            twice = lost_error(self._spec.name, "It rejected its session (HTTP 404) twice.")
+            return AgainError("session unknown", twice)
         if refusal is not None and refusal.status in UNAUTHORIZED:
             return unauthorized_error(self._spec, refusal)
         return failure
@@ -417,29 +366,6 @@ class Requests:
         cause = connection.endpoint.cause_of_end
         return lost_error(self._spec.name, end_report, sent=sent, what=what, cause=cause)
 
-    def _encode_arguments(self, what: str, arguments: Mapping[str, Json]) -> bytes:
-        """Return the arguments as JSON.
-
-        Arguments that cannot be sent are rejected here: they would break the connection's writer,
-        and so every call.
-        """
-        try:
-            text = _encoded(arguments).encode()
-            if text.count(b"{") + text.count(b"[") > 100:  # So few are not nested too deeply.
-                # Raises on nesting deeper than the SDK can write.
-                to_json({"params": {"arguments": arguments}})
-        except (ValueError, TypeError, RecursionError) as error:
-            raise self._unsendable(what, error) from None
-        if len(text) > self._max_bytes:
-            raise MessageTooLargeError(
-                f"Server {self._spec.name!r}, {what}: the arguments have {len(text)} bytes; "
-                f"the limit is {self._max_bytes}.",
-                server=self._spec.name,
-                remedy="Send less at a time.",
-                doubtful=False,
-            )
-        return text
-
     def _unsendable(self, what: str, error: Exception, *, doubtful: bool = False) -> ToolCallError:
         return ToolCallError(
             f"Server {self._spec.name!r}, {what}: the arguments cannot be sent as JSON: {error}",
@@ -447,6 +373,23 @@ class Requests:
             rpc_code=INVALID_PARAMS,
             doubtful=doubtful,
         )
+
+
+_ANY_RESULT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+
+
+def _request(call: Call, *, modern: bool) -> Request[Any, Any]:
+    """Return a request for the SDK's session."""
+    params, caller = dict(call.arguments), current_caller()
+    if call.method == "tools/call":
+        params = {"name": call.tool, "arguments": params}
+    params |= _extras(call)
+    # Before 2026-07-28 the level is set by `logging/setLevel`, not in each request.
+    if caller is not None and caller.log_level and modern:
+        params["_meta"] = {LOG_LEVEL_META_KEY: caller.log_level}
+    of_task = call.method.startswith("tasks/")
+    kind: type[Request[Any, Any]] = task_calls.TaskRequest if of_task else Request[Any, Any]
+    return kind(method=call.method, params=params)
 
 
 def _extras(call: Call) -> dict[str, Json]:

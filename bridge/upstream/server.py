@@ -45,10 +45,9 @@ from bridge.upstream.client_features import (
 from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
 from bridge.upstream.failure import lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
-from bridge.upstream.requests import KINDS, Call, ExpiredError, Method, Requests
+from bridge.upstream.requests import KINDS, AgainError, Call, Method, Reason, Requests
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
-_MAX_READ = 4_000  # Characters of a server's `instructions` that are searched for it.
 
 
 def introduction(client: ClientSession) -> str:
@@ -58,30 +57,18 @@ def introduction(client: ClientSession) -> str:
     `instructions`, which are written for a model that has the server's tools.
     """
     info = client.server_info
-    candidates = (
-        info.description if info else None,
-        info.title if info and _letters(info.title) != _letters(info.name) else None,
-        _first_paragraph(client.instructions or ""),
-    )
-    return next((line for text in candidates if text and (line := _line(text))), "")
+    texts = [info.description or ""] if info else []
+    if info and _letters(info.title) != _letters(info.name):
+        texts.append(info.title or "")
+    # Neither headings nor rules nor fences.
+    plain = re.sub(r"(?m)^[#=`-].*", "", (client.instructions or "")[:4_000])
+    lines = (" ".join(text[:4_000].split())[:MAX_CHARS] for text in (*texts, *plain.split("\n\n")))
+    return next(filter(None, lines), "")
 
 
 def _letters(text: str | None) -> str:
     """Return a name's letters and digits, to find a title that only repeats the name."""
     return "".join(filter(str.isalnum, (text or "")[:MAX_CHARS].casefold()))
-
-
-def _first_paragraph(text: str) -> str:
-    """Return the first paragraph that is not a heading, a rule or a fence."""
-    for paragraph in text[:_MAX_READ].split("\n\n"):
-        lines = (line for line in paragraph.splitlines() if line[:1] not in ("#", "=", "-", "`"))
-        if found := " ".join(lines).strip():
-            return found
-    return ""
-
-
-def _line(text: str) -> str:
-    return " ".join(text[:_MAX_READ].split())[:MAX_CHARS]
 
 
 Answer = TypeVar("Answer")
@@ -111,7 +98,19 @@ def explain_missing_roots(result: dict[str, Json]) -> None:
             values |= {name: said for name, value in values.items() if value == text}
 
 
-_SESSION_LOST_TWICE = "It rejected its session (HTTP 404) twice."
+_AGAIN: Mapping[Reason, tuple[bool, bool]] = {
+    # A call may have had its effect.
+    "connection lost": (True, False),
+    # Status 404: the server cannot have acted on it.
+    "session unknown": (True, True),
+    # Said in another way; a call connects again and fails.
+    "session lost": (True, False),
+    # Rejected unseen: arguments marked `x-mcp-header` must be repeated in headers.
+    "headers": (False, True),
+    # The user had to visit addresses first, and did.
+    "addresses": (False, True),
+}
+"""Why a request failed, and whether it is made again, once: a list, a call."""
 
 _CONNECTION_NUMBERS = itertools.count(1)
 """Shared by all servers, so that a redefined server never repeats a number."""
@@ -272,7 +271,7 @@ class UpstreamServer:
             and (self.connection_epoch is None or self._is_fresh(refresh))
         ):
             return kept
-        return await self._with_retry(partial(self._list_tools, refresh, patient), lists=True)
+        return await self._ask(partial(self._list_tools, refresh, patient), lists=True)
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; () without the capability.
@@ -283,7 +282,7 @@ class UpstreamServer:
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:
             return kept
-        return await self._with_retry(lambda: self._list_offers(kind), lists=True)
+        return await self._ask(lambda: self._list_offers(kind), lists=True)
 
     async def _list_offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         async with self._use() as connection:
@@ -295,30 +294,40 @@ class UpstreamServer:
                 self._offers[kind] = found
             return found
 
-    async def _with_retry(self, ask: Callable[[], Awaitable[Answer]], *, lists: bool) -> Answer:
-        """Make a request, and once more over a new connection where that repeats no effect.
+    async def _ask(
+        self, ask: Callable[[], Awaitable[Answer]], *, lists: bool = False, what: str = ""
+    ) -> Answer:
+        """Make a request, and once more for each reason of `_AGAIN` that allows it.
 
-        | the request failed because | a list | a call |
-        | --- | --- | --- |
-        | the connection was lost | again | raise |
-        | the session was lost (HTTP 404) | again | again |
-        | the session was lost, said otherwise | again | connect again and raise |
+        Args:
+            lists: It has no effect.
+            what: The request in messages.
         """
-        failure: UpstreamError
-        for _ in range(2):
+        met: set[Reason] = set()
+        while True:
+            reason: Reason
+            failure: UpstreamError
             try:
                 return await ask()
             except ServerLostError as error:
                 # The connection may have ended earlier, which only this request has shown.
-                failure = error
-                if not lists:
+                reason, failure = "connection lost", error
+            except AgainError as error:
+                reason, failure = error.reason, error.failure
+            except ToolCallError as error:
+                reason, failure = "addresses", error
+                tried = lists or reason in met
+                if tried or not await complete_url_elicitations(self.spec.name, what, error):
                     raise
-            except ExpiredError as expired:
-                failure = expired.failure or lost_error(self.spec.name, _SESSION_LOST_TWICE)
-                if expired.failure is not None and not lists:
-                    failure = await self._reconnect(failure)
-                    break
-        raise failure
+            if reason == "session lost" and not lists:
+                failure = await self._reconnect(failure)
+            if reason in met or not _AGAIN[reason][0 if lists else 1]:
+                raise failure
+            met.add(reason)
+            if reason == "headers":
+                # The SDK learns the marks from the list of tools.
+                async with self._use(lists=True) as connection:
+                    await self._requests.list_tools(connection)
 
     async def _list_tools(self, refresh: bool, patient: bool) -> tuple[Tool, ...]:
         async with self._use(patient=patient, lists=True) as connection, connection.listing:
@@ -396,7 +405,7 @@ class UpstreamServer:
             async with self._use() as connection:
                 await self._requests.await_update(connection, uri, timeout)
 
-        await self._with_retry(wait, lists=True)
+        await self._ask(wait, lists=True)
         return await self.request("resources/read", {"uri": uri})
 
     async def _call_until_complete(self, call: Call) -> dict[str, Json]:
@@ -404,17 +413,12 @@ class UpstreamServer:
             async with self._use() as connection:
                 return await self._requests.call(connection, call)
 
-        async def refresh(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        async def repeat(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
             more = replace(call, answers=answers, state=state)
-            return await self._with_retry(partial(send, more), lists=False)
+            return await self._ask(partial(send, more), what=call.what)
 
-        try:
-            result = await self._with_retry(partial(send, call), lists=False)
-        except ToolCallError as refusal:
-            if not await complete_url_elicitations(self.spec.name, call.what, refusal):
-                raise
-            result = await self._with_retry(partial(send, call), lists=False)
-        return await resolve_input(self.spec.name, call.what, result, refresh, roots=self.roots)
+        result = await self._ask(partial(send, call), what=call.what)
+        return await resolve_input(self.spec.name, call.what, result, repeat, roots=self.roots)
 
     @asynccontextmanager
     async def _use(

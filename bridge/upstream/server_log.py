@@ -22,8 +22,6 @@ ALL_LOGS_BYTES = 128 * 1024 * 1024
 """Of the logs of all servers, past ones included, checked when a log is begun. Each running server
 adds at most `LOG_BYTES`."""
 
-MAX_LOG_FILES = 1000  # In the directory: the logs of servers that are no longer configured stay.
-
 TAIL_BYTES = 2048
 """Kept in memory for error messages: enough for a traceback's end or a usage text."""
 
@@ -42,7 +40,7 @@ def log_path(log_dir: Path, server: str) -> Path:
 
 
 def remove_oldest(log_dir: Path, keep: Path) -> None:
-    """Remove the least recently written logs until all are within their bounds.
+    """Remove the least recently written logs until all are within `ALL_LOGS_BYTES`.
 
     Args:
         keep: The log that was just begun.
@@ -56,15 +54,15 @@ def remove_oldest(log_dir: Path, keep: Path) -> None:
             for entry in entries
             if entry.name.endswith((".log", ".log.1")) and entry.is_file(follow_symlinks=False)
         ]
-    count, size = len(found), sum(status.st_size for status, _ in found)
+    size = sum(status.st_size for status, _ in found)
     for status, path in sorted(found, key=lambda each: each[0].st_mtime_ns):
-        if count <= MAX_LOG_FILES and size <= ALL_LOGS_BYTES:
+        if size <= ALL_LOGS_BYTES:
             return
         if path == str(keep):
             continue
         # A bridge that still writes to it frees the disk space at its next rotation.
         Path(path).unlink(missing_ok=True)
-        count, size = count - 1, size - status.st_size
+        size -= status.st_size
 
 
 class ServerLog:

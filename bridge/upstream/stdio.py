@@ -68,12 +68,7 @@ from bridge.upstream.results import EXCERPT_CHARACTERS, split_batch
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
 
-FLUSH_SECONDS = 0.5
-"""For writing queued messages when the connection closes; normally microseconds."""
-
 _BLANK = re.compile(rb"\n\n+")
-
-YIELD_EVERY = 64  # Lines handled before other tasks run.
 
 # An authorization request (RFC 6749), as `mcp-remote` and others print it for their user.
 _LOGIN = re.compile(r"https?://[!#-&(-;=?-~]+[?&]response_type=code[!#-&(-;=?-~]*")
@@ -111,18 +106,13 @@ class _Pipes:
 
 @dataclass(eq=False, repr=False)
 class StdioEndpoint(Endpoint):
-    """One server to be run as a child process.
-
-    Args:
-        by_direct: Whether calls go past the SDK's session.
-    """
+    """One server to be run as a child process."""
 
     spec: ServerSpec
     _: KW_ONLY
     environ: Mapping[str, str]
     log: ServerLog
     max_message_bytes: int
-    by_direct: bool = True
     containers: Containers = field(default_factory=Containers)
 
     def __post_init__(self) -> None:
@@ -131,7 +121,7 @@ class StdioEndpoint(Endpoint):
         self.transport = "stdio"
         self._child: Child | None = None
         self._keeper: Keeper | None = None
-        self._direct: DirectDispatcher | None = None
+        self.direct: DirectDispatcher | None = None
         self._leaving = False
         self._deaf = False
         self._end_report = ""
@@ -143,11 +133,6 @@ class StdioEndpoint(Endpoint):
     @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
-
-    @property
-    def direct(self) -> DirectDispatcher | None:
-        """Sends requests past the SDK's session; None if that is turned off."""
-        return self._direct if self.by_direct else None
 
     def noise_since(self, begun: float) -> str:
         """Return the last line on stdout since `begun` that is not a message; may be empty."""
@@ -210,7 +195,7 @@ class StdioEndpoint(Endpoint):
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](16)
             writer = LineWriter(child.stdin)
-            self._direct = direct = DirectDispatcher(writer)
+            self.direct = direct = DirectDispatcher(writer)
             pipes = _Pipes(
                 child=child, inbound=inbound, outbound=outbound, writer=writer, direct=direct
             )
@@ -234,7 +219,7 @@ class StdioEndpoint(Endpoint):
                 child.close()
 
     async def _leave(self, pipes: _Pipes) -> None:
-        with anyio.move_on_after(FLUSH_SECONDS):
+        with anyio.move_on_after(0.5):  # What is queued takes microseconds, normally.
             await pipes.written.wait()
         # No task may write to a descriptor that is about to be closed.
         pipes.writing.cancel()
@@ -295,7 +280,7 @@ class StdioEndpoint(Endpoint):
                     # Removed, because a line may be as large as the cap.
                     await self._deliver(lines.popleft(), pipes)
                     taken += 1
-                    if taken % YIELD_EVERY == 0:
+                    if taken % 64 == 0:
                         await anyio.lowlevel.checkpoint()
             pipes.drained.set()
             if (rest := framer.finish()) is not None:

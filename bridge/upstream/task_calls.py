@@ -22,13 +22,8 @@ from bridge.upstream.client_features import Roots, answer_input_requests
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 
-FIRST_POLL_SECONDS = 0.1
-MOST_POLL_SECONDS = 5.0  # Between two `tasks/get`; within these bounds `pollIntervalMs` counts.
-
 LAST_RESERVED = -32000
 """JSON-RPC's codes, up to here, reject a request; but a task shows that it was accepted."""
-
-CANCEL_SECONDS = 2.0  # For `tasks/cancel`.
 
 Method = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]
 
@@ -79,7 +74,7 @@ async def await_result(
     except (anyio.get_cancelled_exc_class(), CallTimeoutError, CannotAskError) as error:
         if isinstance(error, UpstreamError):
             error.doubtful = True
-        with anyio.move_on_after(CANCEL_SECONDS, shield=True):
+        with anyio.move_on_after(2.0, shield=True):
             # The task or the server may have ended meanwhile.
             with suppress(Exception):
                 await ask("tasks/cancel", about)
@@ -99,7 +94,7 @@ async def _poll(
     server: str, what: str, task: Mapping[str, Json], about: dict[str, Json], ask: Ask, roots: Roots
 ) -> dict[str, Json]:
     answered: set[str] = set()
-    pause = FIRST_POLL_SECONDS
+    pause = 0.1
     while True:
         status = task.get("status")
         if status == "completed" and isinstance(task.get("result"), dict):
@@ -118,8 +113,7 @@ async def _poll(
         # False for NaN and for negative numbers.
         if isinstance(given, int | float) and given > 0:
             # Bounded before dividing: an integer may be too large for a float.
-            within = min(max(given, 50), 1000 * MOST_POLL_SECONDS)
-            pause = within / 1000
+            pause = min(max(given, 50), 5_000) / 1000
         await anyio.sleep(pause)
         task = await ask("tasks/get", about)
 

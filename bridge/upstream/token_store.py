@@ -8,22 +8,21 @@ thread of its own. `oauth.py` uses the secrets.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
-import logging
 import os
 import stat
-import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
-import anyio.from_thread
-import anyio.lowlevel
 import anyio.to_thread
 import httpx2
 from pydantic import TypeAdapter, ValidationError
@@ -34,18 +33,11 @@ from bridge.model import ServerSpec
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
-logger = logging.getLogger(__name__)
-
-
 SERVICE = "mcp-code-bridge"
 
-KEYRING_SECONDS = 20.0
-"""For one operation. Long enough for a person to unlock the keyring, short enough for a desktop
-session without a person."""
-
-pending: list[threading.Event] = []
-"""Operations that timed out; each event is set when its operation ends after all. Until then no
-other operation starts: otherwise each request to a server could leave a thread behind."""
+pending: list[Future[Any]] = []
+"""Operations that timed out. Until they end after all no other operation starts: otherwise each
+request to a server could leave a thread behind."""
 
 Result = TypeVar("Result")
 
@@ -85,44 +77,30 @@ async def _run_in_thread(ask: Callable[[], Result], seconds: float) -> Result:
     Not one of anyio's threads: the interpreter waits for those when it ends, and a keyring that
     hangs would block it for ever.
     """
-    pending[:] = [question for question in pending if not question.is_set()]
+    pending[:] = [each for each in pending if not each.done()]
     if pending:
         raise KeyringError("it has not finished an earlier operation")
-    done, over = anyio.Event(), threading.Event()
-    answers: list[Result] = []
-    faults: list[BaseException] = []
-    loop = anyio.lowlevel.current_token()
+    result: Future[Result] = Future()
+    result.set_running_or_notify_cancel()
 
     def work() -> None:
         try:
-            answers.append(ask())
+            result.set_result(ask())
         except BaseException as error:
-            faults.append(error)
-        over.set()
-        try:
-            anyio.from_thread.run_sync(done.set, token=loop)
-        except RuntimeError:
-            # The event loop has ended, so that no task waits.
-            return
+            result.set_exception(error)
 
-    threading.Thread(target=work, daemon=True, name="keyring").start()
-    with anyio.move_on_after(seconds):
-        await done.wait()
-    if answers:
-        return answers[0]
-    if not faults:
-        pending.append(over)
-        raise KeyringError(f"it did not answer within {seconds:g} s")
-    if isinstance(faults[0], KeyringError):
-        raise faults[0]
-    # Only the type: a backend's own text may quote the secret.
-    raise KeyringError(f"it failed ({type(faults[0]).__name__})") from None
+    Thread(target=work, daemon=True, name="keyring").start()
+    try:
+        with anyio.move_on_after(seconds):
+            return await asyncio.wrap_future(result)
+    except KeyringError:
+        raise
+    except Exception as error:
+        # Only the type: a backend's own text may quote the secret.
+        raise KeyringError(f"it failed ({type(error).__name__})") from None
+    pending.append(result)
+    raise KeyringError(f"it did not answer within {seconds:g} s")
 
-
-MAX_FILE_BYTES = 1024 * 1024  # Of one login; a token response has at most a quarter of this.
-
-LOCK_SECONDS = 30.0
-"""How long to wait while another process locks the same login; a renewal takes less."""
 
 Place = Literal["file", "keyring"]
 
@@ -210,10 +188,11 @@ class TokenStore:
 
     Args:
         directory: Made when the first login is stored.
-        keyring_seconds: Timeout of one keyring operation.
+        keyring_seconds: Timeout of one keyring operation: enough for a person to unlock the
+            keyring, short enough for a desktop session without a person.
     """
 
-    def __init__(self, directory: Path, *, keyring_seconds: float = KEYRING_SECONDS) -> None:
+    def __init__(self, directory: Path, *, keyring_seconds: float = 20.0) -> None:
         self._directory = directory
         self._keyring_seconds = keyring_seconds
 
@@ -288,11 +267,11 @@ class TokenStore:
         """Lock a login against all other tasks and processes."""
         descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
         try:
-            with anyio.move_on_after(LOCK_SECONDS) as scope:
+            with anyio.move_on_after(30.0) as scope:  # A renewal takes less.
                 while not _try_lock(descriptor):  # noqa: ASYNC110 - another process releases it
                     await anyio.sleep(0.05)  # `flock` has no notification.
             if scope.cancelled_caught:
-                raise StoreError(f"another process has been busy with it for {LOCK_SECONDS:g} s")
+                raise StoreError("another process has been busy with it for 30 s")
             yield
         finally:
             # Closing releases the lock. The file stays: if it were removed, two processes could
@@ -335,7 +314,7 @@ class TokenStore:
         with os.fdopen(descriptor, "rb") as file:
             if problem := _file_problem(os.fstat(file.fileno())):
                 raise StoreError(f"{path} is not used: {problem}")
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read()
         found = _parse(data, key)
         if found is None:
             raise StoreError(f"{path} is not used: it is no login to this server")
@@ -369,8 +348,6 @@ def _file_problem(found: os.stat_result) -> str:
 
 def _parse(data: bytes, key: Key) -> _StoredLogin | None:
     """Return the login in a file's or keyring's data; None if it is not a login for `key`."""
-    if len(data) > MAX_FILE_BYTES:
-        return None
     try:
         found = _STORED_LOGIN.validate_json(data)
     except ValidationError:

@@ -32,10 +32,8 @@ class Endpoint(Protocol):
     last_heard: float = -math.inf
     """When the server sent something last, by `clock.current_time`."""
 
-    @property
-    def direct(self) -> DirectDispatcher | None:
-        """Sends requests past the SDK's session, over stdio; None before `open`."""
-        return None
+    direct: DirectDispatcher | None = None
+    """Sends requests past the SDK's session, over stdio; None before `open`."""
 
     def fall_back(self) -> bool:
         """Change the transport, if its failure suggests that; return whether it did so."""

@@ -9,7 +9,6 @@ import pytest
 
 from bridge.model import Tool
 from bridge.runs import Engine
-from bridge.servers.guide import MAX_NEAREST
 from tests.engine_rig import ListFinder, workshop
 
 
@@ -67,6 +66,6 @@ async def test_a_search_without_a_good_match_gives_a_few_that_say_so(engine: Eng
     tools = tuple(Tool(server="work-shop", name=f"read_{name}") for name in "abcdefgh")
     engine.servers.inventory.update("work-shop", tools)
     found = await engine.guide.search("read parliament minutes", 50, "summary")
-    assert len(found) == MAX_NEAREST
+    assert len(found) == 3
     assert all(docs["poor"] for docs in found)
     assert "poor" not in (await engine.guide.search("read", 50, "summary"))[0]

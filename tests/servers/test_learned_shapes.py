@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from bridge.catalog.entries import Observation, returns
 from bridge.catalog.shapes import schema, shape_of
 from bridge.model import ServerSpec, Source, Tool
-from bridge.servers import shape_store as shape_files
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.learned_shapes import FIRST_RESULTS, SAMPLE_EVERY, LearnedShapes, version_digest
 from bridge.servers.shape_store import MAX_SCHEMA_BYTES, MAX_TOOLS, ShapeRecord, ShapeStore
@@ -198,11 +197,8 @@ def test_a_shape_that_gets_too_large_loses_its_depths_for_good() -> None:
     assert schema(memory.shape)["properties"]["au"]["type"] == "object"
 
 
-def test_files_and_their_entries_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
     """Those seen last are kept."""
-    monkeypatch.setattr(shape_files, "MAX_DOCUMENTS", 2)
     files = ShapeStore(Store(tmp_path))
     many = {
         f"{n:032x}": ShapeRecord(name=f"t{n}", count=1, day=f"2026-01-{1 + n % 28:02}")
@@ -211,10 +207,6 @@ def test_files_and_their_entries_are_bounded(
     assert files.add([(SPEC, many)])
     assert len(files.load([SPEC])[SPEC.name]) == MAX_TOOLS
     assert min(memory.day for memory in files.load([SPEC])[SPEC.name].values()) >= "2026-01-01"
-    others = [replace(SPEC, name=f"s{n}") for n in range(3)]
-    assert files.add([(spec, {"0" * 32: ShapeRecord(name="t", count=1)}) for spec in others])
-    with Store(tmp_path).reading() as kept:
-        assert len(kept.listed("shapes")) == 2
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:

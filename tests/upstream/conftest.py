@@ -33,21 +33,19 @@ def ring() -> Iterator[Ring]:
     made.release.set()
     for question in pending:
         # The next test's keyring is not asked before.
-        assert question.wait(PATIENCE_SECONDS)
+        question.exception(PATIENCE_SECONDS)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have the tests of some modules go each of their ways to a server."""
-    ways = getattr(metafunc.module, "WAYS", ())
-    if ways and "rig" in metafunc.fixturenames:
-        first, *others = ways
-        more = [pytest.param(way, marks=pytest.mark.full) for way in others]
-        metafunc.parametrize("rig", [first, *more], indirect=True)
+    """Have the tests of modules with `ERAS` speak to their servers in each; see `Rig`."""
+    if hasattr(metafunc.module, "ERAS") and "rig" in metafunc.fixturenames:
+        eras = ["auto", pytest.param("modern", marks=pytest.mark.full)]
+        metafunc.parametrize("rig", eras, indirect=True)
 
 
 @pytest.fixture
 def rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:
     """Give a test its servers, and hold it to leaving none of them behind."""
-    rig = Rig(tmp_path, getattr(request, "param", "direct"))
+    rig = Rig(tmp_path, getattr(request, "param", "auto"))
     yield rig
     assert rig.survivors() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,24 +30,11 @@ def speaking(protocol: ProtocolMode) -> dict[str, ServerSettings]:
     return {"server": ServerSettings(protocol=protocol)}
 
 
-WAYS: Mapping[str, Mapping[str, Any]] = {
-    "direct": {},
-    "direct, modern": {"server_settings": speaking("modern")},
-    "session": {"direct": False},
-    "session, modern": {
-        "direct": False,
-        "server_settings": speaking("modern"),
-    },
-}
-"""How requests reach a stdio server, and what a pool is told for it. The tests of a module that
-names some in `WAYS` go each of them; all but the first are for `make test-all`."""
-
-
 class Rig:
     """Makes server definitions and pools that keep their files in one test's directory."""
 
-    def __init__(self, directory: Path, way: str = "direct") -> None:
-        self._way = WAYS[way]
+    def __init__(self, directory: Path, era: ProtocolMode = "auto") -> None:
+        self._era = era
         self.directory = directory
         self.log_dir = directory / "logs"
         self.pid_file = directory / "pids"
@@ -80,7 +67,7 @@ class Rig:
         return ServerSpec(name="server", transport=transport, source=source, url=url, **fields)
 
     def pool(self, *specs: ServerSpec, **options: Any) -> Pool:
-        given = {**self._way, **options}
+        given = {"server_settings": speaking(self._era), **options}
         return Pool(specs, log_dir=self.log_dir, environ=self.environ, **given)
 
     def log(self, name: str = "server") -> str:

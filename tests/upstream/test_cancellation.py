@@ -16,9 +16,6 @@ from bridge.upstream.server_log import ServerLog
 from bridge.upstream.stdio import StdioEndpoint
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file
 
-WAYS = ("direct", "session")
-
-
 MANY = 60
 """More awaits than any of the scenarios has; reaching it means that one waits in small steps."""
 

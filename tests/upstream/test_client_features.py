@@ -21,7 +21,7 @@ from bridge.errors import CannotAskError, ToolCallError
 from bridge.model import Json
 from bridge.upstream import client_features as asking
 from bridge.upstream.client_features import (
-    MAX_INPUT_REQUESTS,
+    MAX_QUESTIONS,
     MAX_REQUEST_DEPTH,
     MAX_ROUNDS,
     Callers,
@@ -201,9 +201,9 @@ async def test_a_question_beyond_the_bounds_is_refused() -> None:
         assert isinstance(refused, ErrorData)
         assert "bytes" in refused.message
         async with anyio.create_task_group() as tasks:
-            for _ in range(asking.MAX_OPEN_REQUESTS_TO_CLIENT):
+            for _ in range(MAX_QUESTIONS):
                 tasks.start_soon(callers.elicit, CONTEXT, QUESTION)
-            while len(caller.asked) < asking.MAX_OPEN_REQUESTS_TO_CLIENT:
+            while len(caller.asked) < MAX_QUESTIONS:
                 await anyio.lowlevel.checkpoint()
             refused = await callers.elicit(CONTEXT, QUESTION)
             caller.answer.set()
@@ -290,7 +290,7 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
         (_wants(a={"method": "roots/list"}), "'roots/list', which is not offered"),
         (_wants(a={"method": "shell/run", "params": {}}), "'shell/run', which is not offered"),
         (_wants(a="?"), "which is not offered"),
-        (_wants(**{f"q{n}": FORM for n in range(MAX_INPUT_REQUESTS + 1)}), "questions at once"),
+        (_wants(**{f"q{n}": FORM for n in range(MAX_QUESTIONS + 1)}), "questions at once"),
         ({"resultType": "input_required", "inputRequests": ["?"]}, "cannot be understood"),
     ],
 )

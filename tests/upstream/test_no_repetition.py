@@ -25,9 +25,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 ProtocolMode = Literal["newer", "older"]
 
-WAYS = ("direct", "session")
-
-
 SAYS_NO = {"code": -32602, "message": "no such tool"}
 TIMED_OUT = {"code": -32001, "message": "Request timed out"}
 UNKNOWN_SESSION = {"code": -32600, "message": "what session?"}

@@ -16,7 +16,6 @@ import pytest
 from bridge.errors import CallDeniedError, CallTimeoutError, ToolCallError
 from bridge.model import ServerSpec, ToolFilter
 from bridge.upstream.listing import (
-    MAX_PROMPT_ARGUMENTS,
     MAX_SCHEMA_PARTS,
     MAX_SCHEMA_PARTS_IN_ALL,
     MAX_TEXT_CHARS,
@@ -28,9 +27,6 @@ from bridge.upstream.listing import (
 )
 from bridge.upstream.pool import Pool
 from tests.upstream.rig import LOOK_SECONDS, PATIENCE_SECONDS, SERVERS, Rig
-
-WAYS = ("direct", "session")
-
 
 LIBRARY = str(SERVERS / "library.py")
 WORKSHOP = str(SERVERS / "workshop.py")
@@ -274,9 +270,9 @@ def test_entries_that_make_no_sense_are_left_out_and_texts_are_cut() -> None:
     fine = {"uri": "a://b", "name": ["x"], "description": "d" * 99_999, "size": True, "x": 1}
     (found,) = parse_offers("s", "resources", [*junk, fine, {"uri": "a://b", "name": "second"}])
     assert found == {"uri": "a://b", "description": "d" * MAX_TEXT_CHARS}
-    arguments = [{"name": f"a{n}"} for n in range(999)] + [7, {"name": None}]
+    arguments = [{"name": "a"}, 7, {"name": None}]
     (prompt,) = parse_offers("s", "prompts", [{"name": "p", "arguments": arguments}])
-    assert len(prompt["arguments"]) == MAX_PROMPT_ARGUMENTS
+    assert prompt["arguments"] == [{"name": "a", "description": "", "required": False}]
 
 
 def test_looking_for_the_nearest_is_bounded() -> None:

@@ -11,7 +11,6 @@ from tests.upstream.rig import PATIENCE_SECONDS, Rig
 from tests.upstream.test_client_features import FakeCaller
 from tests.upstream.test_offers import EVERYTHING
 
-WAYS = ("direct", "session")
 WORK = "trigger-long-running-operation"
 
 

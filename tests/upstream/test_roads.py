@@ -28,7 +28,7 @@ from bridge.upstream.pool import Pool
 from tests.guest.api.test_results import value_of
 from tests.upstream.rig import SERVERS, Rig
 
-ROADS = ("stdio", "stdio by the SDK", "body", "event", "stream")
+ROADS = ("stdio", "body", "event", "stream")
 
 ANSWERS = {
     "initialize": {
@@ -121,13 +121,13 @@ def roads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Road]]
         portal = stack.enter_context(start_blocking_portal())
         made = {}
         for road in ROADS:
-            if road.startswith("stdio"):
+            if road == "stdio":
                 spec = playback
             else:
                 url = stack.enter_context(_web(road))
                 spec = rig.remote(url, transport="sse" if road == "stream" else "http")
-            pool = rig.pool(spec, direct=road != "stdio by the SDK")
-            made[road] = Road(portal, stack.enter_context(portal.wrap_async_context_manager(pool)))
+            pool = portal.wrap_async_context_manager(rig.pool(spec))
+            made[road] = Road(portal, stack.enter_context(pool))
         yield made
 
 

@@ -9,10 +9,16 @@ from pathlib import Path
 
 import anyio
 import pytest
-from mcp.types import PROTOCOL_VERSION_META_KEY
+from mcp.types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
+from bridge import __version__
 from bridge.errors import (
     CallTimeoutError,
     CannotAskError,
@@ -27,31 +33,32 @@ from bridge.upstream.pool import Pool
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, speaking, wait_file
 from tests.upstream.test_client_features import FakeCaller
 
-WAYS = ("direct", "direct, modern", "session", "session, modern")
+ERAS = True
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_call_says_of_itself_what_the_sdks_session_says(
+async def test_a_call_says_of_itself_what_the_protocol_wants(
     tmp_path: Path, era: ProtocolMode
 ) -> None:
-    """Era, client, trace, progress and wanted messages, whichever way it goes."""
+    """Era, client, trace, progress and wanted messages."""
     rig = Rig(tmp_path)
     caller = FakeCaller()
     caller.wants_progress = True
     span = SpanContext(trace_id=0xABC, span_id=0xDEF, is_remote=True, trace_flags=TraceFlags(1))
-    said = []
-    for direct in (True, False):
-        async with rig.pool(rig.raw(), server_settings=speaking(era), direct=direct) as pool:
-            with on_behalf_of(caller), trace.use_span(NonRecordingSpan(span)):
-                result = await pool.call_tool("server", "meta", {"a": 1})
-            meta = result["structuredContent"]
-            assert isinstance(meta.pop("progressToken"), int)
-            said.append(meta)
-            alone = await pool.call_tool("server", "meta", {})
-            assert ("progressToken" in alone["structuredContent"]) is False
-    assert said[0] == said[1]
-    assert said[0]["traceparent"] == f"00-{0xABC:032x}-{0xDEF:016x}-01"
-    assert (PROTOCOL_VERSION_META_KEY in said[0]) == (era == "modern")
+    async with rig.pool(rig.raw(), server_settings=speaking(era)) as pool:
+        with on_behalf_of(caller), trace.use_span(NonRecordingSpan(span)):
+            meta = (await pool.call_tool("server", "meta", {"a": 1}))["structuredContent"]
+        alone = (await pool.call_tool("server", "meta", {}))["structuredContent"]
+    assert isinstance(meta.pop("progressToken"), int)
+    assert "progressToken" not in alone
+    assert meta.pop("traceparent") == f"00-{0xABC:032x}-{0xDEF:016x}-01"
+    modern = {
+        PROTOCOL_VERSION_META_KEY: "2026-07-28",
+        CLIENT_INFO_META_KEY: {"name": "mcp-code-bridge", "version": __version__},
+        LOG_LEVEL_META_KEY: "info",
+    }
+    assert (meta.pop(CLIENT_CAPABILITIES_META_KEY, {}).keys() >= {"sampling"}) is (era == "modern")
+    assert meta == (modern if era == "modern" else {})
 
 
 async def test_a_server_that_insists_on_the_newer_protocol_takes_direct_calls(
