@@ -19,7 +19,6 @@ from bridge.cli.moving import (
     with_moves,
     with_restores,
     write_moved,
-    write_proposal,
     write_stays,
     write_still_started,
 )
@@ -354,8 +353,6 @@ async def carry_out(
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise
-    made = [change for change, _ in changing if change.moved]
-    await anyio.to_thread.run_sync(write_proposal, made, settings, machine)
     return True
 
 

@@ -431,3 +431,12 @@ def test_a_move_names_servers_whose_views_are_not_shown_then(shell: Shell) -> No
     assert "maps has views. Clients do not show them" in "".join(told)
     assert "plain has views" not in "".join(told)
     assert [*json.loads(file.read_text())["mcpServers"]] == ["code-bridge"]
+
+
+def test_a_move_names_servers_with_permissions_that_hold_in_the_client_alone(shell: Shell) -> None:
+    write(shell.home / ".claude.json", {"mcpServers": STARTED})
+    denied = {"permissions": {"deny": ["mcp__docs__drop"]}}
+    write(shell.home / ".claude" / "settings.json", denied)
+    out = shell("install", "claude-code", "--move", "all", "--dry-run")[1]
+    assert "Claude Code has permissions for tools of docs." in out
+    assert "tools of web" not in out
