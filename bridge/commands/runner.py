@@ -194,13 +194,10 @@ async def _feed(stage: Sandbox, data: bytes) -> None:
 logger = logging.getLogger(__name__)
 
 MAX_STDIN_BYTES = 1024 * 1024
-"""Of the text a call may pass. What is longer belongs in a file of the workspace."""
+"""Of the text that a client may pass. What is longer belongs in a file of the workspace."""
 
 MAX_PASSED_BYTES = 64 * 1024 * 1024
-"""From one stage to the next, where they run one after another."""
-
-PROGRESS_SECONDS = 2.0
-"""Between progress reports; clients give up on a call that is silent for a minute."""
+"""That a command may write for the next stage, where stages run one after another."""
 
 Progress = Callable[[float, str], Awaitable[None]]
 OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
@@ -240,13 +237,8 @@ class Commands:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Release what the backends hold open. Idempotent."""
-        backends, self._backends = self._backends, {}
         with anyio.CancelScope(shield=True):
-            for backend in backends.values():
+            for backend in self._backends.values():
                 await backend.aclose()
 
     async def run(
@@ -378,7 +370,7 @@ def _result(
         )
     )
     verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)
-    told = [hint for hint, one in zip(plan.hints, stages, strict=True) if one.stderr and hint]
+    told = [hint for hint, one in zip(plan.hints, stages, strict=False) if one.stderr and hint]
     remedy = "".join(told[:1]) if verdict.reason == "exit" else verdict.remedy
     return CommandResult(
         run_id=run_id,
@@ -400,6 +392,6 @@ def _result(
 async def _report(progress: Progress, run_progress: RunProgress) -> None:
     started = time.monotonic()
     while True:
-        await anyio.sleep(PROGRESS_SECONDS)
+        await anyio.sleep(2)  # Clients give up on a call that is silent for a minute.
         seconds = time.monotonic() - started
         await progress(seconds, run_progress.queue_text() or f"running for {seconds:.0f} s")

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from bridge.model import MEBIBYTE, Reason, StageResult, Status
 from bridge.settings.commands import CommandProfile
 
-MAX_SHOWN = 200  # Characters of a command in a sentence about it.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
@@ -82,8 +80,5 @@ def _failed(stage: StageResult, name: str, profile: CommandProfile) -> Verdict:
 
 def _named(stages: Sequence[StageResult], number: int) -> str:
     command = shlex.join(stages[number - 1].words)
-    if len(command) > MAX_SHOWN:
-        command = command[:MAX_SHOWN] + "..."
-    if len(stages) == 1:
-        return f"`{command}`"
-    return f"stage {number} of {len(stages)} (`{command}`)"
+    command = command if len(command) <= 200 else f"{command[:200]}..."
+    return f"`{command}`" if len(stages) == 1 else f"stage {number} of {len(stages)} (`{command}`)"

@@ -148,6 +148,8 @@ async def test_secrets_do_not_show_wherever_a_command_puts_them(there: Place) ->
     assert "aws_secret_access_key = [redacted: .aws/credentials]" in result.stdout
     assert "TOKEN=[redacted: TOKEN]" in result.stdout
     assert "/no/[redacted: TOKEN]" in result.stages[0].stderr
+    # A profile without `check_arguments` blames no argument.
+    assert result.error == result.summary
     assert SECRET not in shown
     assert FILE_SECRET not in shown
 

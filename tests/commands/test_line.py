@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.commands.line import MAX_LINE_CHARACTERS, parse_line
+from bridge.commands.line import parse_line
 from bridge.errors import InvalidRequestError
 
 _WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1)
@@ -91,7 +91,6 @@ def test_quotes_and_backslashes_mean_what_they_mean_in_sh(line: str, words: list
         ("a |", "one side of a |"),
         ("| a", "one side of a |"),
         ("a | | b", "one side of a |"),
-        ("a" * (MAX_LINE_CHARACTERS + 1), "characters"),
     ],
 )
 def test_what_only_a_shell_does_is_refused_with_what_to_do_instead(line: str, told: str) -> None:
