@@ -11,7 +11,6 @@ from typing import TextIO
 import anyio
 import pytest
 
-from bridge.cli.person import MAX_TRIES
 from bridge.cli.terminal import Terminal, prompt, read_field
 from bridge.errors import CannotAskError
 from bridge.model import Json
@@ -57,7 +56,6 @@ async def _ask(
         ),
         (("\n", "Ann\n", "old\n", "\n", "\n"), {"action": "accept", "content": {"name": "Ann"}}),
         (("Ann\n", "\x04"), {"action": "decline"}),
-        (("\n",) * MAX_TRIES, {"action": "cancel"}),
     ],
 )
 async def test_a_form_is_filled_line_by_line(
