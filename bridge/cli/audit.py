@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar, get_args
+from typing import Annotated, TypeVar, cast, get_args
 
 import anyio
 import anyio.to_thread
 
 from bridge.cli import completion
 from bridge.cli.audit_lines import audit_lines
-from bridge.cli.options import AsJson, AsJsonLines, arg, check_count, flag, opt
+from bridge.cli.options import AsJson, AsJsonLines, arg, count, flag, opt
 from bridge.cli.output import (
     visible,
     write_cut,
@@ -26,7 +26,6 @@ from bridge.cli.output import (
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.reading import (
     LEAST_EXPECTED,
-    MAX_TAIL,
     By,
     Counting,
     Finding,
@@ -84,7 +83,7 @@ async def verify_log(
 async def tail(
     settings: Settings,
     *,
-    number: Annotated[int, opt("N", "number of records", "-n")] = 20,
+    number: Annotated[int, count("number of records")] = 20,
     follow: Annotated[bool, flag("-f", "keep printing new records")] = False,
     as_json: AsJsonLines = False,
 ) -> int:
@@ -93,7 +92,6 @@ async def tail(
     Examples:
         audit tail -n 100 -f
     """
-    check_count(number, 0, MAX_TAIL)
     last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
         write_err(_nothing(_directory(settings)))
@@ -152,26 +150,23 @@ async def stats(
     if not counting.records:
         write_err(f"No calls since {since}.\n" if since else _nothing(_directory(settings)))
         return 0
-    headings = [name.upper() for name in columns]
+    headings = [*map(str.upper, columns), *_COUNTS.values()]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
     if rows:
-        write_table(
-            [*headings, *_COUNTS.values()], rows, ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS")
-        )
+        write_table(headings, rows, ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS"))
     else:
         write_out("No calls.\n")
-    total = f"{counted(counting.runs, 'run')}, {counted(counting.records, 'record')}"
-    write_out(f"\n{total}.\n")
+    runs, records = counted(counting.runs, "run"), counted(counting.records, "record")
+    write_out(f"\n{runs}, {records}.\n")
     return 0
 
 
 def _by(text: str) -> tuple[By, ...]:
-    known = {str(name): name for name in get_args(By)}
-    names = text.split(",")
-    if not set(names) <= known.keys():
+    known, names = get_args(By), text.split(",")
+    if not set(names) <= set(known):
         message = f"--by: {text!r:.80} is none of {', '.join(known)}, nor several with commas."
         raise UsageError(message)
-    return tuple(known[name] for name in dict.fromkeys(names))
+    return tuple(dict.fromkeys(cast("list[By]", names)))
 
 
 def _day(text: str) -> str:

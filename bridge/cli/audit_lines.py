@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 from bridge.model import Json
-
-MAX_ARGUMENT = 120  # Characters of one value in a line; --json has all that was recorded.
 
 _HOLDS = {"call": "once", "run": "for this run", "session": "for 12 hours"}
 
@@ -20,6 +18,11 @@ _OF_CALLS |= {"approval", "waitedMs", "led", "cut", "outcome", "bytes", "ms"}
 def local_time(text: Json, layout: str = "%m-%d %H:%M:%S") -> str:
     """Return the time of a record in this machine's time zone."""
     return datetime.fromisoformat(str(text)).astimezone().strftime(layout) if text else "?"
+
+
+def moment(seconds: float) -> str:
+    """Return a time as JSON has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def duration(milliseconds: Json) -> str:
@@ -85,5 +88,6 @@ def _short(value: Json) -> str:
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and value.isprintable() and value and " " not in value:
         text = value
-    more = len(text) - MAX_ARGUMENT
-    return text if more <= 0 else f"{text[:MAX_ARGUMENT]}… ({more:,} more characters)"
+    # --json has all that was recorded.
+    more = len(text) - 120
+    return text if more <= 0 else f"{text[:120]}… ({more:,} more characters)"

@@ -55,12 +55,12 @@ def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     assert status == 0
     assert heading.split() == ["ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN"]
     assert first.split() == [
-        *(output.digest[:10], "stdout", "text/plain", "2.0", "KiB", "0", "s", "in", "7", "d"),
+        *(output.digest[:10], "stdout", "text/plain", "2", "kB", "0", "s", "in", "7", "d"),
         RUN[:10],
     ]
     assert second.startswith(nasty.uri.removeprefix("bridge://artifacts/")[:10])
     assert "evil\\x1b[2J\\u202ename.csv" in second
-    assert total == "2 artifacts, 2.0 KiB."
+    assert total == "2 artifacts, 2 kB."
     assert commands("list", "--run", "0123")[1].count("\n") == 4
     status, out, _ = commands("list", "--run", OTHER_RUN, "--json")
     (fields,) = json.loads(out)
