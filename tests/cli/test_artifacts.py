@@ -28,12 +28,10 @@ class Commands:
         self.store: ArtifactStore = store_for(load({"state_dir": str(state)}, {}))
 
     def left(self, name: str, data: bytes, **more: Any) -> Artifact:
-        """Have something kept."""
         owner, run = more.pop("owner", "stdio"), more.pop("run", RUN)
         return self.store.of_run(owner, run).add(name, data, **more)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        """Run a command; return its status and what it wrote."""
         status = main_module.main(["artifacts", *words, "--state-dir", str(self.state)])
         said = self._capture.readouterr()
         return status, said.out, said.err
@@ -41,7 +39,6 @@ class Commands:
 
 @pytest.fixture
 def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """The command line."""
     return Commands(tmp_path / "state", capsys)
 
 
@@ -133,7 +130,6 @@ class Terminal(io.StringIO):
     encoding = "utf-8"
 
     def isatty(self) -> bool:
-        """It is one."""
         return True
 
 

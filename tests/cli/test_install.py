@@ -202,7 +202,6 @@ BY_NAME = {"allowedMcpServers": [{"serverName": "docs"}]}
 def test_no_server_moves_out_of_a_client_that_would_not_start_the_bridge(
     client: str, file: str, content: object, lists: object, reason: str, shell: Shell
 ) -> None:
-    """The user would be left without any server."""
     path = write(shell.home / file, content)
     write(shell.home / ".claude" / "settings.json", lists)
     before = path.read_text()
@@ -335,7 +334,6 @@ def test_a_name_that_not_every_client_takes_is_refused(name: str, shell: Shell) 
 
 
 def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None:
-    """Nor can other users read it in the client's file, whose mode was another."""
     url = "http://ann:s3cret@127.0.0.1:8000/mcp?key=s3cret"
     (shell.home / ".cursor/mcp.json").chmod(0o664)
     status, out, err = shell("install", "cursor", "--http", url, "--yes")
@@ -358,7 +356,6 @@ def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None
 
 
 def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:
-    """It is the same for each; of one client it stands in the diff."""
     (shell.home / ".codex").mkdir()
     path = os.environ["PATH"]
     one = shell("install", "cursor", "--dry-run")[1]
@@ -377,7 +374,6 @@ def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:
 
 
 def test_a_client_that_trusts_no_folder_here_has_the_bridge_all_the_same(shell: Shell) -> None:
-    """As Gemini CLI 0.46 prints it: no failure of the installation."""
     command(
         shell.home,
         "gemini",
@@ -393,7 +389,6 @@ def test_a_client_that_trusts_no_folder_here_has_the_bridge_all_the_same(shell: 
 
 
 def command(home: Path, name: str, script: str) -> None:
-    """Put a command of this home on the PATH."""
     place = home / "bin" / name
     place.parent.mkdir(exist_ok=True)
     place.write_text(f"#!/bin/sh\n{script}\n")
@@ -401,7 +396,6 @@ def command(home: Path, name: str, script: str) -> None:
 
 
 def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
-    """The file can be written before the client is there."""
     (shell.home / ".cursor" / "mcp.json").unlink()
     (shell.home / ".cursor").rmdir()
     for words in (("install",), ("install", "all"), ("setup", "--clients", "all", "--yes")):
@@ -413,7 +407,6 @@ def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
 
 
 def test_a_move_names_servers_whose_views_are_not_shown_then(shell: Shell) -> None:
-    """Known from the last list of tools."""
     for name, more in (("maps", {"_meta": {"ui": {"resourceUri": "ui://map"}}}), ("plain", {})):
         tool = {"name": "t", "inputSchema": {"type": "object"}, **more}
         (shell.home / name).mkdir()

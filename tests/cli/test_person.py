@@ -39,7 +39,6 @@ async def _asked(typist: int, person: Person, *answers: str) -> list[str | None]
 
 @pytest.mark.guarantee("terminal-questions")
 async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it() -> None:
-    """Whole lines, half of one, and what a stream has read ahead already."""
     with desk() as (typist, reader, person):
         tty.setraw(reader.fileno())
         os.write(typist, b"first\nread ahead\n")
@@ -58,7 +57,6 @@ async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it()
 async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
     answers: tuple[str, ...], agreed: bool
 ) -> None:
-    """And said to be no answer."""
     with desk() as (typist, _, person):
         async with typing_answers(typist, *answers) as shown:
             assert await person.confirm("May it?") is agreed
@@ -66,7 +64,6 @@ async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
 
 
 async def test_one_paste_answers_one_question() -> None:
-    """Its other lines are dropped, and left to nobody."""
     with desk() as (typist, reader, person):
         pasted = "yes\n" * 100
         assert await _asked(typist, person, pasted, "no\n", pasted) == ["yes", "no", "yes"]
@@ -76,7 +73,6 @@ async def test_one_paste_answers_one_question() -> None:
 
 
 async def test_no_answer_is_none() -> None:
-    """Ctrl-D, also within a line; a terminal that is gone."""
     with desk() as (typist, _, person):
         assert await _asked(typist, person, "\x04", "yes\x04\x04", "\n") == [None, None, ""]
     typist, line = pty.openpty()

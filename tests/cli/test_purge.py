@@ -24,7 +24,6 @@ OURS = "localhost/mcp-code-bridge-purged"
 def home(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A home where a bridge has run, beside files of others."""
     for name in list(os.environ):
         if name.startswith("MCP_BRIDGE_"):
             monkeypatch.delenv(name)
@@ -51,7 +50,6 @@ def home(
 
 @pytest.fixture
 def commands(home: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """The command line, in that home."""
 
     def run(*words: str) -> tuple[int, str, str]:
         status = main_module.main(words)
@@ -91,7 +89,6 @@ def test_a_directory_that_another_bridge_uses_stays(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="runs in bubblewrap")
 def test_after_it_a_search_finds_nothing(home: Path, commands: Commands) -> None:
-    """It shows what goes first; without a person it removes nothing unless told."""
     assert commands("run", "--runtime", "bubblewrap", "-c", "print(1)")[:2] == (0, "1\n")
     status, out, err = commands("purge")
     assert (status, "Pass --yes" in err) == (2, True)
@@ -107,7 +104,6 @@ def test_after_it_a_search_finds_nothing(home: Path, commands: Commands) -> None
 
 
 def test_settings_stay_if_they_are_to(home: Path, commands: Commands) -> None:
-    """The policy is a person's own work."""
     assert commands("purge", "--keep-settings", "-y")[0] == 0
     assert mentions(home) == [
         f"{home}/.config/mcp-code-bridge",
@@ -118,7 +114,6 @@ def test_settings_stay_if_they_are_to(home: Path, commands: Commands) -> None:
 def test_of_a_state_directory_with_another_name_only_the_bridge_s_own_goes(
     home: Path, commands: Commands
 ) -> None:
-    """A person may have named a directory that holds more."""
     state = home / "work"
     (state / "audit").mkdir(parents=True)
     (state / "thesis.tex").write_text("x")
@@ -127,7 +122,6 @@ def test_of_a_state_directory_with_another_name_only_the_bridge_s_own_goes(
 
 
 def test_it_refuses_while_a_bridge_runs(home: Path, commands: Commands) -> None:
-    """In this process or in another one."""
     state = home / ".local/state/mcp-code-bridge"
     state.mkdir(mode=0o700)
     with in_use(state) as free:
@@ -137,7 +131,6 @@ def test_it_refuses_while_a_bridge_runs(home: Path, commands: Commands) -> None:
 
 
 def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands) -> None:
-    """Or has lost its servers to it."""
     servers = {"code-bridge": {"command": "mcp-code-bridge", "args": []}}
     (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
     status, _, err = commands("purge", "-y")
@@ -149,7 +142,6 @@ def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands
 @pytest.mark.skipif("MCP_TEST_ENGINES" not in os.environ, reason="needs engines")
 @pytest.mark.parametrize("engine", ["podman", "docker"])
 def test_images_of_both_engines_go(home: Path, commands: Commands, engine: str) -> None:
-    """Under every tag."""
     there = os.environ[f"MCP_TEST_IMAGE_{engine.upper()}"]
     for tag in ("slim", "data"):
         subprocess.run([engine, "tag", there, f"{OURS}:{tag}"], check=True)

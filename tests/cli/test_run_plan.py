@@ -52,7 +52,6 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Since a plan is gone with the process that made it."""
     log = tmp_path / "calls.log"
     async with engine_on(backend, settings, finder=ListFinder(recorder("desk", log))) as engine:
 
@@ -125,7 +124,6 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It gets no id that would do nothing."""
 
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
     opened = partial(open_engine, finder=finder, choose_backend=choosing(backend))
@@ -141,7 +139,6 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
 async def test_after_an_interruption_it_is_told_which_calls_went_out(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever pressed Ctrl-C has to know what is to be undone."""
     tally = Tally()
 
     class Engine:

@@ -30,7 +30,6 @@ Commands = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """The command line, on a state directory."""
 
     def run(*words: str) -> tuple[int, str, str]:
         status = main_module.main([*words, "--state-dir", str(tmp_path)])
@@ -41,7 +40,6 @@ def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
 
 
 async def record_a_run(state: Path, run_id: str, **ending: Any) -> None:
-    """Record a run of two calls, one refused, as a bridge does."""
     log = AuditLog(state / "audit")
     audit = RunAudit(log, run_id)
     request = RunRequest(code="import os\nprint('\x1b[31m')", run_id=run_id, owner="stdio")
@@ -59,7 +57,6 @@ async def record_a_run(state: Path, run_id: str, **ending: Any) -> None:
 def test_runs_are_listed_and_one_is_shown_with_its_calls(
     tmp_path: Path, commands: Commands
 ) -> None:
-    """Nothing of a program reaches the terminal as it is."""
     usage = Usage(wall_ms=1_540, tool_calls=1)
     anyio.run(partial(record_a_run, tmp_path, RUN, usage=usage, stdout="all done\n"))
     status, out, _ = commands("runs")
@@ -87,7 +84,6 @@ def test_runs_are_listed_and_one_is_shown_with_its_calls(
 def test_a_run_that_is_not_there_is_an_error_with_the_way_to_it(
     tmp_path: Path, commands: Commands
 ) -> None:
-    """One of several that begin so is named."""
     assert commands("runs") == (0, "", "No runs are recorded.\n")
     for run_id in ("ab1", "ab2"):
         anyio.run(partial(record_a_run, tmp_path, run_id))
@@ -98,7 +94,6 @@ def test_a_run_that_is_not_there_is_an_error_with_the_way_to_it(
 
 
 def test_saved_sessions_are_listed(tmp_path: Path, commands: Commands) -> None:
-    """Of all callers."""
     assert "No sessions are saved" in commands("sessions")[2]
     kept = Checkpoints(Store(tmp_path), days=7)
     for owner, session_id in (("stdio", "id-1"), ("http#1", "id-2")):
@@ -118,7 +113,6 @@ def test_saved_sessions_are_listed(tmp_path: Path, commands: Commands) -> None:
 def test_a_server_s_log_is_printed_from_both_of_its_files(
     tmp_path: Path, commands: Commands
 ) -> None:
-    """A name that no log has is an error with the nearest."""
     assert "No server has written" in commands("logs")[2]
     with ServerLog(log_path(tmp_path / "logs", "git hub")) as log:
         log.write(b"first\n" + b"x" * (LOG_BYTES - 6))
@@ -135,7 +129,6 @@ def test_a_server_s_log_is_printed_from_both_of_its_files(
 def test_config_says_where_each_value_comes_from(
     tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A password in an address stays out."""
     file = tmp_path / "config.toml"
     file.write_text('warm = 1\n\n[profiles.mine]\nextends = "strict"\ncall_timeout = 20\n')
     environ: Mapping[str, str] = {

@@ -23,7 +23,6 @@ ENTRY = {"command": "./run\x1b[2J.sh", "args": ["--fast"], "env": {"NODE_OPTIONS
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, whose file defines a server."""
     project = tmp_path / "project"
     write(project / ".mcp.json", {"mcpServers": {"tracker": ENTRY}})
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -106,7 +105,6 @@ async def test_at_a_terminal_it_is_shown_and_asked_about(
 def test_a_definition_of_the_users_own_that_changed_is_approved_so_that_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the digest that `servers --json` has, where nobody can be asked."""
     settings = settings_in(tmp_path)
     (tmp_path / "config.toml").write_text("[policy]\n")
     for name in ("HOME", "MCP_BRIDGE_STATE_DIR"):

@@ -47,7 +47,6 @@ CONFIG = f"""{{
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user of Cursor with two servers."""
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text(CONFIG)
     (tmp_path / "work").mkdir()
@@ -125,7 +124,6 @@ async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, 
 
 
 async def test_who_stops_it_while_it_writes_hears_what_was_done(home: Path) -> None:
-    """A client's own command may take seconds."""
     os.mkfifo(home / "never")
     claude = home / "bin" / "claude"
     claude.parent.mkdir()
@@ -204,7 +202,6 @@ def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend)
 def test_without_a_sandbox_setup_says_so_and_what_to_do(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The clients' files are written all the same; a script is not asked."""
     monkeypatch.setenv("PATH", str(home / "nothing"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{home / 'none.sock'}")
     assert main(["setup", "--clients", "cursor", "--skip-cost", "--yes"]) == 1
@@ -218,7 +215,6 @@ def test_without_a_sandbox_setup_says_so_and_what_to_do(
 async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing is fetched before."""
 
     async def survey(_: object) -> list[Probe]:
         code = ImageMissingError.code
@@ -244,7 +240,6 @@ async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
 def test_who_takes_out_only_the_bridge_is_asked_whether_servers_come_back(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And setup counts right after a move."""
     main(["install", "cursor", "--move", "shop", "--yes"])
     capsys.readouterr()
     main(["setup", "--clients", "none", "--skip-cost", "--yes"])

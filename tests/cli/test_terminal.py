@@ -61,7 +61,6 @@ async def _ask(
 async def test_a_form_is_filled_line_by_line(
     desk: tuple[int, TextIO], typed: tuple[str, ...], answer: dict[str, Json]
 ) -> None:
-    """A line that does not fit is asked for again."""
     answered, _ = await _ask(desk, typed, {"message": "Who?", "requestedSchema": FORM})
     assert answered == answer
 
@@ -110,7 +109,6 @@ async def test_an_answer_that_is_none_is_said_to_be_none(desk: tuple[int, TextIO
 
 
 async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
-    """And no escape sequence of the server's obeyed."""
     params: dict[str, Json] = {
         "mode": "url",
         "message": "[s] \x1b[2J",
@@ -127,7 +125,6 @@ async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
 
 
 async def test_without_a_terminal_nobody_is_asked() -> None:
-    """A script must not hang on a question. A model there is none at all."""
     terminal = Terminal(io.StringIO("Ann\n"), io.StringIO())
     with pytest.raises(CannotAskError, match="no terminal"):
         await terminal.elicit({"message": "Who?", "requestedSchema": FORM})
@@ -155,7 +152,6 @@ async def test_without_a_terminal_nobody_is_asked() -> None:
 def test_a_line_is_read_by_its_fields_schema(
     field: dict[str, Json], text: str, value: Json
 ) -> None:
-    """With what the protocol allows in forms."""
     assert read_field(field, text, needed=False) == value
 
 
@@ -176,13 +172,11 @@ def test_a_line_is_read_by_its_fields_schema(
 def test_a_line_that_does_not_fit_is_explained(
     field: dict[str, Json], text: str, complaint: str
 ) -> None:
-    """So that the next one does."""
     with pytest.raises(ValueError, match=complaint):
         read_field(field, text, needed=True)
 
 
 def test_a_field_says_what_it_takes() -> None:
-    """In one line."""
     field: dict[str, Json] = {"title": "Size", "description": "of it", "enum": ["s", "m"]}
     assert prompt("x", field, needed=True) == "Size (of it; one of s, m): "
     assert prompt("x", {"type": "string"}, needed=False) == "x (may be empty): "

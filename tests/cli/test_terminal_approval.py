@@ -32,7 +32,6 @@ def _policy(path: Path) -> Settings:
 async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """By a list of choices; without a terminal nobody is there to choose."""
     log, config = tmp_path / "calls.log", tmp_path / "config.toml"
     own = replace(settings, policy=_policy(config).policy)
     typist, line = pty.openpty()

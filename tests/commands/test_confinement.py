@@ -138,14 +138,12 @@ def test_the_answer_says_how_an_argument_leads_out(word: str, told: str) -> None
 
 
 def test_relative_paths_start_from_the_working_directory() -> None:
-    """One level up from a directory of the workspace is still the workspace."""
     assert _explain("../a", workdir="/workspace/sub") == ""
     assert "'../../a' is outside" in _explain("../../a", workdir="/workspace/sub")
 
 
 @given(st.lists(st.sampled_from(["..", "sub", ".", "a", "out", "up", "absolute", "/"]), min_size=1))
 def test_no_path_that_is_not_blamed_resolves_to_outside(parts: list[str]) -> None:
-    """Whatever it is made of."""
     word = "/".join(parts)
     if _explain(word):
         return
@@ -155,7 +153,6 @@ def test_no_path_that_is_not_blamed_resolves_to_outside(parts: list[str]) -> Non
 
 @pytest.mark.parametrize("workdir", ["..", "sub/../..", "/..", "~", "out", "up", "a\0b"])
 def test_a_working_directory_out_of_the_workspace_is_refused(workdir: str) -> None:
-    """A granted path elsewhere is no place to work in either."""
     with pytest.raises(InvalidRequestError):
         VIEW.workdir(workdir)
 
@@ -168,7 +165,6 @@ def test_a_working_directory_out_of_the_workspace_is_refused(workdir: str) -> No
     ],
 )
 def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: str) -> None:
-    """Links within it are followed."""
     assert VIEW.workdir(workdir) == inside
 
 
@@ -192,7 +188,6 @@ def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: 
 def test_a_stage_that_may_not_run_is_refused_by_name_or_size(
     stages: list[list[str]], told: str
 ) -> None:
-    """The answer says which names there are."""
     with pytest.raises(InvalidRequestError) as refused:
         check_stages(stages, ("aws", "jq"))
     assert told in str(refused.value)
