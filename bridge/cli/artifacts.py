@@ -16,7 +16,7 @@ import anyio.to_thread
 from bridge.artifacts import ArtifactStore, store_for
 from bridge.artifacts.mime import is_text
 from bridge.cli import completion
-from bridge.cli.audit_lines import moment
+from bridge.cli.audit import moment
 from bridge.cli.options import AsJson, Yes, arg, flag, opt
 from bridge.cli.output import write_err, write_json, write_out, write_table
 from bridge.cli.person import Person

@@ -13,9 +13,17 @@ from bridge.cli.output import visible, write_err_line
 from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target, plan_uninstall, read_target, record_of
 from bridge.clients.journal import Journal
-from bridge.clients.move import Kept, LoggedIn, Mover, move_only, tables_of, with_move
+from bridge.clients.move import (
+    Kept,
+    LoggedIn,
+    Mover,
+    move_only,
+    restore_of,
+    tables_of,
+    with_move,
+    with_restore,
+)
 from bridge.clients.own_commands import Planned
-from bridge.clients.restore import restore_of, with_restore
 from bridge.clients.writers import Machine, Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular

@@ -21,7 +21,6 @@ from typing import Any, TextIO
 from bridge import text as texts
 from bridge.cli.status import hidden
 from bridge.cli.status import is_drawn as is_drawn
-from bridge.cli.wording import for_person
 from bridge.errors import BridgeError
 from bridge.model import Json
 
@@ -47,6 +46,28 @@ _NAMED = re.compile(r"^(?:Usage:|[A-Z][\w ]*:$|(  )\S+(?: \S+)*(?=  |$))", re.MU
 
 NEVER_FULL = 1_000_000
 """Columns of a pipe: what reads it wants each row on a line, and nothing cut."""
+
+
+PERSONAL = {
+    "The client was asked whether to apply the plan, and declined.": "Plan declined.",
+    "The client was asked whether": "You were asked whether",
+    " Ask the user how to proceed; don't work around this.": "",
+    "Ask the user how to proceed; don't work around this.": "",
+    " Ask the user how to proceed.": "",
+    "Only the user can allow it: they ": "To allow it, ",
+    ". Or they ": ". Or ",
+    "in a terminal, which asks them": "in a terminal, which asks you",
+    "raise `timeout` (max": "raise --timeout (max",
+}
+"""Words of the model's form, and those of a person's. The model's form is in the code that raises
+an error, since most errors reach a model."""
+
+
+def for_person(text: str) -> str:
+    """Return a message as a person at a terminal reads it."""
+    for words, personal in PERSONAL.items():
+        text = text.replace(words, personal)
+    return text
 
 
 def write_out(text: str) -> None:

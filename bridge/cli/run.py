@@ -15,10 +15,9 @@ import anyio.to_thread
 
 from bridge.cli.engine import open_engine
 from bridge.cli.live_display import LiveTerminal
-from bridge.cli.output import write_err, write_json, write_out
+from bridge.cli.output import for_person, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.terminal import Terminal
-from bridge.cli.wording import for_person
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio.to_thread
 
 from bridge.cli import completion
-from bridge.cli.audit import read_log
-from bridge.cli.audit_lines import audit_lines, duration, local_time
+from bridge.cli.audit import audit_lines, duration, local_time, read_log
 from bridge.cli.options import AsJson, arg, count
 from bridge.cli.output import (
     terminal_width,

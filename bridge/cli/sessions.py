@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio.to_thread
 
-from bridge.cli.audit_lines import local_time, moment
+from bridge.cli.audit import local_time, moment
 from bridge.cli.options import AsJson
 from bridge.cli.output import write_list
 from bridge.model import Json

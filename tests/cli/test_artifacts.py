@@ -14,6 +14,7 @@ from bridge.artifacts import ArtifactStore, store_for
 from bridge.cli import main as main_module
 from bridge.model import Artifact
 from bridge.settings import load
+from tests.cli.desk import command_line
 
 RUN = "0123456789abcdef0123456789abcdef"
 OTHER_RUN = "fedcba9876543210fedcba9876543210"
@@ -24,7 +25,7 @@ class Commands:
 
     def __init__(self, state: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.state = state
-        self._capture = capture
+        self._run = command_line(capture, "--state-dir", str(state))
         self.store: ArtifactStore = store_for(load({"state_dir": str(state)}, {}))
 
     def left(self, name: str, data: bytes, **more: Any) -> Artifact:
@@ -32,9 +33,7 @@ class Commands:
         return self.store.of_run(owner, run).add(name, data, **more)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        status = main_module.main(["artifacts", *words, "--state-dir", str(self.state)])
-        said = self._capture.readouterr()
-        return status, said.out, said.err
+        return self._run("artifacts", *words)
 
 
 @pytest.fixture

@@ -14,15 +14,14 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.cli import main as main_module
-from bridge.cli.audit import tail
-from bridge.cli.audit_lines import audit_lines
+from bridge.cli.audit import audit_lines, tail
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.reading import about
 from bridge.gate.decision import Decision
 from bridge.settings import load
 from tests.audit_rig import ALLOWED, FakeClock, a_call, note
+from tests.cli.desk import command_line
 from tests.waiting import PATIENCE_SECONDS
 
 RUN = "0123456789abcdef0123456789abcdef"
@@ -44,16 +43,14 @@ class Commands:
 
     def __init__(self, state: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.state = state
-        self._capture = capture
+        self._run = command_line(capture, "--state-dir", str(state))
 
     @property
     def file(self) -> Path:
         return self.state / "audit" / "2026-09-21-000001.jsonl"
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        status = main_module.main(["audit", *words, "--state-dir", str(self.state)])
-        said = self._capture.readouterr()
-        return status, said.out, said.err
+        return self._run("audit", *words)
 
     def read(self, *words: str) -> tuple[int, Any]:
         """Run a command with --json; return its status and what it printed."""

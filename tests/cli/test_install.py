@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import sys
 from pathlib import Path
 
 import pytest
 
 from bridge.cli.install import ask_network, carry_out, plan
-from bridge.cli.main import main
 from bridge.cli.person import Person
 from bridge.clients.entry import own_entry
 from bridge.clients.writers import machine_of
 from bridge.servers.configuration import context_for
 from bridge.settings import load
+from tests.cli.desk import command_line, desk
 from tests.upstream.rig import SERVERS
 from tests.waiting import typing_answers
 
@@ -45,12 +44,10 @@ class Shell:
 
     def __init__(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.home = home
-        self._capsys = capsys
+        self._run = command_line(capsys)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        status = main(words)
-        told = self._capsys.readouterr()
-        return status, told.out, told.err
+        return self._run(*words)
 
 
 @pytest.fixture
@@ -95,15 +92,10 @@ async def test_a_person_is_asked(answer: str, written: bool, shell: Shell) -> No
     settings = load({}, dict(os.environ))
     machine = machine_of(context_for(settings, str(Path.cwd()), "linux"))
     planned = plan(["cursor"], "user", own_entry(settings.environ), machine)
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         person = Person(reader, writer)
         async with typing_answers(typist, answer):
             done = await carry_out(planned, settings, machine, person=person)
-    os.close(typist)
     assert done is written
     assert ("code-bridge" in (shell.home / ".cursor" / "mcp.json").read_text()) is written
 
@@ -131,14 +123,9 @@ async def test_a_person_is_asked_before_variables_are_copied(
     answer: str, names: list[str], shell: Shell
 ) -> None:
     settings = load({}, {"HOME": str(shell.home), "UV_INDEX_A_PASSWORD": "s3cret", "UV_RUN_X": "1"})
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         async with typing_answers(typist, answer):
             found = await ask_network(settings, Person(reader, writer), asks=True)
-    os.close(typist)
     assert list(found) == names
 
 

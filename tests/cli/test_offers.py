@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from bridge.cli.offers import offer, state_remedy
 from bridge.errors import ImageMissingError, ImagePullError
 from bridge.sandbox.backend import Probe
 from bridge.settings import Settings, load
+from tests.cli.desk import desk
 from tests.waiting import typing_answers
 
 MISSING = Probe(backend="podman", ok=False, summary="no", error_code=ImageMissingError.code)
@@ -31,16 +31,11 @@ def _settings(home: Path, **flags: str) -> Settings:
 
 @asynccontextmanager
 async def _person(monkeypatch: pytest.MonkeyPatch, *answers: str) -> AsyncIterator[list[str]]:
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         monkeypatch.setattr(sys, "stdin", reader)
         monkeypatch.setattr(sys, "stderr", writer)
         async with typing_answers(typist, *answers) as told:
             yield told
-    os.close(typist)
 
 
 async def test_the_state_directory_is_closed_when_agreed_to(

@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bridge.cli import main as main_module
 from bridge.private_files import in_use
-
-Commands = Callable[..., tuple[int, str, str]]
+from tests.cli.desk import Cli, command_line
 
 OTHERS = "export A=1\n# mine\n"
 OURS = "localhost/mcp-code-bridge-purged"
@@ -49,14 +46,8 @@ def home(
 
 
 @pytest.fixture
-def commands(home: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-
-    def run(*words: str) -> tuple[int, str, str]:
-        status = main_module.main(words)
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
+def commands(home: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return command_line(capsys)
 
 
 def mentions(home: Path) -> list[str]:
@@ -71,7 +62,7 @@ def mentions(home: Path) -> list[str]:
 
 def test_a_directory_that_another_bridge_uses_stays(
     home: Path,
-    commands: Commands,
+    commands: Cli,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -88,7 +79,7 @@ def test_a_directory_that_another_bridge_uses_stays(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="runs in bubblewrap")
-def test_after_it_a_search_finds_nothing(home: Path, commands: Commands) -> None:
+def test_after_it_a_search_finds_nothing(home: Path, commands: Cli) -> None:
     assert commands("run", "--runtime", "bubblewrap", "-c", "print(1)")[:2] == (0, "1\n")
     status, out, err = commands("purge")
     assert (status, "Pass --yes" in err) == (2, True)
@@ -103,7 +94,7 @@ def test_after_it_a_search_finds_nothing(home: Path, commands: Commands) -> None
     assert (home / ".local/state/other").exists()
 
 
-def test_settings_stay_if_they_are_to(home: Path, commands: Commands) -> None:
+def test_settings_stay_if_they_are_to(home: Path, commands: Cli) -> None:
     assert commands("purge", "--keep-settings", "-y")[0] == 0
     assert mentions(home) == [
         f"{home}/.config/mcp-code-bridge",
@@ -112,7 +103,7 @@ def test_settings_stay_if_they_are_to(home: Path, commands: Commands) -> None:
 
 
 def test_of_a_state_directory_with_another_name_only_the_bridge_s_own_goes(
-    home: Path, commands: Commands
+    home: Path, commands: Cli
 ) -> None:
     state = home / "work"
     (state / "audit").mkdir(parents=True)
@@ -121,7 +112,7 @@ def test_of_a_state_directory_with_another_name_only_the_bridge_s_own_goes(
     assert [path.name for path in state.iterdir()] == ["thesis.tex"]
 
 
-def test_it_refuses_while_a_bridge_runs(home: Path, commands: Commands) -> None:
+def test_it_refuses_while_a_bridge_runs(home: Path, commands: Cli) -> None:
     state = home / ".local/state/mcp-code-bridge"
     state.mkdir(mode=0o700)
     with in_use(state) as free:
@@ -130,7 +121,7 @@ def test_it_refuses_while_a_bridge_runs(home: Path, commands: Commands) -> None:
     assert commands("purge", "-y")[0] == 0
 
 
-def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands) -> None:
+def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Cli) -> None:
     servers = {"code-bridge": {"command": "mcp-code-bridge", "args": []}}
     (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
     status, _, err = commands("purge", "-y")
@@ -141,7 +132,7 @@ def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands
 
 @pytest.mark.skipif("MCP_TEST_ENGINES" not in os.environ, reason="needs engines")
 @pytest.mark.parametrize("engine", ["podman", "docker"])
-def test_images_of_both_engines_go(home: Path, commands: Commands, engine: str) -> None:
+def test_images_of_both_engines_go(home: Path, commands: Cli, engine: str) -> None:
     there = os.environ[f"MCP_TEST_IMAGE_{engine.upper()}"]
     for tag in ("slim", "data"):
         subprocess.run([engine, "tag", there, f"{OURS}:{tag}"], check=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from bridge.gate.tally import Tally
 from bridge.model import HeldCall, Plan, RunRequest, RunResult
 from bridge.runs import open_engine
 from bridge.settings import Settings
+from tests.cli.desk import desk
 from tests.engine_rig import ListFinder, backend, choosing, engine_on, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
@@ -68,8 +68,7 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
         assert "terminal" in shown.err
         assert tools_recorded(log) == []
 
-        typist, line = pty.openpty()
-        with os.fdopen(line, encoding="utf-8") as reader, os.fdopen(os.dup(line), "w") as writer:
+        with desk() as (typist, reader, writer):
             person = Terminal(reader, writer)
             assert (await run(person, scripted=True)).plan is not None
             assert tools_recorded(log) == []
@@ -83,7 +82,6 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
             async with typing_answers(typist, "apply\n") as second:
                 applied = await run(person)
         asked = "Apply 2 calls: 1 × desk."
-        os.close(typist)
         assert [text.count(asked) for text in (*first, *second)] == [1, 1]
         assert (exit_status(applied), applied.plan) == (0, None)
         shown = capsys.readouterr()

@@ -19,6 +19,7 @@ from bridge.clients.entry import network_variables
 from bridge.errors import ImageMissingError
 from bridge.sandbox.backend import Probe
 from bridge.settings import load
+from tests.cli.desk import desk
 from tests.engine_rig import WORKSHOP, backend, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.waiting import PATIENCE_SECONDS, typing_answers
@@ -221,17 +222,12 @@ async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
         return [Probe(backend="podman", ok=False, summary="has no image.", error_code=code)]
 
     monkeypatch.setattr("bridge.cli.setup.probe_all", survey)
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         monkeypatch.setattr(sys, "stdin", reader)
         monkeypatch.setattr(sys, "stderr", writer)
         async with typing_answers(typist, "yes\n", "no\n") as told:
             settings = load({}, dict(os.environ))
             assert await setup(settings, clients="cursor", move="none", skip_cost=True) == 1
-    os.close(typist)
     assert told[0].index("Apply these changes?") < told[0].index(
         "Build the runtime image on podman"
     )

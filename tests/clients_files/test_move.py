@@ -16,8 +16,16 @@ from bridge.atomic_files import exclusive_lock
 from bridge.clients.entry import Entry
 from bridge.clients.install import Change, apply, plan_install, plan_uninstall, read_target
 from bridge.clients.journal import Journal
-from bridge.clients.move import SCOPES, Kept, Mover, move_only, tables_of, with_move
-from bridge.clients.restore import restore_of, with_restore
+from bridge.clients.move import (
+    SCOPES,
+    Kept,
+    Mover,
+    move_only,
+    restore_of,
+    tables_of,
+    with_move,
+    with_restore,
+)
 from bridge.clients.writers import WRITERS, Machine, Scope, Target, machine_of, targets, writer_for
 from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.discovery.moved import MANIFEST

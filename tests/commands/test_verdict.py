@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from bridge.commands.verdict import judge
+from bridge.commands.runner import judge
 from bridge.model import StageResult
 from bridge.settings.commands import parse_commands
 
