@@ -7,28 +7,27 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import anyio.to_thread
 
-from bridge.artifacts import ArtifactStore, Content, store_for
+from bridge.artifacts import ArtifactStore, store_for
 from bridge.artifacts.mime import is_text
 from bridge.cli import completion
+from bridge.cli.audit import moment
 from bridge.cli.options import AsJson, Yes, arg, flag, opt
-from bridge.cli.output import visible, write_err, write_json, write_out, write_table
+from bridge.cli.output import write_err, write_json, write_out, write_table
 from bridge.cli.person import Person
 from bridge.errors import UnknownArtifactError, UsageError
 from bridge.model import STREAMS, Artifact, Json
 from bridge.render.structured import artifact_fields
+from bridge.render.text import size_text
 from bridge.settings import Settings
 from bridge.text import counted
 
 _SHORT = 10  # Characters of an id, a digest or a run in the table: enough to tell thousands apart.
-
-_HEADINGS = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
 
 _URI_HELP = "or the beginning of an id or a digest"
 
@@ -55,8 +54,11 @@ async def list_kept(
         write_err("No artifacts.\n")
         return 0
     now = time.time()
-    write_table(_HEADINGS, [_row(each, now) for each in found], ("TYPE", "EXPIRES", "RUN"))
-    write_out(f"\n{counted(len(found), 'artifact')}, {_size(sum(each.size for each in found))}.\n")
+    headings = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
+    write_table(headings, [_row(each, now) for each in found], ("TYPE", "EXPIRES", "RUN"))
+    write_out(
+        f"\n{counted(len(found), 'artifact')}, {size_text(sum(each.size for each in found))}.\n"
+    )
     return 0
 
 
@@ -96,9 +98,9 @@ async def remove(
     if sum(ways) != 1:
         raise UsageError("Nothing selected. Pass artifact IDs, --run RUN or --all.")
     store = store_for(settings)
-    person = Person(sys.stdin, sys.stderr)
-    asks = everything and person.attended and not yes
-    if asks and not await person.confirm("Remove all artifacts of all runs?"):
+    person = Person()
+    asks = everything and person.attended
+    if asks and not await person.agrees("Remove all artifacts of all runs?", yes=yes):
         return 1
     count = await anyio.to_thread.run_sync(partial(_remove, store, uris or (), run))
     write_err(f"Removed {counted(count, 'artifact')}.\n")
@@ -161,33 +163,24 @@ def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
             except OSError as error:
                 message = f"{output} cannot be written: {error.strerror or error}."
                 raise UsageError(message) from error
-        elif sys.stdout.isatty():
-            _show(content)
-        else:
+        elif not sys.stdout.isatty():
             sys.stdout.buffer.writelines(content.pieces())
             sys.stdout.buffer.flush()
-
-
-def _show(content: Content) -> None:
-    """Write to a terminal, which must be given nothing that it obeys."""
-    artifact = content.artifact
-    if not is_text(artifact.mime_type):
-        message = f"{artifact.name!r} is {artifact.mime_type}, and this is a terminal."
-        raise UsageError(message, remedy="Write it to a file: -o FILE.")
-    write_out(visible(content.whole().decode("utf-8", "replace")))
+        elif is_text(content.artifact.mime_type):
+            write_out(content.whole().decode("utf-8", "replace"))
+        else:
+            kept = content.artifact
+            message = f"{kept.name!r} is {kept.mime_type}, and this is a terminal."
+            raise UsageError(message, remedy="Write it to a file: -o FILE.")
 
 
 def _fields(artifact: Artifact) -> dict[str, Json]:
     return {
         **artifact_fields(artifact),
         "runId": artifact.run_id,
-        "created": _moment(artifact.created),
-        "expires": _moment(artifact.expires),
+        "created": moment(artifact.created),
+        "expires": moment(artifact.expires),
     }
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _row(artifact: Artifact, now: float) -> list[str]:
@@ -198,7 +191,7 @@ def _row(artifact: Artifact, now: float) -> list[str]:
         name[:_SHORT],
         artifact.kind if streamed else artifact.name,
         artifact.mime_type,
-        _size(artifact.size),
+        size_text(artifact.size),
         _span(now - artifact.created),
         f"in {_span(artifact.expires - now, begun=True)}",
         artifact.run_id[:_SHORT],
@@ -215,11 +208,3 @@ def _span(seconds: float, *, begun: bool = False) -> str:
         if seconds >= unit:
             return f"{math.ceil(seconds / unit) if begun else int(seconds // unit):,} {name}"
     return f"{max(int(seconds), 0)} s"
-
-
-def _size(size: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} GiB"

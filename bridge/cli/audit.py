@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar, get_args
+from typing import Annotated, TypeVar, cast, get_args
 
 import anyio
 import anyio.to_thread
 
 from bridge.cli import completion
-from bridge.cli.audit_lines import audit_lines
-from bridge.cli.options import AsJson, AsJsonLines, arg, check_count, flag, opt
+from bridge.cli.options import AsJson, AsJsonLines, arg, count, flag, opt
 from bridge.cli.output import (
     visible,
     write_cut,
@@ -25,7 +25,6 @@ from bridge.cli.output import (
 )
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.reading import (
-    MAX_TAIL,
     By,
     Counting,
     Finding,
@@ -81,7 +80,7 @@ async def verify_log(
 async def tail(
     settings: Settings,
     *,
-    number: Annotated[int, opt("N", "number of records", "-n")] = 20,
+    number: Annotated[int, count("number of records")] = 20,
     follow: Annotated[bool, flag("-f", "keep printing new records")] = False,
     as_json: AsJsonLines = False,
 ) -> int:
@@ -90,7 +89,6 @@ async def tail(
     Examples:
         audit tail -n 100 -f
     """
-    check_count(number, 0, MAX_TAIL)
     last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
         write_err(_nothing(_directory(settings)))
@@ -149,26 +147,23 @@ async def stats(
     if not counting.records:
         write_err(f"No calls since {since}.\n" if since else _nothing(_directory(settings)))
         return 0
-    headings = [name.upper() for name in columns]
+    headings = [*map(str.upper, columns), *_COUNTS.values()]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
     if rows:
-        write_table(
-            [*headings, *_COUNTS.values()], rows, ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS")
-        )
+        write_table(headings, rows, ("REPLAYED", "HELD", "UNKNOWN", "BYTES", "MS"))
     else:
         write_out("No calls.\n")
-    total = f"{counted(counting.runs, 'run')}, {counted(counting.records, 'record')}"
-    write_out(f"\n{total}.\n")
+    runs, records = counted(counting.runs, "run"), counted(counting.records, "record")
+    write_out(f"\n{runs}, {records}.\n")
     return 0
 
 
 def _by(text: str) -> tuple[By, ...]:
-    known = {str(name): name for name in get_args(By)}
-    names = text.split(",")
-    if not set(names) <= known.keys():
+    known, names = get_args(By), text.split(",")
+    if not set(names) <= set(known):
         message = f"--by: {text!r:.80} is none of {', '.join(known)}, nor several with commas."
         raise UsageError(message)
-    return tuple(known[name] for name in dict.fromkeys(names))
+    return tuple(dict.fromkeys(cast("list[By]", names)))
 
 
 def _day(text: str) -> str:
@@ -243,3 +238,88 @@ def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> Non
 
 def _nothing(directory: Path) -> str:
     return visible(f"Nothing has been recorded in {directory}.\n")
+
+
+_HOLDS = {"call": "once", "run": "for this run", "session": "for 12 hours"}
+
+_FRAME = {"time", "run", "kind", "seq", "prev", "hash", "previous", "call", "policy", "owner"}
+_OF_CALLS = _FRAME | {"server", "tool", "arguments", "decision", "rule", "effect", "reason", "why"}
+_OF_CALLS |= {"approval", "waitedMs", "led", "cut", "outcome", "bytes", "ms"}
+
+
+def local_time(text: Json, layout: str = "%m-%d %H:%M:%S") -> str:
+    """Return the time of a record in this machine's time zone."""
+    return datetime.fromisoformat(str(text)).astimezone().strftime(layout) if text else "?"
+
+
+def moment(seconds: float) -> str:
+    """Return a time as JSON has it."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def duration(milliseconds: Json) -> str:
+    """Return a time such as "5 ms" or "2.3 s"; empty for none."""
+    value = milliseconds if isinstance(milliseconds, int | float) else 0
+    return f"{value / 1000:,.1f} s" if value >= 1000 else f"{value:.0f} ms" if value else ""
+
+
+def audit_lines(records: Collection[Mapping[str, Json]], *, ids: bool = True) -> Iterator[str]:
+    """Yield a line for each record; a call and its outcome share the call's.
+
+    Args:
+        ids: Whether each line has the short id of its run.
+    """
+    calls = {_key(each) for each in records if each.get("kind") == "call"}
+    outcomes = {_key(each): each for each in records if each.get("kind") == "outcome"}
+    for record in records:
+        if record.get("kind") != "outcome" or _key(record) not in calls:
+            run = str(record.get("run") or "-")[:8] if ids else ""
+            parts = _parts(record, outcomes.get(_key(record), {}))
+            yield "  ".join(filter(None, (local_time(record.get("time")), run, *parts)))
+
+
+def _key(record: Mapping[str, Json]) -> tuple[str, str]:
+    return str(record.get("run")), str(record.get("call"))
+
+
+def _parts(record: Mapping[str, Json], outcome: Mapping[str, Json]) -> tuple[str, ...]:
+    kind = state = str(record.get("kind", "?"))
+    if "call" not in record:
+        return kind, _facts(record, _FRAME)
+    if kind in ("call", "outcome"):
+        end = record if kind == "outcome" else outcome
+        state = f"{end.get('outcome', 'no answer')} {duration(end.get('ms'))}".rstrip()
+    elif kind == "refused":
+        decision, rule = record.get("decision", "?"), record.get("rule", "")
+        state = f"refused  {decision} ({rule}) {record.get('why', '')}"
+    name = f"{record.get('server')}.{record.get('tool')}" if "tool" in record else ""
+    arguments = record.get("arguments", {})
+    given = _facts(arguments, ()) if isinstance(arguments, dict) else str(arguments)
+    return f"#{record['call']}", name, state, _approval(record), given, _facts(record, _OF_CALLS)
+
+
+def _approval(record: Mapping[str, Json]) -> str:
+    """Return how long a call waited for an answer, and what was allowed; empty if none was."""
+    found = record.get("approval")
+    approval = found if isinstance(found, dict) else {}
+    waited = "" if approval.get("earlier") else approval.get("waitedMs", record.get("waitedMs"))
+    holds = str(approval.get("holds", ""))
+    allowed = f"allowed {_HOLDS.get(holds, holds)}" if holds else ""
+    asked = f"asked {duration(waited)}" if waited else "earlier" if holds else ""
+    return "; ".join(filter(None, (asked, allowed, str(approval.get("note", "")))))
+
+
+def _facts(record: Mapping[str, Json], hidden: Collection[str]) -> str:
+    """Return names and values, without digests."""
+    shown = {name: value for name, value in record.items() if name not in hidden}
+    texts = {name: _short(value) for name, value in shown.items()}
+    return " ".join(f"{name}={text}" for name, text in texts.items() if text[:7] != "sha256:")
+
+
+def _short(value: Json) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and value.isprintable() and value and " " not in value:
+        text = value
+    # --json has all that was recorded.
+    more = len(text) - 120
+    return text if more <= 0 else f"{text[:120]}… ({more:,} more characters)"

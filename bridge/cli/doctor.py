@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from bridge.cli.offers import offer, state_remedy
+from bridge.cli.offers import offer, state_remedy, working
 from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.cli.status import waiting
@@ -33,8 +33,6 @@ from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
 from bridge.upstream.launch import explain_missing, server_environment
 
-NEXT = "Next: run `mcp-code-bridge doctor`. It prints the commands that fix this.\n"
-
 
 async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
     """Check sandboxes and settings.
@@ -46,19 +44,15 @@ async def doctor(settings: Settings, *, as_json: AsJson = False) -> int:
     Examples:
         doctor --runtime podman
     """
-    with waiting("trying each sandbox"):
-        probes = await probe_all(settings)
-    status = await _report(as_json, settings, _describe_gate(settings), probes)
-    if not as_json and await offer(probes, settings):
-        status = await _report(as_json, settings, _describe_gate(settings))
-    return status
+    while True:
+        with waiting("trying each sandbox"):
+            probes = await probe_all(settings)
+        status = await _report(as_json, settings, _describe_gate(settings), probes)
+        if as_json or not await offer(probes, settings):
+            return status
 
 
-async def _report(
-    as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe] | None = None
-) -> int:
-    with waiting("trying each sandbox"):
-        probes = await probe_all(settings) if probes is None else probes
+async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence[Probe]) -> int:
     context = context_for(settings, str(Path.cwd()), sys.platform)
     found = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
@@ -66,7 +60,7 @@ async def _report(
         packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
     warnings = [*map(str, found.warnings), *_missing_commands(found.servers)]
-    chosen = next((probe.backend for probe in probes if probe.ok), "")
+    chosen = working(probes)
     state = check_state(settings)
     status = 0 if chosen and not state else 1
     if as_json:
@@ -126,7 +120,8 @@ def _missing_commands(servers: Iterable[ServerSpec]) -> Iterator[str]:
 async def doctor_mistake(error: SettingsError, settings: Settings, *, as_json: bool = False) -> int:
     """Try the backends with default settings: the user's have a mistake, which was reported."""
     write_err("The checks below use the default settings. The bridge runs nothing before.\n")
-    await _report(as_json, settings, "policy: unknown until config.toml is fixed\n")
+    probes = await probe_all(settings)
+    await _report(as_json, settings, "policy: unknown until config.toml is fixed\n", probes)
     return error.exit_status
 
 
@@ -244,13 +239,6 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-INDEX_SECONDS = 10.0  # For an index to respond about one allowed package.
-
-UVS_OWN = "what uv is configured to use"
-
-MAX_SHOWN = 8  # Packages that are named.
-
-
 async def check_packages(settings: Settings) -> dict[str, Any]:
     """Look at what packages need, asking the index whether it is there.
 
@@ -267,7 +255,9 @@ async def check_packages(settings: Settings) -> dict[str, Any]:
     problem = "" if settings.packages_allowed else f"the profile {settings.profile} allows none"
     return {
         "allow": allow,
-        "index": f"{scheme}://{shown}" if shown else dependencies.index or UVS_OWN,
+        "index": f"{scheme}://{shown}"
+        if shown
+        else dependencies.index or "what uv is configured to use",
         "cache": str(packages_dir(settings)),
         "problem": problem or await _problem(settings),
     }
@@ -285,10 +275,10 @@ async def _problem(settings: Settings) -> str:
     with TemporaryDirectory(prefix="mcp-code-bridge-") as place:
         try:
             uv = Uv(settings.dependencies, settings.environ, Path(place), None, silent)
-            with anyio.fail_after(INDEX_SECONDS):
+            with anyio.fail_after(10):
                 await uv.resolve(names[:1], (), alone=True)
         except TimeoutError:
-            return f"nothing was found within {INDEX_SECONDS:g} s"
+            return "nothing was found within 10 s"
         except BridgeError as error:
             return error.message
     return ""
@@ -298,11 +288,9 @@ def describe_packages(check: Mapping[str, Any]) -> str:
     allow = check["allow"]
     if not allow:
         return "packages: none are allowed; [dependencies] of config.toml allows some\n"
-    names = ", ".join(allow[:MAX_SHOWN])
-    names += f" and {len(allow) - MAX_SHOWN} more" if len(allow) > MAX_SHOWN else ""
     verdict = f"FAIL: {check['problem']}" if check["problem"] else "ok"
     about = f"      index: {check['index']}\n      kept in: {check['cache']}\n"
-    return f"packages: {verdict}\n      allowed: {names}\n{about}"
+    return f"packages: {verdict}\n      allowed: {', '.join(allow)}\n{about}"
 
 
 def check_store(settings: Settings) -> dict[str, str]:

@@ -19,7 +19,6 @@ from bridge.cli.moving import (
     with_moves,
     with_restores,
     write_moved,
-    write_proposal,
     write_stays,
     write_still_started,
 )
@@ -146,7 +145,7 @@ async def install_into(
     """
     machine = machine_here(settings)
     _check_names(name or NAME, http)
-    network = await ask_network(settings, Person(sys.stdin, sys.stderr), asks=not (yes or dry_run))
+    network = await ask_network(settings, Person(), asks=not (yes or dry_run))
     own = http and scope == "user" and is_local(http)
     token = http_token(settings) if own else ""
     entry = own_entry(settings.environ, name=name, url=http, token=token, network=network)
@@ -252,7 +251,7 @@ async def uninstall(
 
 async def _wants_restore(planned: Sequence[Planned], settings: Settings, *, asks: bool) -> bool:
     """Say which servers the clients will lack, and return whether they are to come back."""
-    person = Person(sys.stdin, sys.stderr)
+    person = Person()
     if not write_stays(planned, settings) or not asks or not person.attended:
         return False
     with nothing_written():
@@ -330,16 +329,12 @@ async def carry_out(
     if dry_run:
         write_err_line("No changes made (--dry-run).")
         return True
-    if not yes:
-        person = person or Person(sys.stdin, sys.stderr)
-        if not person.attended:
-            message = "No changes made: there is no terminal to ask on."
-            raise UsageError(message, remedy="Pass --yes to apply the changes without asking.")
-        with nothing_written():
-            agreed = await person.confirm("Apply these changes?", default=default)
-        if not agreed:
-            write_err_line("No changes made.")
-            return False
+    person = person or Person()
+    with nothing_written():
+        agreed = await person.agrees("Apply these changes?", yes=yes, default=default)
+    if not agreed:
+        write_err_line("No changes made.")
+        return False
     journal = Journal(settings.state_dir / "clients")
     try:
         for change, commands in changing:
@@ -354,8 +349,6 @@ async def carry_out(
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise
-    made = [change for change, _ in changing if change.moved]
-    await anyio.to_thread.run_sync(write_proposal, made, settings, machine)
     return True
 
 

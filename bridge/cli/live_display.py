@@ -9,7 +9,6 @@ open, no output is written; it waits.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,15 +27,11 @@ from bridge.tasks import background_task
 from bridge.text import VisibleDecoder
 
 MAX_QUEUED_BYTES = 32 * 1024 * 1024
-"""Of output that its reader, such as a pager, has not read yet, or that waits for the answer to a
-question. With more the program waits, and its time limit continues, as with coreutils'
+"""Of a program's output that its reader, such as a pager, has not read yet, or that waits for the
+answer to a question. With more the program waits, and its time limit continues, as with coreutils'
 `timeout`."""
 
-SHORT_SECONDS = 0.6  # A shorter run has no status line.
-
 _BAR = 20  # Columns.
-
-MAX_NOTE = 120  # Characters of a server's progress message.
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +91,7 @@ class LiveTerminal(Terminal):
         if self.run_progress is None:
             return self._note or "starting a sandbox"
         seconds = monotonic() - self._started
-        if not self._at_line_start or seconds < SHORT_SECONDS:
+        if not self._at_line_start or seconds < 0.6:
             return ""
         return status_text(self.run_progress, seconds, self._note)
 
@@ -110,7 +105,7 @@ class LiveTerminal(Terminal):
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         """Show a server's progress message in the status line."""
-        self._note = told(message, MAX_NOTE)
+        self._note = told(message, 120)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask, after all output until now has been written and without a status line.
@@ -200,18 +195,6 @@ class LiveTerminal(Terminal):
 def _write_flushed(stream: BinaryIO, data: bytes) -> None:
     stream.write(data)
     stream.flush()
-
-
-def live_terminal(reader: TextIO, writer: TextIO, *, drawn: bool) -> LiveTerminal:
-    """Return a live terminal on this process's own streams.
-
-    Args:
-        drawn: Whether the terminal can draw; without a terminal no line is drawn.
-    """
-    out, err = sys.stdout.buffer, sys.stderr.buffer
-    return LiveTerminal(
-        reader, writer, shows=drawn and writer.isatty(), out=out, err=err, drawn=drawn
-    )
 
 
 def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> str:

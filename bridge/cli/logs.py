@@ -7,13 +7,11 @@ from contextlib import suppress
 from typing import Annotated
 
 from bridge.cli import completion
-from bridge.cli.options import arg, check_count, opt
+from bridge.cli.options import arg, count
 from bridge.cli.output import write_err, write_out
 from bridge.errors import UnknownServerError
 from bridge.settings import Settings, parsers
 from bridge.upstream.server_log import log_path
-
-MAX_LINES = 100_000
 
 
 async def logs(
@@ -22,14 +20,13 @@ async def logs(
         str | None, arg("SERVER", "its name; else logs are listed", completion.servers)
     ] = None,
     *,
-    number: Annotated[int, opt("N", "how many lines", "-n")] = 100,
+    number: Annotated[int, count("how many lines")] = 100,
 ) -> int:
     """Show what a server wrote to stderr.
 
     The bridge keeps the last 1 to 2 MiB of each server.
     """
     directory = settings.state_dir / "logs"
-    check_count(number, 0, MAX_LINES)
     names = sorted(path.stem for path in directory.glob("*.log"))
     if server is None:
         write_out("".join(f"{name}\n" for name in names))

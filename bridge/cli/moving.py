@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import anyio.to_thread
 
-from bridge.atomic_files import replace_file
 from bridge.cli.output import visible, write_err_line
 from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target, plan_uninstall, read_target, record_of
 from bridge.clients.journal import Journal
-from bridge.clients.move import Kept, LoggedIn, Mover, move_only, tables_of, with_move
+from bridge.clients.move import (
+    Kept,
+    LoggedIn,
+    Mover,
+    move_only,
+    restore_of,
+    tables_of,
+    with_move,
+    with_restore,
+)
 from bridge.clients.own_commands import Planned
-from bridge.clients.proposals import propose
-from bridge.clients.restore import restore_of, with_restore
 from bridge.clients.writers import Machine, Scope, Target, targets, writer_for
-from bridge.discovery.documents import MalformedError, decode
+from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
@@ -31,7 +38,8 @@ from bridge.upstream.token_store import TokenStore, key_of
 
 ALL = "all"  # In place of names: every server that can be moved.
 
-MAX_SETTINGS_BYTES = 4 * 1024 * 1024
+_UNASKED = ("autoApprove", "alwaysAllow", "autoApproved", "always_allow", "trust")
+"""Fields of an entry whose tools a client calls without asking."""
 
 
 async def with_moves(
@@ -85,7 +93,7 @@ async def with_moves(
         message = f"None of these clients has a server {missing[0]!r:.100} in its files."
         raise UsageError(message, remedy="`mcp-code-bridge servers` says where each one is.")
     views = await anyio.to_thread.run_sync(_servers_with_views, settings, found.servers)
-    return [(_with_view_notes(change, views), commands) for change, commands in made]
+    return [(_with_notes(change, views, machine), commands) for change, commands in made]
 
 
 def _servers_with_views(settings: Settings, specs: Iterable[ServerSpec]) -> frozenset[str]:
@@ -96,12 +104,26 @@ def _servers_with_views(settings: Settings, specs: Iterable[ServerSpec]) -> froz
     )
 
 
-def _with_view_notes(change: Change, views: frozenset[str]) -> Change:
-    notes = tuple(
+def _with_notes(change: Change, views: frozenset[str], machine: Machine) -> Change:
+    """Return a change that says what of its client does not hold for the moved servers."""
+    client, settings = change.target.writer.name, ""
+    notes = [
         f"{name} has views. Clients do not show them for a server behind the bridge."
         for name in change.moved
         if name in views
-    )
+    ]
+    if change.target.location.id == "claude-code":
+        place = machine.places["claude_settings"][0] / "settings.json"
+        raw = read_regular(place, limit=size_limit("json"))
+        settings = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ""
+    for name, value in change.moved.items():
+        spelled = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+        entry = value if isinstance(value, Mapping) else {}
+        if any(map(entry.get, _UNASKED)) or re.search(rf'"mcp__{spelled}(?:__|")', settings):
+            notes.append(
+                f"{client} has permissions for tools of {name}. They do not hold behind the "
+                f"bridge: `mcp-code-bridge policy add {name}` proposes rules."
+            )
     return replace(change, notes=(*change.notes, *notes)) if notes else change
 
 
@@ -213,49 +235,3 @@ def write_moved(change: Change) -> None:
     ):
         if names:
             write_err_line(visible(f"{verb} {', '.join(names)} {way} {change.target.path}."))
-
-
-def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machine) -> None:
-    """Write down which policy would say what the clients said of the moved servers; name the file.
-
-    Nothing of it holds before a person puts it into the settings file.
-    """
-    texts = []
-    for change in changes:
-        target = change.target
-        listed = _permissions(machine) if target.location.id == "claude-code" else {}
-        text = propose(target.location.client, change.moved, target.location.dialect, listed)
-        texts += [text] if text else []
-    if not texts:
-        return
-    kept = Kept(moved_dir(settings.environ))
-    path = kept.directory / "proposed-policy.toml"
-    with kept.turn():
-        before = read_regular(path, limit=MAX_SETTINGS_BYTES)
-        old = before.decode("utf-8", "replace") if isinstance(before, bytes) else ""
-        new = [text for text in texts if text not in old]
-        replace_file(path, "\n".join([*([old] if old else []), *new]).encode())
-    write_err_line(
-        visible(
-            "The client had turned tools off, or called some without asking. Read these lines of a "
-            f"policy, and copy them to config.toml if they are right: {path}"
-        )
-    )
-
-
-def _permissions(machine: Machine) -> Mapping[str, Sequence[str]]:
-    """Return the lists of permissions in Claude Code's settings of the user."""
-    path = machine.places["claude_settings"][0] / "settings.json"
-    raw = read_regular(path, limit=MAX_SETTINGS_BYTES)
-    try:
-        found = decode(raw, "json") if isinstance(raw, bytes) else None
-    except MalformedError:
-        return {}
-    listed = found.get("permissions") if isinstance(found, Mapping) else None
-    if not isinstance(listed, Mapping):
-        return {}
-    return {
-        action: [each for each in value if isinstance(each, str)]
-        for action, value in listed.items()
-        if isinstance(value, list)
-    }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,11 @@ from bridge.cli.person import Person
 from bridge.errors import BridgeError, ImageMissingError
 from bridge.sandbox.backend import Probe
 from bridge.settings import Settings
+
+
+def working(probes: Sequence[Probe]) -> str:
+    """Return the sandbox that programs run in; empty if none works."""
+    return next((probe.backend for probe in probes if probe.ok), "")
 
 
 def state_remedy(settings: Settings) -> str:
@@ -37,7 +41,7 @@ def state_remedy(settings: Settings) -> str:
 
 async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
     """Ask a person at a terminal whether to do what is needed; return whether any was done."""
-    person = Person(sys.stdin, sys.stderr)
+    person = Person()
     if not person.attended:
         return False
     done = False
@@ -49,7 +53,7 @@ async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
         done = True
     codes = {probe.backend: probe.error_code for probe in probes}
     engine = next((name for name in codes if codes[name] == ImageMissingError.code), "")
-    if not engine or settings.image or any(probe.ok for probe in probes):
+    if not engine or settings.image or working(probes):
         return done
     if await person.confirm(f"Build the runtime image on {engine}, in one to three minutes?"):
         try:

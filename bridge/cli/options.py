@@ -9,7 +9,6 @@ from typer import Argument, Option
 
 from bridge.cli import completion
 from bridge.clients.writers import Scope
-from bridge.errors import UsageError
 
 
 def arg(word: str, text: str, completes: Callable[..., Any] | None = None) -> Any:
@@ -22,10 +21,9 @@ def opt(word: str, text: str, *names: str, completes: Callable[..., Any] | None 
     return Option(*names, metavar=word, help=text, autocompletion=completes)
 
 
-def check_count(number: int, least: int, most: int) -> None:
-    """Raise a `UsageError` if `-n` is out of its range."""
-    if not least <= number <= most:
-        raise UsageError(f"-n must be between {least} and {most:,}, not {number}.")
+def count(text: str) -> Any:
+    """Return `-n`, an option for how many of what `text` says."""
+    return Option("-n", metavar="N", min=0, help=text)
 
 
 def flag(name: str, text: str, *names: str) -> Any:

@@ -13,28 +13,23 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from bridge import text as texts
 from bridge.cli.status import hidden
 from bridge.cli.status import is_drawn as is_drawn
-from bridge.cli.wording import for_person
 from bridge.errors import BridgeError
 from bridge.model import Json
 
 visible = texts.visible
 
-logger = logging.getLogger(__name__)
-
-MAX_HELD_LOGS = 200  # Log lines that wait for the answer to a question; further ones are counted.
+# A server, a program or a client can have a line written as often as it likes.
 MAX_LINES = 50  # Log lines from one place in the code, in each window.
 WINDOW_SECONDS = 10.0  # What one period left out is reported with the first line of the next.
 MAX_MESSAGE = 4000  # Characters of one log message, before what is added to each line.
-
-_USUAL_WIDTH = 80
 
 _COLOURS: dict[str | None, str] = {
     None: "1",
@@ -49,9 +44,30 @@ _CHANGED = re.compile(r"^([-+@]).*$", re.MULTILINE)
 _NAMED = re.compile(r"^(?:Usage:|[A-Z][\w ]*:$|(  )\S+(?: \S+)*(?=  |$))", re.MULTILINE)
 """Words that begin a line, whole lines of a diff, headings and names of help: what is in colour."""
 
-_LEAST_WIDTH = 40
 NEVER_FULL = 1_000_000
 """Columns of a pipe: what reads it wants each row on a line, and nothing cut."""
+
+
+PERSONAL = {
+    "The client was asked whether to apply the plan, and declined.": "Plan declined.",
+    "The client was asked whether": "You were asked whether",
+    " Ask the user how to proceed; don't work around this.": "",
+    "Ask the user how to proceed; don't work around this.": "",
+    " Ask the user how to proceed.": "",
+    "Only the user can allow it: they ": "To allow it, ",
+    ". Or they ": ". Or ",
+    "in a terminal, which asks them": "in a terminal, which asks you",
+    "raise `timeout` (max": "raise --timeout (max",
+}
+"""Words of the model's form, and those of a person's. The model's form is in the code that raises
+an error, since most errors reach a model."""
+
+
+def for_person(text: str) -> str:
+    """Return a message as a person at a terminal reads it."""
+    for words, personal in PERSONAL.items():
+        text = text.replace(words, personal)
+    return text
 
 
 def write_out(text: str) -> None:
@@ -60,7 +76,7 @@ def write_out(text: str) -> None:
 
 
 def write_err(text: str) -> None:
-    """Write to stderr: exactly, or made visible if it is a terminal."""
+    """Write to stderr, likewise."""
     _write(sys.stderr, text)
 
 
@@ -109,17 +125,20 @@ def _broken(line: str, stream: TextIO) -> Sequence[str]:
     from rich.console import Console
     from rich.text import Text
 
-    try:
-        width = max(os.get_terminal_size(stream.fileno()).columns, _LEAST_WIDTH)
-    except OSError:
-        width = _USUAL_WIDTH
+    width = _columns(stream)
     if len(line) * 2 <= width:
         return [line]
     said = line.lstrip(" ")
-    indent = " " * min(len(line) - len(said), _LEAST_WIDTH // 2)
-    console = Console(file=stream, width=width)
-    broken = Text(said).wrap(console, width - len(indent))
+    indent = " " * min(len(line) - len(said), 20)
+    broken = Text(said).wrap(Console(file=stream, width=width), width - len(indent))
     return [f"{indent}{part.plain.rstrip()}" for part in broken]
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return max(os.get_terminal_size(stream.fileno()).columns, 40)
+    except OSError:
+        return 80
 
 
 def write_cut(lines: Iterable[str]) -> None:
@@ -144,6 +163,23 @@ def write_table(
     with hidden():
         sys.stdout.write(_encodable(sys.stdout, text))
         sys.stdout.flush()
+
+
+def write_list(
+    found: Sequence[Mapping[str, Json]],
+    headings: Sequence[str],
+    cells: Callable[[Any], Sequence[str]],
+    none: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Write records to stdout as JSON or a table; say on stderr that there are none."""
+    if as_json:
+        write_json(list(found), indent=2)
+    elif found:
+        write_table(headings, [cells(each) for each in found])
+    else:
+        write_err(f"{none}\n")
 
 
 def _write(stream: TextIO, text: str, marked: re.Pattern[str] | None = None) -> None:
@@ -187,19 +223,15 @@ class _HeldLogs(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[logging.LogRecord] = []
-        self.more = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if len(self.records) < MAX_HELD_LOGS:
-            self.records.append(record)
-        else:
-            self.more += 1
+        self.records.append(record)
         return False
 
 
 @contextmanager
 def hold_logs() -> Iterator[None]:
-    """Hold log lines back while this is open, and write the first `MAX_HELD_LOGS` afterwards."""
+    """Hold log lines back while this is open, and write them afterwards."""
     holding = {handler: _HeldLogs() for handler in logging.getLogger().handlers}
     for handler, held in holding.items():
         handler.addFilter(held)
@@ -210,9 +242,6 @@ def hold_logs() -> Iterator[None]:
             handler.removeFilter(held)
             for record in held.records:
                 handler.handle(record)
-        more = sum(held.more for held in holding.values())
-        if more:
-            logger.warning("%s left out while a question stood", texts.counted(more, "log line"))
 
 
 @dataclass(slots=True)
@@ -224,8 +253,7 @@ class _Window:
 class RepeatedLines(logging.Filter):
     """Leaves out log lines that come too often from one place, and says how many they were.
 
-    A server, a program or a client can have a line written as often as it likes; no flood of them
-    fills a disk or hides the others.
+    No flood of them fills a disk or hides the others.
 
     Args:
         now: Seconds from a moment that never changes.
@@ -262,9 +290,7 @@ class RepeatedLines(logging.Filter):
 
 def terminal_width() -> int | None:
     """Return how wide stdout's terminal is; None if stdout is no terminal."""
-    if not sys.stdout.isatty():
-        return None
-    return max(shutil.get_terminal_size((_USUAL_WIDTH, 24)).columns, _LEAST_WIDTH)
+    return max(shutil.get_terminal_size().columns, 40) if sys.stdout.isatty() else None
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:

@@ -7,6 +7,7 @@ typed: text typed earlier, or pasted together with the answer to another questio
 from __future__ import annotations
 
 import os
+import sys
 import termios
 from typing import TextIO
 
@@ -16,18 +17,14 @@ from bridge.cli.output import visible, write_err_line
 from bridge.cli.status import hidden
 from bridge.errors import UsageError
 
-MAX_TRIES = 5  # Answers to one question before it counts as not answered.
-
 QUIET_SECONDS = 0.05
 """Without input, before a question: pasted text arrives in pieces, some time apart."""
 
 MAX_UNQUIET_SECONDS = 5.0
-"""For input to end before a question; if it does not, no person can read the question."""
+"""For somebody's input to end before a question; if it does not, no person can read that."""
 
 LEAST_DIGITS = 32
 """Of a digest: with fewer, a program could make two definitions whose digests begin alike."""
-
-MAX_LINE_BYTES = 4096  # Of an answer: a kernel's limit for one line.
 
 _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
 """Resets the screen, attributes, letters and cursor."""
@@ -37,12 +34,15 @@ class Person:
     """Asks on one stream and reads from another; both have to be a terminal to ask.
 
     Args:
+        reader, writer: The streams; stdin and stderr unless given.
         drawn: Whether the terminal supports attributes.
     """
 
-    def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(
+        self, reader: TextIO | None = None, writer: TextIO | None = None, *, drawn: bool = True
+    ) -> None:
+        self._reader = reader or sys.stdin
+        self._writer = writer or sys.stderr
         self._drawn = drawn
 
     @property
@@ -69,8 +69,8 @@ class Person:
         """Show a prompt and return the line that is typed after it.
 
         Returns:
-            None for no answer: the end of input (Ctrl-D), a closed terminal, input that does not
-            pause before the question, or a line that is too long.
+            None for no answer: the end of input (Ctrl-D), a closed terminal, or input that does not
+            pause before the question.
         """
         try:
             if not await self._drop_typed():
@@ -96,7 +96,7 @@ class Person:
         Args:
             default: What an empty answer means; no answer is a no.
         """
-        for _ in range(MAX_TRIES):
+        while True:
             line = await self.ask(f"{prompt} [{'Y/n' if default else 'y/N'}] ")
             answer = (line or "").strip().lower()
             if line is not None and not answer:
@@ -106,7 +106,23 @@ class Person:
             if answer in ("y", "yes"):
                 return True
             self.write("  Please answer yes or no.\n")
-        return False
+
+    async def agrees(
+        self, prompt: str, *, yes: bool, nothing: str = "No changes made", default: bool = False
+    ) -> bool:
+        """Return whether a person agrees, by --yes or when asked.
+
+        Args:
+            nothing: What an error says that was not done.
+
+        Raises:
+            UsageError: There is no person to ask.
+        """
+        if yes:
+            return True
+        if not self.attended:
+            raise UsageError(f"{nothing}: no person can be asked.", remedy="Pass --yes.")
+        return await self.confirm(prompt, default=default)
 
     async def confirm_digest(
         self, name: str, digest: str, digits: str, *, shown: str, question: str, command: str
@@ -165,9 +181,9 @@ class Person:
         typed = b""
         while b"\n" not in typed:
             await anyio.wait_readable(self._reader.fileno())
-            piece = os.read(self._reader.fileno(), MAX_LINE_BYTES)
+            piece = os.read(self._reader.fileno(), 4096)
             typed += piece
-            if not piece or len(typed) > MAX_LINE_BYTES:
+            if not piece:
                 return None
         line, _, _ = typed.partition(b"\n")
         return line.decode(self._reader.encoding or "utf-8", "replace")

@@ -31,10 +31,9 @@ from bridge.model import Effect, Json
 from bridge.settings import Settings
 from bridge.settings.globs import matcher
 from bridge.settings.policy import PolicySpec
+from bridge.text import counted
 
 DENIED = 1  # The exit status of a program some of whose calls would be.
-MAX_SHOWN_NAMES = 8  # Arguments, or earlier calls, named on one line.
-MAX_IDLE = 20  # Parts of a policy that are about no server, and named.
 
 NO_POLICY = (
     "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
@@ -73,7 +72,13 @@ async def check(
     Examples:
         policy check report.py
     """
-    code = _program(file, code)
+    if code is not None and file is not None:
+        raise UsageError("Give the program as FILE or with -c, not both.")
+    if file is not None:
+        # Imported here, as the next: with the engine.
+        from bridge.cli.run import read_program
+
+        code = read_program(file)
     if code is None and not settings.policy.present:
         _say_fine(settings, as_json=as_json)
         return 0
@@ -82,17 +87,6 @@ async def check(
             _say_fine(settings, as_json=as_json, servers=engine.servers.names())
             return 0
         return await _check_program(engine, code, as_json=as_json)
-
-
-def _program(file: str | None, code: str | None) -> str | None:
-    if code is not None and file is not None:
-        raise UsageError("Give the program as FILE or with -c, not both.")
-    if file is None:
-        return code
-    # Imported here, as the next: with the engine.
-    from bridge.cli.run import read_program
-
-    return read_program(file)
 
 
 def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ()) -> None:
@@ -105,10 +99,8 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
     elif not spec.present:
         write_out(NO_POLICY)
     else:
-        told = ", ".join(
-            f"{count} {name}{'' if count == 1 else 's'}"
-            for name, count in zip(("rule", "server", "flow rule"), counts.values(), strict=True)
-        )
+        names = ("rule", "server", "flow rule")
+        told = ", ".join(map(counted, counts.values(), names))
         write_out(visible(f"policy OK: {told} ({spec.path})\n"))
         for text in idle:
             write_warning(visible(text, keep=""))
@@ -117,7 +109,7 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
 def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
     """Return what in a policy is about servers that there are not. Pure.
 
-    Such a line parses, and does nothing: a name that is misspelt in a rule that denies.
+    Such a line parses, and does nothing: a misspelt name in a rule that denies.
     """
     named = [(f"the rule {rule.name!r}", rule.servers) for rule in spec.rules]
     named += [("[policy.servers]", (each.servers,)) for each in spec.servers]
@@ -134,9 +126,7 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
         # "*" is about all of them, however many there are.
         if glob != "*" and not any(map(matcher(glob), servers))
     )
-    told = [f"{whose} names unknown server {glob!r}.{_near(glob, servers)}" for whose, glob in idle]
-    more = len(told) - MAX_IDLE
-    return [*told[:MAX_IDLE], f"{more:,} more names match no server"] if more > 0 else told
+    return [f"{whose} names unknown server {glob!r}.{_near(glob, servers)}" for whose, glob in idle]
 
 
 def _near(name: str, servers: Sequence[str]) -> str:
@@ -160,7 +150,18 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     policy = engine.gate.policy()
     judged = _judge(policy, found.calls, lambda name: servers.inventory.tools(name) is not None)
     if as_json:
-        _write_json(judged, found, errors)
+        write_json(
+            {
+                "calls": [_call_json(each) for each in judged],
+                "open": [
+                    {"line": place.line, "server": place.server, "why": place.why}
+                    for place in found.open
+                ],
+                "unreachable": {name: str(error) for name, error in errors.items()},
+                "denied": sum(each.final.action == "deny" for each in judged),
+            },
+            indent=2,
+        )
     else:
         _write(judged, found, errors, present=policy.spec.present)
     return DENIED if any(each.final.action == "deny" for each in judged) else 0
@@ -236,28 +237,12 @@ def _decision_text(decision: Decision) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(clip(name, 80) for name in names[:MAX_SHOWN_NAMES])
-    more = len(names) - MAX_SHOWN_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown or "other calls"
+    return ", ".join(clip(name, 80) for name in names) or "other calls"
 
 
 def _open_line(place: UnnamedCall) -> str:
     whose = "any tool of any server" if place.server is None else f"any tool of {place.server}"
     return f"line {place.line}: {whose}, known only when it runs: {place.why}"
-
-
-def _write_json(
-    judged: Sequence[_CallOutlook], found: ExpectedCalls, errors: Mapping[str, BridgeError]
-) -> None:
-    document: dict[str, Json] = {
-        "calls": [_call_json(each) for each in judged],
-        "open": [
-            {"line": place.line, "server": place.server, "why": place.why} for place in found.open
-        ],
-        "unreachable": {name: str(error) for name, error in errors.items()},
-        "denied": sum(each.final.action == "deny" for each in judged),
-    }
-    write_json(document, indent=2)
 
 
 def _call_json(judged: _CallOutlook) -> dict[str, Json]:

@@ -27,9 +27,6 @@ from bridge.settings.policy_edit import rule_for, toml_value
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-MAX_RULES = 20
-"""Rules shown that did not match; with more, those that are about other tools are left out."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Explanation:
@@ -175,7 +172,11 @@ def _lines(found: _Explanation) -> list[str]:
     lines += [_line("effect", f"{step.name}: {step.why}") for step in effects]
     labels = [f"{step.name} ({step.why})" for step in found.steps if step.about == "label"]
     lines.append(_line("labels", "; ".join(labels) or "none"))
-    lines += _rule_lines(found.steps)
+    lines += [
+        _line("rule", f"{step.name!r} ({step.action}) {_verdict(step)}: {step.why}")
+        for step in found.steps
+        if step.about == "rule"
+    ]
     if found.final.rule != OPEN:
         lines.append(_line("definition", _pin_state(found)))
         lines += [_line("flow rules", _flow_text(rule)) for rule in found.flows]
@@ -190,22 +191,6 @@ def _start(decision: Decision) -> str:
 
 def _line(head: str, text: str) -> str:
     return f"  {head + ':':<12} {text}"
-
-
-def _rule_lines(steps: Sequence[Step]) -> list[str]:
-    rules = [step for step in steps if step.about == "rule"]
-    if len(rules) > MAX_RULES:
-        telling = [s for s in rules if s.applies or not s.why.startswith("it is about")]
-        left_out = len(rules) - len(telling)
-        rules = telling[:MAX_RULES]
-        note = [_line("rules", f"{left_out} that are about other calls are not shown")]
-    else:
-        note = []
-    lines = [
-        _line("rule", f"{step.name!r} ({step.action}) {_verdict(step)}: {step.why}")
-        for step in rules
-    ]
-    return [*note, *lines]
 
 
 def _verdict(step: Step) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import anyio.to_thread
@@ -71,12 +70,9 @@ async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
             raise error
         text = server_table(name, engine.servers.inventory.tools(name) or ())
     write_out(visible(text))
-    if not yes:
-        person = Person(sys.stdin, sys.stderr)
-        if not person.attended:
-            raise UsageError("Nothing was written: no person can be asked.", remedy="Pass --yes.")
-        if not await person.confirm(f"Add this to {path}?"):
-            return 1
+    question = f"Add this to {path}?"
+    if not await Person().agrees(question, yes=yes, nothing="Nothing was written"):
+        return 1
     await anyio.to_thread.run_sync(append_policy, path, f"\n{text}")
     write_err(visible(f"Added to {path}.\n"))
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -70,11 +69,9 @@ async def purge(
             return 0
         shown = [f"{path}{os.sep if path.is_dir() else ''}" for path in paths]
         write_out(visible("".join(f"  {each}\n" for each in [*shown, *images])))
-        person = Person(sys.stdin, sys.stderr)
-        if not yes and not person.attended:
-            raise UsageError("Nothing was removed: no person can be asked.", remedy="Pass --yes.")
-        if not yes and not await person.confirm("Remove all of this?"):
-            write_err_line("Nothing was removed.")
+        question, nothing = "Remove all of this?", "Nothing was removed"
+        if not await Person().agrees(question, yes=yes, nothing=nothing):
+            write_err_line(f"{nothing}.")
             return 1
         await TokenStore(settings.state_dir / "logins").clear()
         await _in_engines(settings, remove=True)

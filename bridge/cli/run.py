@@ -14,12 +14,10 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli.engine import open_engine
-from bridge.cli.live_display import LiveTerminal, live_terminal
-from bridge.cli.output import write_err, write_json, write_out
+from bridge.cli.live_display import LiveTerminal
+from bridge.cli.output import for_person, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
-from bridge.cli.status import DRAW_SECONDS
 from bridge.cli.terminal import Terminal
-from bridge.cli.wording import for_person
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
@@ -116,7 +114,14 @@ async def _run_live(
     if not _is_live(request, scripted):
         person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
         return await run_and_apply(engine, request, person, scripted=scripted)
-    viewer = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
+    viewer = LiveTerminal(
+        sys.stdin,
+        sys.stderr,
+        shows=drawn and sys.stderr.isatty(),
+        out=sys.stdout.buffer,
+        err=sys.stderr.buffer,
+        drawn=drawn,
+    )
     try:
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
             return await run_and_apply(engine, request, viewer, scripted=scripted)
@@ -130,7 +135,7 @@ async def _show_starts(engine: Engine, viewer: LiveTerminal) -> None:
     """Show which server is starting, with what it wrote last: it may be installing itself."""
     note = ""
     while viewer.wants_progress:
-        await anyio.sleep(DRAW_SECONDS)
+        await anyio.sleep(0.2)
         states = engine.servers.pool.states().values()
         starts = [f"starting {s.server} {s.line}" for s in states if s.state == "starting"]
         before, note = note, "; ".join(starts)

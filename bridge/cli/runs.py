@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import anyio.to_thread
 
 from bridge.cli import completion
-from bridge.cli.audit import read_log
-from bridge.cli.audit_lines import audit_lines, duration, local_time
-from bridge.cli.options import AsJson, arg, check_count, opt
+from bridge.cli.audit import audit_lines, duration, local_time, read_log
+from bridge.cli.options import AsJson, arg, count
 from bridge.cli.output import (
     terminal_width,
     visible,
     write_cut,
-    write_err,
     write_json,
+    write_list,
     write_out,
-    write_table,
 )
 from bridge.gate.audit.reading import about
 from bridge.model import Json
@@ -29,16 +27,13 @@ from bridge.settings import Settings
 if TYPE_CHECKING:
     from bridge.runs.records import RunRecords
 
-MAX_LISTED = 20_000
 _WORDS = {"success": "ok", "validation_error": "refused"}
-_BESIDE = 48  # Columns of a table's row without its program.
-_LEAST = 20  # Columns of a program.
 
 
 async def list_runs(
     settings: Settings,
     *,
-    number: Annotated[int, opt("N", "how many", "-n")] = 20,
+    number: Annotated[int, count("how many")] = 20,
     as_json: AsJson = False,
 ) -> int:
     """List the last runs.
@@ -46,16 +41,10 @@ async def list_runs(
     The newest comes first. A run is here for 14 days, and also a program that was refused before
     it ran.
     """
-    check_count(number, 1, MAX_LISTED)
     found = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
-    if as_json:
-        write_json(list(found), indent=2)
-    elif found:
-        rows = [_row(record) for record in found]
-        write_table(("RUN", "WHEN", "STATUS", "TIME", "CALLS", "PROGRAM"), rows)
-    else:
-        off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
-        write_err(f"No runs are recorded.{off}\n")
+    off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
+    headings = ("RUN", "WHEN", "STATUS", "TIME", "CALLS", "PROGRAM")
+    write_list(found, headings, _cells, f"No runs are recorded.{off}", as_json=as_json)
     return 0
 
 
@@ -95,11 +84,12 @@ def _records(settings: Settings) -> RunRecords:
     return RunRecords(settings)
 
 
-def _row(record: Mapping[str, Json]) -> tuple[str, ...]:
+def _cells(record: Mapping[str, Json]) -> tuple[str, ...]:
     plan = f"(applies plan {record['plan']})" if record.get("plan") else "(empty)"
     program = str(record.get("program") or plan)
     first, _, more = program.strip().partition("\n")
-    room = max((terminal_width() or 120) - _BESIDE, _LEAST)
+    # The other columns take 48.
+    room = max((terminal_width() or 120) - 48, 20)
     return (
         str(record["run"])[:SHORT_ID],
         local_time(record.get("time"), "%b %d %H:%M"),

@@ -49,7 +49,7 @@ async def approve(
     Examples:
         servers approve github
     """
-    return await approve_of(names or (), settings, Person(sys.stdin, sys.stderr))
+    return await approve_of(names or (), settings, Person())
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:

@@ -6,44 +6,38 @@ of them leaves everything as it was.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
 
 import anyio
 import anyio.to_thread
 
-from bridge.cli.doctor import NEXT
 from bridge.cli.engine import open_engine
 from bridge.cli.install import (
     NO_CLIENT,
     clients_of,
     install_into,
+    machine_here,
     nothing_written,
     plan,
 )
 from bridge.cli.moving import ALL, with_moves
-from bridge.cli.offers import offer
+from bridge.cli.offers import offer, working
 from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
-from bridge.cli.person import MAX_TRIES, Person
+from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.clients.entry import own_entry
 from bridge.clients.install import standings
-from bridge.clients.writers import Machine, Scope, Target, detected, machine_of, writer_for
+from bridge.clients.writers import Machine, Scope, Target, detected, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError, WrongSystemError
-from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
-from bridge.servers.configuration import context_for
 from bridge.servers.consents import consents_of
 from bridge.settings import Settings
 from bridge.text import counted
 
-COST_SECONDS = 90.0
-"""For all servers together to start and list their tools; package runners fetch them first."""
+T = TypeVar("T")
 
 NONE = "none"  # In place of names: no client, or no server.
 
@@ -72,9 +66,8 @@ async def setup(
         setup
         setup --clients all --move all --skip-cost --yes
     """
-    machine = machine_of(context_for(settings, str(Path.cwd()), sys.platform))
-    person = Person(sys.stdin, sys.stderr) if not yes else None
-    person = person if person is not None and person.attended else None
+    machine = machine_here(settings)
+    person = None if yes or not Person().attended else Person()
     status = 1
     with nothing_written():
         with waiting("reading your clients' files"):
@@ -82,20 +75,39 @@ async def setup(
             found = await anyio.to_thread.run_sync(discover, machine.context)
         here = detected(machine)
         _write_found(here, found, machine)
-        if found.servers and not skip_cost:
-            await _show_cost(settings, person)
-        probes = await _show_sandbox(settings)
+        question = "Start each server once to measure its tool definitions?"
+        measures = bool(found.servers) and not skip_cost
+        if measures and (person is None or await person.confirm(question, default=True)):
+            await _show_cost(settings)
+        with waiting("trying each sandbox"):
+            probes = await probe_all(settings)
+        if works := working(probes):
+            write_out(f"Programs run in: {works}\n")
+        else:
+            write_out("No sandbox works yet, so programs cannot run here.\n")
+            own = [probe for probe in probes if probe.error_code != WrongSystemError.code]
+            for probe in own or probes:
+                write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
         named = await _clients(clients, here, person) if here or clients else ()
         if named and move is None and person is not None:
             move = await _ask_move(named, scope, settings, machine, person)
     if named:
-        given = partial(install_into, dry_run=dry_run, yes=yes, default=True, check=True)
-        status = await given(settings, named, scope, move=None if move == NONE else move)
+        move = None if move == NONE else move
+        status = await install_into(
+            settings, named, scope, move=move, check=True, dry_run=dry_run, yes=yes, default=True
+        )
     else:
         write_err_line("No changes made." if here else NO_CLIENT)
-    works = any(probe.ok for probe in probes)
-    works = works or await _offer_sandbox(probes, settings, asks=not (dry_run or yes))
-    return status if works else 1
+    if works:
+        return status
+    write_err_line("The bridge can't run programs until a sandbox works.")
+    if not (dry_run or yes) and await offer(probes, settings):
+        works = working(await probe_all(settings))
+    if works:
+        write_out(f"Programs run in: {works}\n")
+        return status
+    write_err_line("Next: run `mcp-code-bridge doctor`. It prints the commands that fix this.")
+    return 1
 
 
 def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
@@ -125,77 +137,48 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-async def _show_cost(settings: Settings, person: Person | None) -> None:
+async def _show_cost(settings: Settings) -> None:
     """Print what the servers' tools cost a client now, and would cost behind the bridge."""
-    question = "Start each server once to measure its tool definitions?"
-    if person is not None and not await person.confirm(question, default=True):
-        return
     # Imported here: it counts the tokens of the bridge's own tools, and imports its server.
     from bridge.cli.checks import check_servers
 
-    with anyio.move_on_after(COST_SECONDS) as scope:
+    with anyio.move_on_after(90) as scope:
         try:
             async with open_engine(settings) as engine:
                 await check_servers(engine, as_json=False)
         except BridgeError as error:
             write_err_line(visible(f"Could not measure their tools: {error}"))
     if scope.cancelled_caught:
-        write_err_line(
-            f"Not all servers started within {COST_SECONDS:.0f} s; `servers --check` waits longer."
-        )
+        write_err_line("Not all servers started within 90 s; `servers --check` waits longer.")
 
 
-async def _show_sandbox(settings: Settings) -> Sequence[Probe]:
-    """Print where programs run, or why they cannot; return how each sandbox is."""
-    with waiting("trying each sandbox"):
-        probes = await probe_all(settings)
-    chosen = next((probe.backend for probe in probes if probe.ok), "")
-    if chosen:
-        write_out(f"Programs run in: {chosen}\n")
-        return probes
-    write_out("No sandbox works yet, so programs cannot run here.\n")
-    here = [probe for probe in probes if probe.error_code != WrongSystemError.code]
-    for probe in here or probes:
-        write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
-    return probes
-
-
-async def _offer_sandbox(probes: Sequence[Probe], settings: Settings, *, asks: bool) -> bool:
-    """Offer what makes a sandbox work, after the clients' files; return whether one works then."""
-    write_err_line("The bridge can't run programs until a sandbox works.")
-    if asks and await offer(probes, settings):
-        probes = await probe_all(settings)
-    chosen = next((probe.backend for probe in probes if probe.ok), "")
-    if chosen:
-        write_out(f"Programs run in: {chosen}\n")
-    else:
-        write_prose(NEXT, sys.stderr)
-    return bool(chosen)
+async def _answer(person: Person, prompt: str, read: Callable[[str], T]) -> T:
+    """Ask until an answer can be read; nothing means all, and no answer none."""
+    while True:
+        line = await person.ask(f"{prompt} all, none, or names [all]: ")
+        try:
+            return read(NONE if line is None else line.strip() or ALL)
+        except UsageError as error:
+            person.write(f"  {error}\n")
 
 
 async def _clients(
     given: str | None, here: Sequence[Target], person: Person | None
 ) -> tuple[str, ...]:
     """Return the ids of the clients that get the bridge."""
+
+    def named(text: str) -> tuple[str, ...]:
+        words = [word for word in text.replace(",", " ").split() if word != NONE]
+        if words == [ALL]:
+            return clients_of(here)
+        return tuple(writer_for(word).id for word in words)
+
     if given is not None:
-        return _named(given, here)
+        return named(given)
     if person is None:
         message = "No changes made: no client was named."
         raise UsageError(message, remedy="Pass --clients A,B or --clients all.")
-    for _ in range(MAX_TRIES):
-        line = await person.ask("Which clients should use the bridge? all, none, or names [all]: ")
-        try:
-            return _named(NONE if line is None else line.strip() or ALL, here)
-        except UsageError as error:
-            person.write(f"  {error}\n")
-    return ()
-
-
-def _named(text: str, here: Sequence[Target]) -> tuple[str, ...]:
-    words = [word for word in text.replace(",", " ").split() if word != NONE]
-    if words == [ALL]:
-        return clients_of(here)
-    return tuple(writer_for(word).id for word in words)
+    return await _answer(person, "Which clients should use the bridge?", named)
 
 
 async def _ask_move(
@@ -209,15 +192,15 @@ async def _ask_move(
     names = list(dict.fromkeys(name for change, _ in offered for name in change.moved))
     if not names:
         return NONE
+
+    def chosen(text: str) -> str:
+        words = [word.strip() for word in text.split(",")]
+        if not set(words) <= {*names, ALL, NONE}:
+            raise UsageError("Name servers of the list, or all, or none.")
+        return ",".join([name for name in names if name in words] or words[:1])
+
     person.write(
         "These clients also start the servers themselves, so the model sees every tool twice: "
         f"{', '.join(names)}\n`mcp-code-bridge uninstall CLIENT --restore` undoes a move.\n"
     )
-    for _ in range(MAX_TRIES):
-        line = await person.ask("Which move behind the bridge? all, none, or names [all]: ")
-        words = [word.strip() for word in (NONE if line is None else line or ALL).split(",")]
-        chosen = [name for name in names if name in words] or words[:1]
-        if set(words) <= {*names, ALL, NONE}:
-            return ",".join(chosen)
-        person.write("  Name servers of the list, or all, or none.\n")
-    return NONE
+    return await _answer(person, "Which move behind the bridge?", chosen)

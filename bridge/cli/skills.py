@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, arg
-from bridge.cli.output import visible, write_err, write_json, write_out, write_table, write_warning
+from bridge.cli.output import visible, write_err, write_json, write_list, write_out, write_warning
 from bridge.cli.person import LEAST_DIGITS, Person
 from bridge.errors import UnknownSkillError, UsageError
 from bridge.gate.question import visible_lines
@@ -31,17 +30,14 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
         skills = await shelf.all()
         approved = await shelf.approved()
         found = [_fields(engine, skill, approved) for skill in skills.values()]
-    if as_json:
-        write_json(found, indent=2)
-    elif found:
-        rows = [
-            (each["name"], str(each["version"]), _state(each), each["description"])
-            for each in found
-        ]
-        write_table(_HEADINGS, rows)
+
+    def cells(each: dict[str, Any]) -> list[str]:
+        return [each["name"], str(each["version"]), _state(each), each["description"]]
+
+    none = f"No skills in {visible(str(shelf.folder))}."
+    write_list(found, _HEADINGS, cells, none, as_json=as_json)
+    if found and not as_json:
         write_out(f"\n{counted(len(found), 'skill')} in {visible(str(shelf.folder))}\n")
-    else:
-        write_err(f"No skills in {visible(str(shelf.folder))}.\n")
     return 0
 
 
@@ -79,7 +75,7 @@ async def approve(
     Examples:
         skills approve tidy_names
     """
-    return await approve_of(names, settings, Person(sys.stdin, sys.stderr))
+    return await approve_of(names, settings, Person())
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:

@@ -16,8 +16,6 @@ from typing import Any, TextIO
 
 from bridge.text import visible
 
-DRAW_SECONDS = 0.2
-
 _current: StatusLine | None = None
 
 
@@ -130,7 +128,7 @@ class StatusLine:
                 self._live.stop()
 
     def _run(self) -> None:
-        while not self._over.wait(DRAW_SECONDS):
+        while not self._over.wait(0.2):
             self.draw()
 
     def _line(self) -> Any:

@@ -1,9 +1,13 @@
-"""Moves servers out of a client's file behind the bridge: decides what can be, and keeps the text.
+"""Moves servers out of a client's file behind the bridge, and back; keeps their text.
 
 An entry is taken verbatim into a file of the bridge's own, in the client's format and at the same
 table, where discovery reads it as the rest of the client's file. That file is written, and on the
 disk, before the client's file loses the entry: whoever kills this in between leaves it twice, which
 discovery understands and the next move cleans up.
+
+A file that is as the move left it gets back exactly the bytes that it had. Where it has changed
+since, each entry goes back to its place in the table, verbatim, and an entry that the client has
+under its name by now is never overwritten.
 """
 
 from __future__ import annotations
@@ -13,13 +17,14 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from bridge.atomic_files import replace_file
 from bridge.clients.document import Document
 from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target
-from bridge.clients.journal import turn_in
+from bridge.clients.journal import Journal, Record, turn_in
 from bridge.clients.writers import Machine, Target, readable
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.discovery.finder import Discovery
@@ -250,26 +255,49 @@ def _is_at(source: Source, target: Target) -> bool:
     return source.path == str(target.path) and source.key.startswith(target.table[0])
 
 
-class Shifting:
-    """Makes a shift part of a change: what is kept belongs to the latest edit of the file."""
+def _shifted(
+    change: Change,
+    kept: Kept,
+    first: Shift,
+    plan: Callable[[bytes | None], Shift],
+    *,
+    finish: Callable[[Shift], None] | None = None,
+) -> Change:
+    """Return a change that makes a shift before it; what is kept belongs to the latest edit.
 
-    def __init__(
-        self, change: Change, kept: Kept, plan: Callable[[bytes | None], Shift], first: Shift
-    ) -> None:
-        """Take the change of the file with the shift, and what plans that for its content."""
-        self._change = change
-        self._kept = kept
-        self._plan = plan
-        self.latest = first
+    Args:
+        plan: Returns the shift for the file's present content.
+        finish: Called with the latest shift when the file is replaced, after that is kept; unless
+            given, the shift is kept before.
+    """
+    latest = first
 
-    def edit(self, now: bytes | None) -> bytes | None:
-        """Return the file's new content for its present one."""
-        self.latest = self._plan(now)
-        return self._change.edit(self.latest.after)
+    def edit(now: bytes | None) -> bytes | None:
+        nonlocal latest
+        latest = plan(now)
+        return change.edit(latest.after)
 
-    def keep(self) -> None:
-        """Write the bridge's file."""
-        self._kept.write(self.latest.file, self.latest.store)
+    def keep() -> None:
+        kept.write(latest.file, latest.store)
+
+    def done() -> None:
+        change.finish()
+        if finish is not None:
+            keep()
+            finish(latest)
+
+    after = edit(first.before)
+    if not first.moved:
+        return replace(change, before=first.before, after=after, edit=edit)
+    return replace(
+        change,
+        before=first.before,
+        after=after,
+        edit=edit,
+        turn=kept.turn,
+        keep=change.keep if finish is not None else keep,
+        finish=done,
+    )
 
 
 def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
@@ -293,16 +321,8 @@ def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
             )
         return shift
 
-    shifting = Shifting(change, mover.kept, plan, first)
-    return replace(
-        change,
-        edit=shifting.edit,
-        after=shifting.edit(change.before),
-        keep=shifting.keep if first.moved else change.keep,
-        turn=mover.kept.turn if first.moved else change.turn,
-        moved=first.moved,
-        refused=first.stay,
-    )
+    moving = _shifted(change, mover.kept, first, plan)
+    return replace(moving, moved=first.moved, refused=first.stay)
 
 
 def move_only(target: Target, raw: bytes | None) -> Change:
@@ -321,3 +341,99 @@ def tables_of(
         if mine and own:
             found.setdefault(target.path, []).append(target)
     return found
+
+
+TAKEN = "the client has another server of this name now, which is not overwritten"
+
+
+def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) -> Shift:
+    """Decide what goes back into a client's file, by what the journal has of it.
+
+    Args:
+        raw: The file as it is; None if it is gone.
+
+    Raises:
+        UsageError: The bridge's files cannot be read.
+        UneditableError: The file cannot be changed exactly.
+    """
+    file = kept.file_of(target)
+    store = open_target(target, kept.text(file))
+    if not file.entries:
+        return Shift(before=raw, after=raw, store=b"", file=file)
+    undone = _undone(raw, _records(journal, target))
+    if undone is not None and _has_all(open_target(target, undone), file, store):
+        names = {each.name: None for each in file.entries}
+        gone = replace(file, entries=())
+        return Shift(before=raw, after=undone, store=b"", file=gone, moved=names, exact=True)
+    present = open_target(target, raw)
+    staying: list[MovedEntry] = []
+    restored: dict[str, object] = {}
+    why = []
+    # The first of them first: then each comes to stand where it stood.
+    for each in sorted(file.entries, key=lambda entry: entry.index):
+        entry, there = store.entry(each.table, each.name), present.entries(each.table)
+        if entry is None:
+            why.append((each.name, "the bridge's file does not have it"))
+        elif each.name in there and there[each.name] != entry.value:
+            staying.append(each)
+            why.append((each.name, TAKEN))
+        else:
+            if each.name not in there:
+                present = present.with_text(each.table, entry, index=each.index)
+            store = store.without(each.table, each.name)
+            restored[each.name] = entry.value
+    return Shift(
+        before=raw,
+        after=present.encode() if restored else raw,
+        store=store.encode(),
+        file=replace(file, entries=tuple(staying)),
+        moved=restored,
+        stay=tuple(why),
+    )
+
+
+def _undone(raw: bytes | None, records: Sequence[Record]) -> bytes | None:
+    """Return the file before the newest moves in a row that led to what it is; None if none did."""
+    found = None
+    for record in reversed(records):
+        if record.action != "move" or not record.describes(raw):
+            break
+        found = raw = record.before
+    return found
+
+
+def _has_all(document: Document, file: MovedFile, store: Document) -> bool:
+    """Return whether a document has every moved entry as it is kept."""
+    return all(
+        (entry := store.entry(each.table, each.name)) is not None
+        and document.entries(each.table).get(each.name) == entry.value
+        for each in file.entries
+    )
+
+
+def with_restore(
+    change: Change, restore: Shift, kept: Kept, journal: Journal, record: Record | None = None
+) -> Change:
+    """Return a change, planned for a file with its servers back, that puts them back before.
+
+    Args:
+        change: Planned for `restore.after`.
+        record: What it undoes besides.
+    """
+    target = change.target
+
+    def finish(latest: Shift) -> None:
+        for each in () if latest.file.entries else _records(journal, target):
+            if each.action == "move" or each == record:
+                journal.drop(each.id)
+
+    notes = [f"{name} stays behind the bridge: {reason}." for name, reason in restore.stay]
+    if restore.moved and not restore.exact:
+        notes.append("The file has changed since, so the servers are put back one by one.")
+    again = partial(restore_of, target, kept=kept, journal=journal)
+    back = _shifted(change, kept, restore, again, finish=finish)
+    return replace(back, notes=(*change.notes, *notes), restored=tuple(restore.moved))
+
+
+def _records(journal: Journal, target: Target) -> list[Record]:
+    return [each for each in journal.records() if each.path == str(target.path)]

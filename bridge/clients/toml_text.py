@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
-from bridge.clients.document import Table, spliced
-from bridge.clients.line_text import LineText, Row
+from bridge.clients.document import LineText, Row, Table, spliced
 from bridge.errors import SettingsError
 from bridge.settings.policy_edit import toml_key, toml_value
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bridge.clients.document import NAME_KEY, Table, spliced
-from bridge.clients.line_text import LineText, Row
+from bridge.clients.document import NAME_KEY, LineText, Row, Table, spliced
 from bridge.discovery.documents import yaml_node
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|[yn])$)[A-Za-z/][\w./@+-]*", re.I | re.A)

@@ -5,7 +5,7 @@ the decision on a stage by its executable's name.
 
 Arguments are not the boundary: a program can make up paths that it was never given, and a pattern
 may look like a path. What is not mounted into the sandbox is not there, whatever a word says. When
-a command fails, `explain_failure` names the argument that leads out.
+a command fails, `View.explain_failure` names the argument that leads out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from bridge.errors import InvalidRequestError, SettingsError
@@ -21,16 +20,17 @@ from bridge.sandbox.backend import Bind
 from bridge.settings.commands import CommandProfile
 
 WORKSPACE = "/workspace"  # Where a sandbox has the workspace, wherever it is on the host.
-MAX_STAGES = 8  # Each has a sandbox of its own, with the profile's whole memory limit.
 
-MAX_WORDS = 1000
+MAX_STAGES = 8
+"""A client asks for stages; each has a sandbox of its own, with the profile's memory limit."""
+
 MAX_COMMAND_BYTES = 16 * 1024
-"""Of one stage's words. They travel with the stage's other orders in a single argument, of which
-the kernel takes 128 KiB, and there every byte may take six."""
+"""Of one stage's words, which a client sends. They travel with the stage's other orders in a single
+argument, of which the kernel takes 128 KiB, and there every byte may take six."""
 
-MAX_LINKS = 40  # Symbolic links on the way of one path, as the kernel has it.
 NOWHERE = "/"  # What a path leads to that cannot be followed; no profile can grant it.
 _NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")  # The sandbox has its own of these.
+_OWN = ("/tmp", "/dev/null")  # What every command may name of them.
 
 _NOT_WHOLE = ("/", "/bin", "/etc", "/home", "/lib", "/lib64", "/root", "/sbin", "/usr", "/var")
 _NOT_WRITABLE = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr")
@@ -41,33 +41,12 @@ _PARTS = re.compile(r"[=,:;\s\"']+")
 Realpath = Callable[[str], str]
 Readlink = Callable[[str], str | None]
 
-Exists = Callable[[str], bool]
-Resolve = Callable[[str], str]
-"""Follows links: the absolute path inside the sandbox that a path inside leads to."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """What a profile grants.
-
-    Attributes:
-        names: The executables' names in commands.
-        roots: The paths inside the sandbox that arguments may lead to.
-        visible: Further paths that are inside, the system's.
-        check_arguments: Whether arguments are looked at when a command fails.
-        hosts: Directories of the host that are granted, each with its path inside; for answers to
-            those who give the host's paths.
-    """
-
-    names: Collection[str]
-    roots: Sequence[str]
-    visible: Sequence[str] = ()
-    check_arguments: bool = True
-    hosts: Mapping[str, str] = field(default_factory=dict)
-
-
-def check_stages(stages: Sequence[Sequence[str]], bounds: Bounds) -> None:
+def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> None:
     """Check that every stage may run.
+
+    Args:
+        names: Those of the profile's executables.
 
     Raises:
         InvalidRequestError: One may not; the text says why and what to do.
@@ -78,81 +57,13 @@ def check_stages(stages: Sequence[Sequence[str]], bounds: Bounds) -> None:
         message = f"The pipeline has {len(stages)} stages; at most {MAX_STAGES} are taken."
         raise InvalidRequestError(message)
     for words in stages:
-        _check_size(words)
-        _check_name(words[0], bounds.names)
+        _check_words(words)
+        _check_name(words[0], names)
 
 
-def check_workdir(workdir: str, resolve: Resolve) -> str:
-    """Return the working directory inside the sandbox for a path relative to the workspace.
-
-    Raises:
-        InvalidRequestError: It leads out of the workspace.
-    """
-    if "\0" in workdir or workdir.startswith("~"):
-        message = f"`workdir` must be a path below the workspace, not {workdir!r:.200}."
-        raise InvalidRequestError(message)
-    inside = workdir
-    if not is_within(workdir, (WORKSPACE,)):
-        inside = str(PurePosixPath(WORKSPACE) / workdir.lstrip("/"))
-    real = resolve(inside)
-    if not is_within(real, (WORKSPACE,)):
-        message = f"`workdir` {workdir!r:.200} leads out of the workspace."
-        raise InvalidRequestError(message, remedy="Give a path relative to the workspace's root.")
-    return real
-
-
-def explain_failure(
-    bounds: Bounds, workdir: str, resolve: Resolve, exists: Exists, words: Sequence[str]
-) -> str:
-    """Return which argument of a failed command leads out; empty if none does.
-
-    Args:
-        workdir: The directory inside the sandbox that relative paths start from.
-    """
-    for word in words[1:] if bounds.check_arguments else ():
-        for piece in candidates(word):
-            if re.match(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/", piece):
-                return f"{word!r:.200}: nothing here expands ~; give a path below the workspace."
-            path = PurePosixPath(workdir) / piece
-            real = resolve(str(path))
-            if real == "/" or is_within(real, (*bounds.roots, *bounds.visible)):
-                continue
-            # A pattern rarely is a path of the host.
-            if exists(real) or not piece.startswith("/"):
-                shown = f"{word!r:.200}" if piece == word else f"{word!r:.200}: {piece!r:.200}"
-                return f"{shown} {_outside(path, real, bounds)}"
-    return ""
-
-
-def _outside(path: PurePosixPath, real: str, bounds: Bounds) -> str:
-    """Return what is wrong with a path that leads to `real`, as the rest of a sentence."""
-    plain = posixpath.normpath(path)
-    for host, inside in bounds.hosts.items():
-        if is_within(plain, (host,)):
-            return f"is a path of the host; that is {inside + plain[len(host) :]} here."
-    how = "is" if real == plain else f"leads by a link to {real}, which is"
-    return f"{how} outside of what this profile grants ({', '.join(bounds.roots)})."
-
-
-def candidates(word: str) -> list[str]:
-    """Return what in a word a program might take for a path."""
-    # Of an address without its scheme, only `file:///` leaves a path.
-    parts = [re.sub("^@+|^/+(?=/)", "", part) for part in (word, *_PARTS.split(word))]
-    pieces = dict.fromkeys(piece for part in parts for piece in (part, _GLUED.sub("", part)))
-    return [piece for piece in pieces if piece and not piece.startswith("-")]
-
-
-def is_within(path: str, roots: Iterable[str]) -> bool:
-    """Whether a path without `..` or links in it is at or below one of `roots`."""
-    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
-
-
-def _check_size(words: Sequence[str]) -> None:
+def _check_words(words: Sequence[str]) -> None:
     if not words:
         raise InvalidRequestError("A stage of the pipeline has no words.")
-    if len(words) > MAX_WORDS:
-        message = f"A command of {len(words):,} words was given; at most {MAX_WORDS:,} are taken."
-        raise InvalidRequestError(message)
     try:
         size = sum(len(word.encode()) + 1 for word in words)
     except UnicodeEncodeError:
@@ -242,11 +153,28 @@ def _check_grantable(grant: Bind, refusal: Judge, place: str) -> None:
 
 
 class View:
-    """Paths as the sandbox sees them."""
+    """Paths as the sandbox of a profile's commands sees them.
 
-    def __init__(self, granted: Sequence[Bind], readlink: Readlink) -> None:
+    Args:
+        granted: What the profile grants.
+        visible: Further paths that are inside, the system's.
+        hosts: Further directories of the host that are granted, each with its path inside; for
+            answers to those who give the host's paths.
+    """
+
+    def __init__(
+        self,
+        granted: Sequence[Bind],
+        readlink: Readlink,
+        *,
+        visible: Sequence[str] = (),
+        hosts: Mapping[str, str] | None = None,
+    ) -> None:
         self._granted = sorted(granted, key=lambda each: len(each.inside), reverse=True)
         self._readlink = readlink
+        self._hosts = {each.source: each.inside for each in granted} | {**(hosts or {})}
+        self._roots = (*(each.inside for each in granted), *_OWN)
+        self._visible = (*self._roots, *visible)
 
     def host_path(self, inside: str) -> str | None:
         """Return the path of the host for one inside; None if it is not the host's."""
@@ -262,6 +190,70 @@ class View:
     def _read(self, inside: str) -> str | None:
         host = self.host_path(inside)
         return self._readlink(host) if host is not None else None
+
+    def workdir(self, given: str) -> str:
+        """Return the working directory inside for a path relative to the workspace.
+
+        Raises:
+            InvalidRequestError: It leads out of the workspace.
+        """
+        if "\0" in given or given.startswith("~"):
+            message = f"`workdir` must be a path below the workspace, not {given!r:.200}."
+            raise InvalidRequestError(message)
+        inside = given
+        if not is_within(given, (WORKSPACE,)):
+            inside = str(PurePosixPath(WORKSPACE) / given.lstrip("/"))
+        real = self.resolve(inside)
+        if not is_within(real, (WORKSPACE,)):
+            message = f"`workdir` {given!r:.200} leads out of the workspace."
+            remedy = "Give a path relative to the workspace's root."
+            raise InvalidRequestError(message, remedy=remedy)
+        return real
+
+    def explain_failure(
+        self, workdir: str, words: Sequence[str], exists: Callable[[str], bool]
+    ) -> str:
+        """Return which argument of a failed command leads out; empty if none does.
+
+        Args:
+            workdir: The directory inside that relative paths start from.
+        """
+        for word in words[1:]:
+            for piece in candidates(word):
+                if re.match(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/", piece):
+                    return (
+                        f"{word!r:.200}: nothing here expands ~; give a path below the workspace."
+                    )
+                path = PurePosixPath(workdir) / piece
+                real = self.resolve(str(path))
+                # A pattern rarely is a path of the host.
+                likely = exists(real) or not piece.startswith("/")
+                if likely and real != "/" and not is_within(real, self._visible):
+                    shown = f"{word!r:.200}" if piece == word else f"{word!r:.200}: {piece!r:.200}"
+                    return f"{shown} {self._outside(path, real)}"
+        return ""
+
+    def _outside(self, path: PurePosixPath, real: str) -> str:
+        """Return what is wrong with a path that leads to `real`, as the rest of a sentence."""
+        plain = posixpath.normpath(path)
+        for host, inside in self._hosts.items():
+            if is_within(plain, (host,)):
+                return f"is a path of the host; that is {inside + plain[len(host) :]} here."
+        how = "is" if real == plain else f"leads by a link to {real}, which is"
+        return f"{how} outside of what this profile grants ({', '.join(self._roots)})."
+
+
+def candidates(word: str) -> list[str]:
+    """Return what in a word a program might take for a path."""
+    # Of an address without its scheme, only `file:///` leaves a path.
+    parts = [re.sub("^@+|^/+(?=/)", "", part) for part in (word, *_PARTS.split(word))]
+    pieces = dict.fromkeys(piece for part in parts for piece in (part, _GLUED.sub("", part)))
+    return [piece for piece in pieces if piece and not piece.startswith("-")]
+
+
+def is_within(path: str, roots: Iterable[str]) -> bool:
+    """Whether a path without `..` or links in it is at or below one of `roots`."""
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
 def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
@@ -279,7 +271,7 @@ def follow(path: str, readlink: Readlink) -> tuple[str, list[str]]:
             done /= part
             continue
         links += 1
-        if links > MAX_LINKS:
+        if links > 40:  # As the kernel has it.
             return NOWHERE, way
         to = PurePosixPath(target)
         done = PurePosixPath("/") if to.is_absolute() else done

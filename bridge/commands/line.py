@@ -12,9 +12,6 @@ import re
 
 from bridge.errors import InvalidRequestError
 
-MAX_LINE_CHARACTERS = 64 * 1024
-"""Of a command line before parsing; see also `confinement.MAX_COMMAND_BYTES`."""
-
 _QUOTE = "If it is meant as plain text, put it in single quotes."
 
 _REFUSED = {
@@ -63,9 +60,6 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
     Raises:
         InvalidRequestError: It asks for what only a shell does, or its quotes do not match.
     """
-    if len(text) > MAX_LINE_CHARACTERS:
-        message = f"The command line has {len(text):,} characters; at most "
-        raise InvalidRequestError(f"{message}{MAX_LINE_CHARACTERS:,} are taken.")
     line = text.strip(" \t\r\n")
     if not line:
         raise InvalidRequestError("The command line is empty.")

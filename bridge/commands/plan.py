@@ -11,20 +11,9 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 
-from bridge.commands.confinement import (
-    WORKSPACE,
-    Bounds,
-    View,
-    check_stages,
-    check_workdir,
-    explain_failure,
-    follow,
-    grants,
-    is_within,
-)
+from bridge.commands.confinement import WORKSPACE, View, check_stages, follow, grants, is_within
 from bridge.commands.environment import CredentialFile, Environment, credential_files, environment
 from bridge.errors import BridgeError, InvalidRequestError, NoSandboxError, SettingsError
 from bridge.gate.redaction import MAX_SECRETS, Redactor
@@ -37,18 +26,13 @@ from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
 
-MAX_CREDENTIAL_BYTES = 1024 * 1024  # Of one file of credentials; they have a few thousand.
-
-TMP_BYTES = Limits.tmp_bytes
-MONITORS = 1  # Processes inside that are not the command's: bubblewrap's own, which reaps.
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A request that can be carried out.
 
     Attributes:
-        hints: For each stage what to say of its arguments if it fails.
+        hints: For each stage what to say of its arguments if it fails; none if nothing is to be.
     """
 
     profile: CommandProfile
@@ -98,22 +82,19 @@ class Planner:
         if not 1 <= timeout <= profile.max_timeout:
             raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
         granted, executables = self._resolve(profile)
-        view = View(granted, _readlink)
-        workdir = check_workdir(request.workdir, view.resolve)
+        view = View(
+            granted,
+            _readlink,
+            visible=(*SYSTEM, *SYSTEM_FILES, "/dev", "/proc", "/etc/passwd", "/etc/group"),
+            hosts={str(profile.workspace): WORKSPACE},
+        )
+        workdir = view.workdir(request.workdir)
         host = view.host_path(workdir)
         if host is None or not Path(host).is_dir():
             message = f"`workdir` {request.workdir!r:.200} is no directory of the workspace."
             raise InvalidRequestError(message)
         entries = {entry.rpartition("/")[2]: entry for entry in profile.executables}
-        hosts = {grant.source: grant.inside for grant in granted}
-        bounds = Bounds(
-            names=tuple(entries),
-            roots=(*hosts.values(), "/tmp", "/dev/null"),
-            visible=(*SYSTEM, *SYSTEM_FILES, "/dev", "/proc", "/etc/passwd", "/etc/group"),
-            check_arguments=profile.check_arguments,
-            hosts={**hosts, str(profile.workspace): WORKSPACE},
-        )
-        check_stages(request.stages, bounds)
+        check_stages(request.stages, entries)
         made, files = self._environment(profile)
         for name in request.env.keys() - {*profile.call_env}:
             message = f"`env` may not set {name!r:.100} in the profile {profile.name}."
@@ -133,16 +114,15 @@ class Planner:
             )
             for number, words in enumerate(request.stages)
         )
-        explain = partial(explain_failure, bounds, workdir, view.resolve, os.path.lexists)
-        redactor, hints = Redactor(made.secrets), tuple(map(explain, request.stages))
-        return Plan(profile=profile, specs=specs, timeout=timeout, redactor=redactor, hints=hints)
-
-    def check(self, profile: CommandProfile) -> tuple[str, ...]:
-        """Check that a profile's commands could be planned; return the unset variables."""
-        self._resolve(profile)
-        self._environment(profile)
-        return tuple(
-            name for name in (*profile.env, *profile.secrets) if not self._environ.get(name)
+        explained = request.stages if profile.check_arguments else ()
+        return Plan(
+            profile=profile,
+            specs=specs,
+            timeout=timeout,
+            redactor=Redactor(made.secrets),
+            hints=tuple(
+                view.explain_failure(workdir, words, os.path.lexists) for words in explained
+            ),
         )
 
     def report(self, profile: CommandProfile, probes: Sequence[Probe]) -> CommandCheck:
@@ -155,11 +135,13 @@ class Planner:
         """
         try:
             require_own_kernel(self._settings, profile)
-            unset = self.check(profile)
+            self._resolve(profile)
+            self._environment(profile)
             tried = _check_backend(profile, probes)
         except BridgeError as error:
             summary = " ".join(filter(None, (error.message, error.host_detail)))
             return CommandCheck(name=profile.name, ok=False, summary=summary, remedy=error.remedy)
+        unset = [name for name in (*profile.env, *profile.secrets) if not self._environ.get(name)]
         notes = [f"not set, so not passed on: {', '.join(unset)}"] if unset else []
         where = "bubblewrap"
         if profile.runtime == "container":
@@ -237,10 +219,11 @@ class Planner:
         files = self._credentials(profile)
         made = environment(profile, self._environ, home=HOME, files=files)
         if len(made.secrets) > MAX_SECRETS:
-            message = f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can "
-            message += f"be kept out of output; at most {MAX_SECRETS:,} can."
-            remedy = "Pass fewer of them, or smaller files of credentials."
-            raise SettingsError(message, remedy=remedy)
+            raise SettingsError(
+                f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can be "
+                f"kept out of output; at most {MAX_SECRETS:,} can.",
+                remedy="Pass fewer of them, or smaller files of credentials.",
+            )
         return made, files
 
     def _credentials(self, profile: CommandProfile) -> dict[CredentialFile, bytes]:
@@ -252,17 +235,11 @@ class Planner:
         found: dict[CredentialFile, bytes] = {}
         for file in credential_files(profile, self._environ, str(self._home), cached):
             try:
-                if not Path(file.path).is_file():
-                    continue
-                with Path(file.path).open("rb") as opened:
-                    data = opened.read(MAX_CREDENTIAL_BYTES + 1)
+                if Path(file.path).is_file():
+                    found[file] = Path(file.path).read_bytes()
             except OSError as error:
                 message = f"{profile.place}: credentials cannot be read."
                 raise SettingsError(message, host_detail=f"{file.path}: {error}.") from error
-            if len(data) > MAX_CREDENTIAL_BYTES:
-                message = f"{profile.place}: a file of credentials is beyond 1 MiB."
-                raise SettingsError(message, host_detail=file.path)
-            found[file] = data
         return found
 
 
@@ -317,10 +294,10 @@ def _stage(
         limits=Limits(
             timeout=profile.max_timeout,
             memory_bytes=memory,
-            pids=profile.processes + MONITORS,
+            pids=profile.processes + 1,  # bubblewrap's own process inside, which reaps
             open_files=profile.open_files,
-            tmp_bytes=min(TMP_BYTES, memory // 4),
-            workspace_bytes=min(TMP_BYTES, memory // 4),
+            tmp_bytes=min(Limits.tmp_bytes, memory // 4),
+            workspace_bytes=min(Limits.tmp_bytes, memory // 4),
         ),
         binds=granted,
     )

@@ -3,19 +3,25 @@
 Owns the composition: which profile, which paths, which environment, which backend, and what the
 outcome is called; and the stages of a pipeline, running side by side with bytes going from one to
 the next under one deadline. Nothing is gathered between stages: one piece is under way from each to
-the next, the rest waits in the kernel's pipes. How command lines are read and judged is
-`bridge.commands`'s, how stages are kept in `bridge.sandbox`'s. There is no way from here to running
-anything without a sandbox.
+the next, the rest waits in the kernel's pipes. How stages are kept in is `bridge.sandbox`'s. There
+is no way from here to running anything without a sandbox.
+
+Which stage failed: a stage succeeds with status 0. One that is not the last also succeeds when it
+could not write on because the stage after it had ended (`yes | head -1`): if SIGPIPE ended it, or
+if what it wrote was refused, whatever it then exited with. The first stage that did not succeed is
+the one that failed.
 """
 
 from __future__ import annotations
 
 import logging
+import shlex
+import signal as signals
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 
@@ -24,13 +30,22 @@ import anyio.to_thread
 
 from bridge.callers.progress import RunProgress
 from bridge.commands.plan import Plan, Planner
-from bridge.commands.verdict import judge
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
 from bridge.gate.audit import RunAudit
 from bridge.gate.canonical import canonical, digest
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import could_be_password, mask
-from bridge.model import CommandRequest, CommandResult, Isolation, Json, StageResult, Usage
+from bridge.model import (
+    MEBIBYTE,
+    CommandRequest,
+    CommandResult,
+    Isolation,
+    Json,
+    Reason,
+    StageResult,
+    Status,
+    Usage,
+)
 from bridge.model.outcome import first_error
 from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.layers import common
@@ -194,13 +209,10 @@ async def _feed(stage: Sandbox, data: bytes) -> None:
 logger = logging.getLogger(__name__)
 
 MAX_STDIN_BYTES = 1024 * 1024
-"""Of the text a call may pass. What is longer belongs in a file of the workspace."""
+"""Of the text that a client may pass. What is longer belongs in a file of the workspace."""
 
 MAX_PASSED_BYTES = 64 * 1024 * 1024
-"""From one stage to the next, where they run one after another."""
-
-PROGRESS_SECONDS = 2.0
-"""Between progress reports; clients give up on a call that is silent for a minute."""
+"""That a command may write for the next stage, where stages run one after another."""
 
 Progress = Callable[[float, str], Awaitable[None]]
 OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
@@ -240,13 +252,8 @@ class Commands:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Release what the backends hold open. Idempotent."""
-        backends, self._backends = self._backends, {}
         with anyio.CancelScope(shield=True):
-            for backend in backends.values():
+            for backend in self._backends.values():
                 await backend.aclose()
 
     async def run(
@@ -378,7 +385,7 @@ def _result(
         )
     )
     verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)
-    told = [hint for hint, one in zip(plan.hints, stages, strict=True) if one.stderr and hint]
+    told = [hint for hint, one in zip(plan.hints, stages, strict=False) if one.stderr and hint]
     remedy = "".join(told[:1]) if verdict.reason == "exit" else verdict.remedy
     return CommandResult(
         run_id=run_id,
@@ -397,9 +404,76 @@ def _result(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Status and reason, one sentence, and what to do about it."""
+
+    status: Status
+    summary: str
+    reason: Reason | None = None
+    exit_code: int | None = None
+    remedy: str = ""
+
+
+def judge(
+    stages: Sequence[StageResult], profile: CommandProfile, *, timed_out: bool, timeout: float
+) -> Verdict:
+    """Return the verdict on all stages."""
+    if timed_out:
+        ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
+        running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]
+        which = f"; still running: {', '.join(running)}" if running else ""
+        more = f"for more time (`timeout`, at most {profile.max_timeout:g})"
+        return Verdict(
+            status="timeout",
+            reason="timeout",
+            summary=f"The time limit of {timeout:g} s passed{which}.",
+            remedy=f"Ask for less at once, or {more}.",
+        )
+    for number, stage in enumerate(stages, 1):
+        last = number == len(stages)
+        unheard = not last and (stage.cut_short or stage.signal == signals.SIGPIPE)
+        if stage.oom_killed or not (stage.exit_code == 0 or unheard):
+            return _failed(stage, _named(stages, number), profile)
+    many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
+    return Verdict(status="success", summary=f"{many} succeeded.", exit_code=0)
+
+
+def _failed(stage: StageResult, name: str, profile: CommandProfile) -> Verdict:
+    reason: Reason = "crash"
+    remedy = ""
+    if stage.oom_killed:
+        limit = profile.memory_bytes // MEBIBYTE
+        summary = f"{name} ran out of memory (limit {limit} MiB, files in /tmp included)."
+        reason, remedy = "oom", "Work on less data at a time."
+    elif stage.signal is not None:
+        signal = signals.Signals(stage.signal)
+        hint = {
+            signals.SIGXCPU: f" (its limit of {profile.cpu_seconds} s of CPU time)",
+            signals.SIGXFSZ: f" (its limit of {profile.file_bytes:,} bytes for a file)",
+            signals.SIGSYS: " (a forbidden system call)",
+            signals.SIGKILL: " (killed, by a limit or from outside)",
+        }.get(signal, "")
+        summary = f"{name} was ended by {signal.name}{hint}."
+    elif stage.exit_code is None:
+        summary = f"{name} was lost: nothing is known of its end."
+    else:
+        summary, reason = f"{name} exited with status {stage.exit_code}.", "exit"
+    exit_code = stage.exit_code if reason == "exit" else None
+    return Verdict(
+        status="error", reason=reason, summary=summary, exit_code=exit_code, remedy=remedy
+    )
+
+
+def _named(stages: Sequence[StageResult], number: int) -> str:
+    command = shlex.join(stages[number - 1].words)
+    command = command if len(command) <= 200 else f"{command[:200]}..."
+    return f"`{command}`" if len(stages) == 1 else f"stage {number} of {len(stages)} (`{command}`)"
+
+
 async def _report(progress: Progress, run_progress: RunProgress) -> None:
     started = time.monotonic()
     while True:
-        await anyio.sleep(PROGRESS_SECONDS)
+        await anyio.sleep(2)  # Clients give up on a call that is silent for a minute.
         seconds = time.monotonic() - started
         await progress(seconds, run_progress.queue_text() or f"running for {seconds:.0f} s")

@@ -14,6 +14,7 @@ from bridge.artifacts import ArtifactStore, store_for
 from bridge.cli import main as main_module
 from bridge.model import Artifact
 from bridge.settings import load
+from tests.cli.desk import command_line
 
 RUN = "0123456789abcdef0123456789abcdef"
 OTHER_RUN = "fedcba9876543210fedcba9876543210"
@@ -24,24 +25,19 @@ class Commands:
 
     def __init__(self, state: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.state = state
-        self._capture = capture
+        self._run = command_line(capture, "--state-dir", str(state))
         self.store: ArtifactStore = store_for(load({"state_dir": str(state)}, {}))
 
     def left(self, name: str, data: bytes, **more: Any) -> Artifact:
-        """Have something kept."""
         owner, run = more.pop("owner", "stdio"), more.pop("run", RUN)
         return self.store.of_run(owner, run).add(name, data, **more)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        """Run a command; return its status and what it wrote."""
-        status = main_module.main(["artifacts", *words, "--state-dir", str(self.state)])
-        said = self._capture.readouterr()
-        return status, said.out, said.err
+        return self._run("artifacts", *words)
 
 
 @pytest.fixture
 def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """The command line."""
     return Commands(tmp_path / "state", capsys)
 
 
@@ -55,12 +51,12 @@ def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     assert status == 0
     assert heading.split() == ["ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN"]
     assert first.split() == [
-        *(output.digest[:10], "stdout", "text/plain", "2.0", "KiB", "0", "s", "in", "7", "d"),
+        *(output.digest[:10], "stdout", "text/plain", "2", "kB", "0", "s", "in", "7", "d"),
         RUN[:10],
     ]
     assert second.startswith(nasty.uri.removeprefix("bridge://artifacts/")[:10])
     assert "evil\\x1b[2J\\u202ename.csv" in second
-    assert total == "2 artifacts, 2.0 KiB."
+    assert total == "2 artifacts, 2 kB."
     assert commands("list", "--run", "0123")[1].count("\n") == 4
     status, out, _ = commands("list", "--run", OTHER_RUN, "--json")
     (fields,) = json.loads(out)
@@ -133,7 +129,6 @@ class Terminal(io.StringIO):
     encoding = "utf-8"
 
     def isatty(self) -> bool:
-        """It is one."""
         return True
 
 

@@ -14,15 +14,14 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.cli import main as main_module
-from bridge.cli.audit import tail
-from bridge.cli.audit_lines import audit_lines
+from bridge.cli.audit import audit_lines, tail
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.reading import about
 from bridge.gate.decision import Decision
 from bridge.settings import load
 from tests.audit_rig import ALLOWED, FakeClock, a_call, note
+from tests.cli.desk import command_line
 from tests.waiting import PATIENCE_SECONDS
 
 RUN = "0123456789abcdef0123456789abcdef"
@@ -44,18 +43,14 @@ class Commands:
 
     def __init__(self, state: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.state = state
-        self._capture = capture
+        self._run = command_line(capture, "--state-dir", str(state))
 
     @property
     def file(self) -> Path:
-        """The log's only file."""
         return self.state / "audit" / "2026-09-21-000001.jsonl"
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        """Run a command; return its status and what it wrote."""
-        status = main_module.main(["audit", *words, "--state-dir", str(self.state)])
-        said = self._capture.readouterr()
-        return status, said.out, said.err
+        return self._run("audit", *words)
 
     def read(self, *words: str) -> tuple[int, Any]:
         """Run a command with --json; return its status and what it printed."""
@@ -65,13 +60,11 @@ class Commands:
 
 @pytest.fixture
 def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """The commands."""
     anyio.run(_record, tmp_path / "audit")
     return Commands(tmp_path, capsys)
 
 
 def test_a_log_that_is_whole_is_said_to_be_with_its_head(commands: Commands) -> None:
-    """The head is what to keep elsewhere, for --expect."""
     status, out, _ = commands("verify")
     head = json.loads(commands.file.read_bytes().splitlines()[-1])["hash"]
     assert (status, out) == (
@@ -83,7 +76,6 @@ def test_a_log_that_is_whole_is_said_to_be_with_its_head(commands: Commands) -> 
 
 
 def test_a_log_that_is_not_ends_with_1_and_the_line(commands: Commands) -> None:
-    """For a script as for a person."""
     commands.file.write_bytes(commands.file.read_bytes().replace(b"wipe", b"read"))
     status, out, _ = commands("verify")
     assert status == 1
@@ -99,7 +91,6 @@ def test_a_log_that_is_not_ends_with_1_and_the_line(commands: Commands) -> None:
 
 
 def test_an_expected_hash_is_looked_for(commands: Commands) -> None:
-    """A receipt's is in the log, or what came after it was rewritten."""
     expected = json.loads(commands.file.read_bytes().splitlines()[2])["hash"]
     status, out, _ = commands("verify", "--expect", expected)
     assert status == 0
@@ -112,7 +103,6 @@ def test_an_expected_hash_is_looked_for(commands: Commands) -> None:
 
 
 def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
-    """Nothing of what a program sent reaches the terminal as it is."""
     status, out, _ = commands("tail", "-n", "4")
     lines = out.splitlines()
     when = datetime.fromisoformat("2026-09-21T14:13:20Z").astimezone().strftime("%m-%d %H:%M:%S")
@@ -128,7 +118,6 @@ def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
 async def test_records_that_come_are_followed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also those of a log that there was not when it began."""
     settings = load({"state_dir": str(tmp_path)}, dict(os.environ))
     out = ""
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -147,7 +136,6 @@ async def test_records_that_come_are_followed(
 
 
 def test_a_run_is_shown_by_the_beginning_of_its_id(commands: Commands) -> None:
-    """Whatever a result, a receipt or a table has of it."""
     status, out, _ = commands("show", RUN[:8])
     assert (status, len(out.splitlines())) == (0, 4)
     status, out, _ = commands("show", RUN, "--json")
@@ -159,7 +147,6 @@ def test_a_run_is_shown_by_the_beginning_of_its_id(commands: Commands) -> None:
 
 
 def test_calls_are_counted(commands: Commands) -> None:
-    """By what is asked for, as a table or as JSON."""
     status, out, _ = commands("stats")
     assert status == 0
     head, row, *_ = out.splitlines()
@@ -184,7 +171,6 @@ def test_calls_are_counted(commands: Commands) -> None:
 
 
 def test_runs_without_calls_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are in the log, which then is not empty."""
 
     async def record() -> None:
         log = AuditLog(tmp_path / "audit", now=FakeClock())
@@ -203,7 +189,6 @@ def test_runs_without_calls_are_counted(tmp_path: Path, capsys: pytest.CaptureFi
 def test_on_a_terminal_a_call_is_one_line_and_no_name_is_broken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Columns go where there is no room for them; a line ends with what is cut."""
     tool = "write_a_file_with_a_rather_long_name_indeed"
 
     async def record() -> None:
@@ -228,7 +213,6 @@ def test_on_a_terminal_a_call_is_one_line_and_no_name_is_broken(
 
 
 def test_where_nothing_is_recorded_that_is_said(commands: Commands) -> None:
-    """It is no error, unless something was expected there."""
     shutil.rmtree(commands.state / "audit")
     assert "Nothing has been recorded" in commands("verify")[1]
     assert commands("verify")[0] == 0
@@ -239,7 +223,6 @@ def test_where_nothing_is_recorded_that_is_said(commands: Commands) -> None:
 
 
 def test_a_directory_that_others_may_write_is_not_relied_on(commands: Commands) -> None:
-    """What is in it may be anybody's."""
     (commands.state / "audit").chmod(0o777)
     status, _, err = commands("verify")
     assert status == 1

@@ -30,7 +30,6 @@ PATIENCE = 300.0
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built as for a release."""
     place = tmp_path_factory.mktemp("dist")
     build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place))
     subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True, timeout=PATIENCE)
@@ -48,7 +47,6 @@ class Newcomer:
     more: Mapping[str, str] = field(default_factory=dict)
 
     def say(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command; whatever it says, no traceback."""
         environ = {
             "HOME": str(self.home),
             "PATH": str(self.home / "bin"),
@@ -70,7 +68,6 @@ class Newcomer:
         return done
 
     def install(self, *commands: str) -> None:
-        """Put commands of this machine on the PATH."""
         for name in commands:
             found = shutil.which(name)
             if found is not None:
@@ -79,7 +76,6 @@ class Newcomer:
 
 @pytest.fixture
 def newcomer(tmp_path: Path, wheel: Path) -> Newcomer:
-    """With the wheel's files and nothing else installed."""
     library = tmp_path / "library"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(library)
@@ -91,7 +87,6 @@ def newcomer(tmp_path: Path, wheel: Path) -> Newcomer:
 
 
 def test_with_nothing_installed_every_command_says_the_next_step(newcomer: Newcomer) -> None:
-    """And exits with the status for it."""
     for words, status, step in (
         (("doctor",), 1, "apt install bubblewrap"),
         (("servers",), 0, "claude mcp add"),
@@ -110,7 +105,6 @@ def test_with_nothing_installed_every_command_says_the_next_step(newcomer: Newco
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 def test_bubblewrap_alone_is_enough_to_run_a_program(newcomer: Newcomer) -> None:
-    """The other engines are off, which is no failure."""
     newcomer.install("bwrap")
     done = newcomer.say("run", "-c", "print(6 * 7)")
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import sys
 from pathlib import Path
 
 import pytest
 
 from bridge.cli.install import ask_network, carry_out, plan
-from bridge.cli.main import main
 from bridge.cli.person import Person
 from bridge.clients.entry import own_entry
 from bridge.clients.writers import machine_of
 from bridge.servers.configuration import context_for
 from bridge.settings import load
+from tests.cli.desk import command_line, desk
 from tests.upstream.rig import SERVERS
 from tests.waiting import typing_answers
 
@@ -45,12 +44,10 @@ class Shell:
 
     def __init__(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.home = home
-        self._capsys = capsys
+        self._run = command_line(capsys)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        status = main(words)
-        told = self._capsys.readouterr()
-        return status, told.out, told.err
+        return self._run(*words)
 
 
 @pytest.fixture
@@ -95,15 +92,10 @@ async def test_a_person_is_asked(answer: str, written: bool, shell: Shell) -> No
     settings = load({}, dict(os.environ))
     machine = machine_of(context_for(settings, str(Path.cwd()), "linux"))
     planned = plan(["cursor"], "user", own_entry(settings.environ), machine)
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         person = Person(reader, writer)
         async with typing_answers(typist, answer):
             done = await carry_out(planned, settings, machine, person=person)
-    os.close(typist)
     assert done is written
     assert ("code-bridge" in (shell.home / ".cursor" / "mcp.json").read_text()) is written
 
@@ -131,14 +123,9 @@ async def test_a_person_is_asked_before_variables_are_copied(
     answer: str, names: list[str], shell: Shell
 ) -> None:
     settings = load({}, {"HOME": str(shell.home), "UV_INDEX_A_PASSWORD": "s3cret", "UV_RUN_X": "1"})
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         async with typing_answers(typist, answer):
             found = await ask_network(settings, Person(reader, writer), asks=True)
-    os.close(typist)
     assert list(found) == names
 
 
@@ -202,7 +189,6 @@ BY_NAME = {"allowedMcpServers": [{"serverName": "docs"}]}
 def test_no_server_moves_out_of_a_client_that_would_not_start_the_bridge(
     client: str, file: str, content: object, lists: object, reason: str, shell: Shell
 ) -> None:
-    """The user would be left without any server."""
     path = write(shell.home / file, content)
     write(shell.home / ".claude" / "settings.json", lists)
     before = path.read_text()
@@ -335,7 +321,6 @@ def test_a_name_that_not_every_client_takes_is_refused(name: str, shell: Shell) 
 
 
 def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None:
-    """Nor can other users read it in the client's file, whose mode was another."""
     url = "http://ann:s3cret@127.0.0.1:8000/mcp?key=s3cret"
     (shell.home / ".cursor/mcp.json").chmod(0o664)
     status, out, err = shell("install", "cursor", "--http", url, "--yes")
@@ -358,7 +343,6 @@ def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None
 
 
 def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:
-    """It is the same for each; of one client it stands in the diff."""
     (shell.home / ".codex").mkdir()
     path = os.environ["PATH"]
     one = shell("install", "cursor", "--dry-run")[1]
@@ -377,7 +361,6 @@ def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:
 
 
 def test_a_client_that_trusts_no_folder_here_has_the_bridge_all_the_same(shell: Shell) -> None:
-    """As Gemini CLI 0.46 prints it: no failure of the installation."""
     command(
         shell.home,
         "gemini",
@@ -393,7 +376,6 @@ def test_a_client_that_trusts_no_folder_here_has_the_bridge_all_the_same(shell: 
 
 
 def command(home: Path, name: str, script: str) -> None:
-    """Put a command of this home on the PATH."""
     place = home / "bin" / name
     place.parent.mkdir(exist_ok=True)
     place.write_text(f"#!/bin/sh\n{script}\n")
@@ -401,7 +383,6 @@ def command(home: Path, name: str, script: str) -> None:
 
 
 def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
-    """The file can be written before the client is there."""
     (shell.home / ".cursor" / "mcp.json").unlink()
     (shell.home / ".cursor").rmdir()
     for words in (("install",), ("install", "all"), ("setup", "--clients", "all", "--yes")):
@@ -413,7 +394,6 @@ def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
 
 
 def test_a_move_names_servers_whose_views_are_not_shown_then(shell: Shell) -> None:
-    """Known from the last list of tools."""
     for name, more in (("maps", {"_meta": {"ui": {"resourceUri": "ui://map"}}}), ("plain", {})):
         tool = {"name": "t", "inputSchema": {"type": "object"}, **more}
         (shell.home / name).mkdir()
@@ -431,3 +411,12 @@ def test_a_move_names_servers_whose_views_are_not_shown_then(shell: Shell) -> No
     assert "maps has views. Clients do not show them" in "".join(told)
     assert "plain has views" not in "".join(told)
     assert [*json.loads(file.read_text())["mcpServers"]] == ["code-bridge"]
+
+
+def test_a_move_names_servers_with_permissions_that_hold_in_the_client_alone(shell: Shell) -> None:
+    write(shell.home / ".claude.json", {"mcpServers": STARTED})
+    denied = {"permissions": {"deny": ["mcp__docs__drop"]}}
+    write(shell.home / ".claude" / "settings.json", denied)
+    out = shell("install", "claude-code", "--move", "all", "--dry-run")[1]
+    assert "Claude Code has permissions for tools of docs." in out
+    assert "tools of web" not in out

@@ -32,7 +32,6 @@ def terminal_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_progress(done: float = 3, total: float = 10, message: str = "loading") -> RunProgress:
-    """Return how some run gets on."""
     made = RunProgress()
     made.advance(done, total, message)
     return made
@@ -137,7 +136,6 @@ class Slow(io.RawIOBase):
 
 
 async def test_whoever_reads_slowly_keeps_the_program_waiting_only_in_the_end() -> None:
-    """A pager shows the first page; the rest waits in memory, up to a bound."""
     slow = Slow()
     person = LiveTerminal(
         io.StringIO(),
@@ -215,7 +213,6 @@ def desk(out: io.BufferedIOBase | None = None) -> Iterator[tuple[int, LiveTermin
 
 
 async def seen(typist: int, end: bytes) -> bytes:
-    """Return what comes to stand on a terminal, up to an end."""
     shown = b""
     with anyio.fail_after(30):
         while not shown.endswith(end):
@@ -242,7 +239,6 @@ async def test_a_terminal_is_given_nothing_of_a_programs_that_it_obeys() -> None
 
 
 async def test_what_is_incomplete_at_the_end_is_shown_all_the_same() -> None:
-    """Half a character."""
     with desk() as (typist, person):
         async with person.streaming():
             await person.wrote("stdout", b"end\n")
@@ -251,7 +247,6 @@ async def test_what_is_incomplete_at_the_end_is_shown_all_the_same() -> None:
 
 
 async def test_what_is_no_terminal_gets_every_byte() -> None:
-    """A pipe or a file, whatever is in it."""
     out = io.BytesIO()
     with desk(out) as (_, person):
         async with person.streaming():

@@ -117,7 +117,6 @@ async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
 async def test_what_cannot_be_logged_in_to_is_said(
     tmp_path: Path, server: str, timeout: float, kind: type[BridgeError], problem: str
 ) -> None:
-    """With the nearest name, where that is the mistake."""
     with guarded() as fake:
         user = User(tmp_path, fake, "auto")
         with pytest.raises(kind, match=problem):
@@ -127,7 +126,6 @@ async def test_what_cannot_be_logged_in_to_is_said(
 async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor without a display, where one would open in the terminal itself."""
     with guarded() as fake:
         user = User(tmp_path, fake, "auto")
         with pytest.raises(LoginFailedError, match="nobody logged in within 1 s"):
@@ -142,7 +140,6 @@ async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
 async def test_a_token_from_the_environment_is_sent_and_if_refused_named(
     tmp_path: Path, kind: str
 ) -> None:
-    """Over either transport, as the client's configuration has it."""
     with guarded(kind) as fake:
         user = User(tmp_path, fake, "auto")
         header = {"Authorization": "Bearer ${SHOP_TOKEN}"}

@@ -24,7 +24,6 @@ from bridge.settings import SETTINGS, variable
 
 
 def test_help_and_version_do_not_import_the_sdk() -> None:
-    """They must answer at once."""
     code = "import sys, bridge.cli.main as m; print('mcp' in sys.modules, 'docker' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"
@@ -42,7 +41,6 @@ def test_serving_waits_for_no_import_that_its_first_answer_does_not_need() -> No
 
 
 def test_listing_what_runs_left_imports_no_engine() -> None:
-    """It reads a directory."""
     wanted = "[n in sys.modules for n in ('mcp', 'bridge.runs')]"
     code = f"import sys, bridge.cli.artifacts; print({wanted})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -50,7 +48,6 @@ def test_listing_what_runs_left_imports_no_engine() -> None:
 
 
 def test_a_command_is_imported_with_the_collector_at_rest_which_goes_on_afterwards() -> None:
-    """What was imported is not looked through again."""
     code = """
 import gc
 from bridge.cli import main
@@ -69,7 +66,6 @@ print(gc.isenabled(), gc.get_freeze_count() > before)
 def test_help_and_version_exit_with_success(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As everywhere."""
     assert cli.main(argv) == 0
     assert "mcp-code-bridge" in capsys.readouterr().out
 
@@ -77,7 +73,6 @@ def test_help_and_version_exit_with_success(
 def test_help_in_a_pipe_is_plain_text_of_80_columns_with_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As on a terminal, without colours."""
     assert cli.main(["run", "--help"]) == 0
     said = capsys.readouterr().out
     assert said.isascii()
@@ -87,7 +82,6 @@ def test_help_in_a_pipe_is_plain_text_of_80_columns_with_examples(
 
 
 def test_help_is_drawn_on_a_terminal_unless_it_must_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR and TERM=dumb hold for help, tables and bars alike."""
     stream = TerminalOutput()
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -104,7 +98,6 @@ class TerminalOutput(io.StringIO):
     """Something that is written to, and says that it is a terminal."""
 
     def isatty(self) -> bool:
-        """It does not look it."""
         return True
 
 
@@ -127,7 +120,6 @@ class TerminalOutput(io.StringIO):
 def test_a_mistake_in_the_words_is_status_2_and_names_what_comes_nearest(
     argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a few lines: it must not disappear below twenty flags."""
     assert cli.main(argv) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -138,7 +130,6 @@ def test_a_mistake_in_the_words_is_status_2_and_names_what_comes_nearest(
 
 
 def test_a_mistake_says_how_the_command_is_used(capsys: pytest.CaptureFixture[str]) -> None:
-    """There the right words stand."""
     cli.main(["login"])
     said = capsys.readouterr().err
     assert "Usage: mcp-code-bridge login [OPTIONS] SERVER." in said
@@ -157,7 +148,6 @@ def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(
 
 @pytest.mark.parametrize("path", [path for path, entry in COMMANDS.items() if entry.handler])
 def test_a_command_has_one_summary(path: str) -> None:
-    """The index has it for lists of commands, the function for its own help."""
     summary, _, _ = described(made(path).callback)
     assert summary.removesuffix(".") == COMMANDS[path].summary
 
@@ -205,7 +195,6 @@ def test_short_help_has_no_settings(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_words_that_may_be_several_are_all_taken() -> None:
-    """Also behind options and after --."""
     for words, name, taken in (
         (["policy", "explain", "s", "t", "a=1", "--json", "b=2"], "arguments", ["a=1", "b=2"]),
         (["run", "x.py", "--", "-a", "--json"], "argv", ["-a", "--json"]),
@@ -242,7 +231,6 @@ def test_what_serves_is_read_alike_with_and_without_typer(
     [["run", "-c", "1"], ["--help"], ["serve", "--help"], ["serve", "x"], ["--memory"], ["serves"]],
 )
 def test_all_other_words_are_for_typer(words: list[str]) -> None:
-    """Which says what is wrong with them."""
     assert simple_invocation(words) is None
 
 
@@ -291,7 +279,6 @@ print(status, [name for name in ("typer", "rich") if name in sys.modules], file=
 def test_a_shell_is_told_which_words_may_come_next(
     words: str, offered: list[str], tmp_path: Path
 ) -> None:
-    """Commands, options and values."""
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {"shop": {"command": "true"}}}')
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
@@ -312,7 +299,6 @@ def test_a_shell_is_told_which_words_may_come_next(
 
 
 def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    """No traceback for a typing mistake."""
     assert cli.main(["servers", "--memory", "lots"]) == 2
     assert capsys.readouterr().err.startswith("error: --memory: 'lots' is not a size")
 
@@ -331,14 +317,12 @@ def test_a_settings_mistake_is_one_line_on_stderr(capsys: pytest.CaptureFixture[
     ],
 )
 def test_a_run_exits_as_its_program_did(result: RunResult, status: int) -> None:
-    """And never with success when it failed."""
     assert exit_status(result) == status
 
 
 def test_what_the_guard_found_is_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """For a script, stdout and stderr are the program's alone."""
     found = Finding(line=1, rule="process", message="`os.system` starts processes")
     result = RunResult(
         run_id="r", status="success", summary="", stdout="out", stderr="err\n", findings=(found,)
@@ -353,7 +337,6 @@ def test_what_the_guard_found_is_shown_on_a_terminal_only(
 def test_a_receipt_is_shown_on_a_terminal_only_where_something_was_called(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is no part of the program's output either."""
     quiet = RunResult(run_id="r", status="success", summary="")
     show(quiet, terminal=True)
     assert capsys.readouterr() == ("", "")
@@ -365,7 +348,6 @@ def test_a_receipt_is_shown_on_a_terminal_only_where_something_was_called(
 
 
 def test_tables_line_up() -> None:
-    """The last column is left open."""
     assert table(("A", "B"), [("long", "x"), ("s", "")]) == "A     B\nlong  x\ns\n"
 
 
@@ -382,7 +364,6 @@ def test_tables_line_up() -> None:
 def test_only_a_reader_that_went_away_is_passed_over(
     group: BaseExceptionGroup[BaseException], unheard: bool
 ) -> None:
-    """Whatever else is in the group is a defect, and has to be seen."""
     assert cli._is_broken_pipe(group) is unheard
 
 

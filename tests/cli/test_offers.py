@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ from bridge.cli.offers import offer, state_remedy
 from bridge.errors import ImageMissingError, ImagePullError
 from bridge.sandbox.backend import Probe
 from bridge.settings import Settings, load
+from tests.cli.desk import desk
 from tests.waiting import typing_answers
 
 MISSING = Probe(backend="podman", ok=False, summary="no", error_code=ImageMissingError.code)
@@ -31,23 +31,16 @@ def _settings(home: Path, **flags: str) -> Settings:
 
 @asynccontextmanager
 async def _person(monkeypatch: pytest.MonkeyPatch, *answers: str) -> AsyncIterator[list[str]]:
-    """Type answers at a terminal, one to each question."""
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         monkeypatch.setattr(sys, "stdin", reader)
         monkeypatch.setattr(sys, "stderr", writer)
         async with typing_answers(typist, *answers) as told:
             yield told
-    os.close(typist)
 
 
 async def test_the_state_directory_is_closed_when_agreed_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a person at a terminal nothing is done."""
     settings = _settings(tmp_path)
     place = settings.state_dir
     place.mkdir(parents=True, mode=0o755)
@@ -91,7 +84,6 @@ def test_another_users_directory_is_left_to_root(
 async def test_a_missing_image_is_built_when_agreed_to_and_no_sandbox_works_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failure is told, with its remedy."""
     built = []
 
     async def build(settings: Settings) -> int:
@@ -113,7 +105,6 @@ async def test_a_missing_image_is_built_when_agreed_to_and_no_sandbox_works_with
 async def test_doctor_fails_where_nothing_can_be_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run would be refused: it has to write its log before it calls."""
     settings = _settings(tmp_path)
     settings.state_dir.parent.mkdir(parents=True)
     for broken in ("file", "dangling link"):

@@ -16,7 +16,6 @@ Written = tuple[logging.Logger, io.StringIO, FakeClock]
 
 @pytest.fixture
 def written() -> Iterator[Written]:
-    """A logger, what it wrote, and the time."""
     clock, text = FakeClock(0.0), io.StringIO()
     handler = logging.StreamHandler(text)
     handler.addFilter(RepeatedLines(clock))
@@ -33,7 +32,6 @@ def _flood(logger: logging.Logger, times: int) -> None:
 
 @pytest.mark.guarantee("log-floods")
 def test_a_flood_from_one_place_is_counted_however_its_lines_differ(written: Written) -> None:
-    """And other lines are written as if there was none."""
     logger, text, clock = written
     _flood(logger, 12_345)
     logger.warning("something else")
@@ -48,7 +46,6 @@ def test_a_flood_from_one_place_is_counted_however_its_lines_differ(written: Wri
 
 
 def test_lines_that_come_now_and_then_are_all_written_as_they_are(written: Written) -> None:
-    """For as long as a bridge runs."""
     logger, text, clock = written
     for _ in range(200):
         _flood(logger, 1)
@@ -57,7 +54,6 @@ def test_lines_that_come_now_and_then_are_all_written_as_they_are(written: Writt
 
 
 def test_a_line_has_a_bound(written: Written) -> None:
-    """What a server says may stand in it."""
     logger, text, _ = written
     say: Callable[..., None] = logger.warning
     say("%s", "x" * 1_000_000)

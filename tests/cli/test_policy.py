@@ -57,16 +57,13 @@ class Home:
         (path / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
 
     def configure(self, text: str) -> None:
-        """Have a settings file."""
         self.config.parent.mkdir(parents=True, exist_ok=True)
         self.config.write_text(text)
 
     def settings(self) -> Settings:
-        """Return the settings in force."""
         return load({"state_dir": str(self.path / "state")}, {**os.environ, "HOME": str(self.path)})
 
     async def explain(self, server: str, tool: str, *given: str, as_json: bool = False) -> int:
-        """Run `policy explain`."""
         return await explain(
             self.settings(), server=server, tool=tool, arguments=list(given), as_json=as_json
         )
@@ -74,17 +71,14 @@ class Home:
     async def check(
         self, code: str | None = None, file: str | None = None, *, as_json: bool = False
     ) -> int:
-        """Run `policy check`."""
         return await check(self.settings(), file=file, code=code, as_json=as_json)
 
     async def init(self, *, to_stdout: bool = False) -> int:
-        """Run `policy init`."""
         return await init(self.settings(), printed=to_stdout)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """A home directory, in which the commands run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.delenv("MCP_BRIDGE_CONFIG", raising=False)
@@ -115,7 +109,6 @@ async def test_a_decision_is_explained_with_the_rules_before_it_and_how_to_chang
 async def test_what_is_said_to_write_changes_the_decision(
     home: Home, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The lines can be copied from the answer into the file."""
     home.configure(POLICY)
     await home.explain("mail", "delete_note", "topic=a")
     shown = capsys.readouterr().out
@@ -328,7 +321,6 @@ async def test_a_proposed_policy_is_written_once_and_decides_as_it_says(
 async def test_a_server_that_came_later_gets_rules_of_its_own(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its reads are allowed then, and the rest of the file is unchanged."""
     with pytest.raises(UsageError, match="no policy to add to"):
         await add(home.settings(), server="mail", yes=True)
     home.configure('[policy.defaults]\nread = "allow"\nuntrusted = "ask"\n')

@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bridge.cli import main as main_module
 from bridge.private_files import in_use
-
-Commands = Callable[..., tuple[int, str, str]]
+from tests.cli.desk import Cli, command_line
 
 OTHERS = "export A=1\n# mine\n"
 OURS = "localhost/mcp-code-bridge-purged"
@@ -24,7 +21,6 @@ OURS = "localhost/mcp-code-bridge-purged"
 def home(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A home where a bridge has run, beside files of others."""
     for name in list(os.environ):
         if name.startswith("MCP_BRIDGE_"):
             monkeypatch.delenv(name)
@@ -50,15 +46,8 @@ def home(
 
 
 @pytest.fixture
-def commands(home: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """The command line, in that home."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        status = main_module.main(words)
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
+def commands(home: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return command_line(capsys)
 
 
 def mentions(home: Path) -> list[str]:
@@ -73,7 +62,7 @@ def mentions(home: Path) -> list[str]:
 
 def test_a_directory_that_another_bridge_uses_stays(
     home: Path,
-    commands: Commands,
+    commands: Cli,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,8 +79,7 @@ def test_a_directory_that_another_bridge_uses_stays(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="runs in bubblewrap")
-def test_after_it_a_search_finds_nothing(home: Path, commands: Commands) -> None:
-    """It shows what goes first; without a person it removes nothing unless told."""
+def test_after_it_a_search_finds_nothing(home: Path, commands: Cli) -> None:
     assert commands("run", "--runtime", "bubblewrap", "-c", "print(1)")[:2] == (0, "1\n")
     status, out, err = commands("purge")
     assert (status, "Pass --yes" in err) == (2, True)
@@ -106,8 +94,7 @@ def test_after_it_a_search_finds_nothing(home: Path, commands: Commands) -> None
     assert (home / ".local/state/other").exists()
 
 
-def test_settings_stay_if_they_are_to(home: Path, commands: Commands) -> None:
-    """The policy is a person's own work."""
+def test_settings_stay_if_they_are_to(home: Path, commands: Cli) -> None:
     assert commands("purge", "--keep-settings", "-y")[0] == 0
     assert mentions(home) == [
         f"{home}/.config/mcp-code-bridge",
@@ -116,9 +103,8 @@ def test_settings_stay_if_they_are_to(home: Path, commands: Commands) -> None:
 
 
 def test_of_a_state_directory_with_another_name_only_the_bridge_s_own_goes(
-    home: Path, commands: Commands
+    home: Path, commands: Cli
 ) -> None:
-    """A person may have named a directory that holds more."""
     state = home / "work"
     (state / "audit").mkdir(parents=True)
     (state / "thesis.tex").write_text("x")
@@ -126,8 +112,7 @@ def test_of_a_state_directory_with_another_name_only_the_bridge_s_own_goes(
     assert [path.name for path in state.iterdir()] == ["thesis.tex"]
 
 
-def test_it_refuses_while_a_bridge_runs(home: Path, commands: Commands) -> None:
-    """In this process or in another one."""
+def test_it_refuses_while_a_bridge_runs(home: Path, commands: Cli) -> None:
     state = home / ".local/state/mcp-code-bridge"
     state.mkdir(mode=0o700)
     with in_use(state) as free:
@@ -136,8 +121,7 @@ def test_it_refuses_while_a_bridge_runs(home: Path, commands: Commands) -> None:
     assert commands("purge", "-y")[0] == 0
 
 
-def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands) -> None:
-    """Or has lost its servers to it."""
+def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Cli) -> None:
     servers = {"code-bridge": {"command": "mcp-code-bridge", "args": []}}
     (home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
     status, _, err = commands("purge", "-y")
@@ -148,8 +132,7 @@ def test_it_refuses_while_a_client_has_the_bridge(home: Path, commands: Commands
 
 @pytest.mark.skipif("MCP_TEST_ENGINES" not in os.environ, reason="needs engines")
 @pytest.mark.parametrize("engine", ["podman", "docker"])
-def test_images_of_both_engines_go(home: Path, commands: Commands, engine: str) -> None:
-    """Under every tag."""
+def test_images_of_both_engines_go(home: Path, commands: Cli, engine: str) -> None:
     there = os.environ[f"MCP_TEST_IMAGE_{engine.upper()}"]
     for tag in ("slim", "data"):
         subprocess.run([engine, "tag", there, f"{OURS}:{tag}"], check=True)

@@ -18,12 +18,10 @@ pytestmark = pytest.mark.guarantee("files-believed", "working-directory")
 
 
 def artifact(name: str) -> Artifact:
-    """Return one of which only the name matters."""
     return Artifact(uri="", name=name, mime_type="", size=0, digest="", run_id="")
 
 
 def content(found: Artifact) -> Iterator[bytes]:
-    """Return what it holds: its name."""
     yield b"1:"
     yield found.name.encode()
 
@@ -43,7 +41,6 @@ def test_the_user_names_files_and_what_they_are_called_inside(
 
 
 def test_what_cannot_be_read_or_taken_is_told(tmp_path: Path) -> None:
-    """With the flag and the path."""
     with pytest.raises(UsageError, match="--file: .*/none cannot be read"):
         read_files((f"{tmp_path}/none",))
     with pytest.raises(UsageError, match="cannot be read"):
@@ -62,7 +59,6 @@ def test_what_cannot_be_read_or_taken_is_told(tmp_path: Path) -> None:
 
 
 def test_files_are_put_where_the_user_wants_them(tmp_path: Path) -> None:
-    """With the directories that their names have."""
     out = check_out(f"{tmp_path}/new/out")
     assert write_files([artifact("a"), artifact("d/e/f")], out, content) == (["a", "d/e/f"], [])
     assert (out / "a").read_text() == "1:a"
@@ -114,7 +110,6 @@ def test_a_directory_whose_files_other_programs_obey_gets_none(
 def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
     tmp_path: Path, force: bool
 ) -> None:
-    """A directory never is."""
     (tmp_path / "a").write_text("the user's")
     (tmp_path / "d").mkdir()
     _, problems = write_files(
@@ -152,7 +147,6 @@ def test_no_link_in_the_directory_leads_out_of_it(tmp_path: Path, force: bool) -
 
 
 def test_what_is_damaged_leaves_no_half_file(tmp_path: Path) -> None:
-    """The others come all the same."""
 
     def broken(found: Artifact) -> Iterator[bytes]:
         yield b"half"

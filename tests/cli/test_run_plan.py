@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from bridge.gate.tally import Tally
 from bridge.model import HeldCall, Plan, RunRequest, RunResult
 from bridge.runs import open_engine
 from bridge.settings import Settings
+from tests.cli.desk import desk
 from tests.engine_rig import ListFinder, backend, choosing, engine_on, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
@@ -52,7 +52,6 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Since a plan is gone with the process that made it."""
     log = tmp_path / "calls.log"
     async with engine_on(backend, settings, finder=ListFinder(recorder("desk", log))) as engine:
 
@@ -69,8 +68,7 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
         assert "terminal" in shown.err
         assert tools_recorded(log) == []
 
-        typist, line = pty.openpty()
-        with os.fdopen(line, encoding="utf-8") as reader, os.fdopen(os.dup(line), "w") as writer:
+        with desk() as (typist, reader, writer):
             person = Terminal(reader, writer)
             assert (await run(person, scripted=True)).plan is not None
             assert tools_recorded(log) == []
@@ -84,7 +82,6 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
             async with typing_answers(typist, "apply\n") as second:
                 applied = await run(person)
         asked = "Apply 2 calls: 1 × desk."
-        os.close(typist)
         assert [text.count(asked) for text in (*first, *second)] == [1, 1]
         assert (exit_status(applied), applied.plan) == (0, None)
         shown = capsys.readouterr()
@@ -125,7 +122,6 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It gets no id that would do nothing."""
 
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
     opened = partial(open_engine, finder=finder, choose_backend=choosing(backend))
@@ -141,7 +137,6 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
 async def test_after_an_interruption_it_is_told_which_calls_went_out(
     settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever pressed Ctrl-C has to know what is to be undone."""
     tally = Tally()
 
     class Engine:

@@ -35,7 +35,6 @@ def _contents(home: Path) -> list[Path]:
 def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
     capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:
-    """What it held is on the disk in between, and gone with its end."""
     status, first = _run(capsys, "-c", "x = 41\nopen('.a.txt', 'w').write('kept')")
     assert (status, first["session"]["state"]) == (0, "new")
     status, second = _run(capsys, "-c", "[x + 1, open('.a.txt').read()]")
@@ -64,6 +63,5 @@ def test_a_session_goes_on_in_the_next_command_until_it_is_ended(
 def test_a_session_that_is_asked_for_badly_is_explained(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    """Before anything is started."""
     assert main(["run", *arguments]) == 2
     assert message in capsys.readouterr().err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.cli import main as main_module
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.decision import Decision
@@ -22,26 +21,17 @@ from bridge.settings import load
 from bridge.store import Store
 from bridge.upstream.server_log import LOG_BYTES, ServerLog, log_path
 from tests.audit_rig import ALLOWED, a_call
+from tests.cli.desk import Cli, command_line
 
 RUN = "0123456789abcdef0123456789abcdef"
 
-Commands = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """The command line, on a state directory."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        status = main_module.main([*words, "--state-dir", str(tmp_path)])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
+def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return command_line(capsys, "--state-dir", str(tmp_path))
 
 
 async def record_a_run(state: Path, run_id: str, **ending: Any) -> None:
-    """Record a run of two calls, one refused, as a bridge does."""
     log = AuditLog(state / "audit")
     audit = RunAudit(log, run_id)
     request = RunRequest(code="import os\nprint('\x1b[31m')", run_id=run_id, owner="stdio")
@@ -56,10 +46,7 @@ async def record_a_run(state: Path, run_id: str, **ending: Any) -> None:
     log.close()
 
 
-def test_runs_are_listed_and_one_is_shown_with_its_calls(
-    tmp_path: Path, commands: Commands
-) -> None:
-    """Nothing of a program reaches the terminal as it is."""
+def test_runs_are_listed_and_one_is_shown_with_its_calls(tmp_path: Path, commands: Cli) -> None:
     usage = Usage(wall_ms=1_540, tool_calls=1)
     anyio.run(partial(record_a_run, tmp_path, RUN, usage=usage, stdout="all done\n"))
     status, out, _ = commands("runs")
@@ -85,9 +72,8 @@ def test_runs_are_listed_and_one_is_shown_with_its_calls(
 
 
 def test_a_run_that_is_not_there_is_an_error_with_the_way_to_it(
-    tmp_path: Path, commands: Commands
+    tmp_path: Path, commands: Cli
 ) -> None:
-    """One of several that begin so is named."""
     assert commands("runs") == (0, "", "No runs are recorded.\n")
     for run_id in ("ab1", "ab2"):
         anyio.run(partial(record_a_run, tmp_path, run_id))
@@ -97,8 +83,7 @@ def test_a_run_that_is_not_there_is_an_error_with_the_way_to_it(
     assert (status, "`runs` lists them" in err) == (2, True)
 
 
-def test_saved_sessions_are_listed(tmp_path: Path, commands: Commands) -> None:
-    """Of all callers."""
+def test_saved_sessions_are_listed(tmp_path: Path, commands: Cli) -> None:
     assert "No sessions are saved" in commands("sessions")[2]
     kept = Checkpoints(Store(tmp_path), days=7)
     for owner, session_id in (("stdio", "id-1"), ("http#1", "id-2")):
@@ -115,10 +100,7 @@ def test_saved_sessions_are_listed(tmp_path: Path, commands: Commands) -> None:
     ]
 
 
-def test_a_server_s_log_is_printed_from_both_of_its_files(
-    tmp_path: Path, commands: Commands
-) -> None:
-    """A name that no log has is an error with the nearest."""
+def test_a_server_s_log_is_printed_from_both_of_its_files(tmp_path: Path, commands: Cli) -> None:
     assert "No server has written" in commands("logs")[2]
     with ServerLog(log_path(tmp_path / "logs", "git hub")) as log:
         log.write(b"first\n" + b"x" * (LOG_BYTES - 6))
@@ -133,9 +115,8 @@ def test_a_server_s_log_is_printed_from_both_of_its_files(
 
 
 def test_config_says_where_each_value_comes_from(
-    tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, commands: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A password in an address stays out."""
     file = tmp_path / "config.toml"
     file.write_text('warm = 1\n\n[profiles.mine]\nextends = "strict"\ncall_timeout = 20\n')
     environ: Mapping[str, str] = {

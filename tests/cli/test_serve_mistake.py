@@ -47,7 +47,6 @@ async def test_a_mistake_is_the_answer_to_every_call(
 
 @pytest.mark.parametrize("value", ["hunter2", "it's hunter2", "'hunter2\" '\n", "h'unter2" * 99])
 async def test_a_model_is_not_told_what_the_setting_is(value: str) -> None:
-    """It may be a secret that was put in the wrong variable; stderr has it."""
     with pytest.raises(SettingsError) as caught:
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_MEMORY": value})
     async with Client(error_server(caught.value)) as client:
@@ -58,7 +57,6 @@ async def test_a_model_is_not_told_what_the_setting_is(value: str) -> None:
 
 
 def test_a_person_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Over HTTP it is a person who starts it."""
     assert cli.main(["serve", "--http", "127.0.0.1:0", "--memory", "lots"]) == 2
     assert "--memory: 'lots' is not a size" in capsys.readouterr().err
 
@@ -66,7 +64,6 @@ def test_a_person_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
 def test_doctor_tells_a_mistake_and_tries_the_engines_all_the_same(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sets the bridge up may have more than one thing to correct."""
 
     async def survey(settings: Settings) -> list[Probe]:
         return [Probe(backend="bubblewrap", ok=True, summary=settings.runtime)]

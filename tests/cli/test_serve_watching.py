@@ -36,7 +36,6 @@ def configure(project: Path, **marks: str) -> None:
 
 
 def processes(mark: str) -> list[int]:
-    """Return the processes with this mark in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -49,7 +48,6 @@ def processes(mark: str) -> list[int]:
 
 
 async def text_of(client: Client, code: str) -> str:
-    """Run a program and return what came of it."""
     result = await client.call_tool("run_python", {"code": code, "timeout": 60})
     return record.text_of(result)
 

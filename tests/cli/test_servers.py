@@ -57,7 +57,6 @@ class Finder(ListFinder):
     skipped: tuple[SkippedServer, ...] = (SKIPPED,)
 
     def find(self) -> Discovery:
-        """Return all of it."""
         return Discovery(
             servers=self.specs,
             proposed=self.proposed,
@@ -83,17 +82,14 @@ class Commands:
         monkeypatch.setattr(tools_module, "open_engine", opened)
 
     async def servers(self, **flags: Any) -> int:
-        """Run `servers`."""
         return await servers_module.servers(self.settings, **flags)
 
     async def tools(self, query: str | None = None, **flags: Any) -> int:
-        """Run `tools`."""
         return await tools_module.tools(self.settings, words=[query] if query else [], **flags)
 
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """The commands, in a home of their own."""
     environ = {"HOME": str(tmp_path), "PATH": "", "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")}
     return Commands(load({"warm": "0"}, environ), monkeypatch)
 
@@ -101,7 +97,6 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line each; below, what is different elsewhere; no secret anywhere."""
     assert await commands.servers() == 0
     assert capsys.readouterr().out == (
         "NAME       ALIAS          TRANSPORT  STATE  TOOLS  CLIENTS       FOUND IN\n"
@@ -133,7 +128,6 @@ async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
 async def test_a_table_about_no_server_is_named(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A misspelt name would otherwise do nothing, unseen."""
     tables = {name: ServerSettings() for name in ("work-shop", "off", "work_shop")}
     commands.settings = replace(commands.settings, server_settings=tables)
     assert await commands.servers() == 0
@@ -146,7 +140,6 @@ async def test_a_table_about_no_server_is_named(
 async def test_servers_says_what_to_mend_once_and_no_other_command_does(
     commands: Commands, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On stderr; a reason that stands below the table is not repeated."""
     caplog.set_level(logging.WARNING)
     unset = ConfigWarning(path="/c.json", key="mcpServers.a.env", reason="TOKEN is not set")
     skipped = ConfigWarning(
@@ -168,7 +161,6 @@ async def test_servers_says_what_to_mend_once_and_no_other_command_does(
 async def test_what_the_settings_name_is_warned_of_by_every_command(
     commands: Commands, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the log, which those who asked for it look at; and once."""
     caplog.set_level(logging.WARNING)
     own = ConfigWarning(path="/mine.json", key="", reason="it is no JSON", own=True)
     commands.finder.warnings = (own,)
@@ -201,7 +193,6 @@ async def test_check_starts_each_and_says_what_its_tools_cost(
 
 
 def test_the_cost_is_that_of_all_that_a_client_gives_to_a_model() -> None:
-    """Name, description and schema of its input."""
     schema: Mapping[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
     text = definition_text("add", "Adds.", schema)
     assert count_tokens(text) > count_tokens(definition_text("add", "", {}))
@@ -210,7 +201,6 @@ def test_the_cost_is_that_of_all_that_a_client_gives_to_a_model() -> None:
 async def test_tools_are_listed_below_their_servers(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From what is known; a server of which nothing is known is asked once."""
     assert await commands.tools() == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("work-shop: A workshop (")
@@ -224,7 +214,6 @@ async def test_tools_are_listed_below_their_servers(
 async def test_a_tool_that_is_named_is_shown_as_typed_python(
     commands: Commands, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    """As its server calls it, or as programs do."""
     assert await commands.tools(name) == 0
     printed = capsys.readouterr().out
     assert "async def add(a: float, b: float)" in printed
@@ -234,7 +223,6 @@ async def test_a_tool_that_is_named_is_shown_as_typed_python(
 async def test_a_search_finds_tools_and_shows_them_as_asked(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Best first, as a signature or as typed Python."""
     assert await commands.tools("add") == 0
     assert capsys.readouterr().out.startswith("mcp_work_shop.add(a: float, b: float)\n")
     assert await commands.tools("add", stub=True) == 0
@@ -246,7 +234,6 @@ async def test_a_search_finds_tools_and_shows_them_as_asked(
 async def test_a_server_that_is_not_there_is_a_warning_beside_what_is_known(
     commands: Commands, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And status 4 when there is nothing else."""
     commands.finder.specs = (workshop(), GONE)
     assert await commands.tools() == 0
     assert "warning: gone: Server 'gone' did not start" in capsys.readouterr().err
@@ -272,7 +259,6 @@ def test_a_table_is_as_wide_as_its_terminal_and_in_a_pipe_whole(
 async def test_reasons_are_read_whole_on_a_terminal_and_home_is_short(
     commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are what the user has to act upon."""
     place = replace(CURSOR, path=f"{commands.settings.environ['HOME']}/c.json")
     commands.finder.specs = (replace(DESCRIBED, source=place),)
     monkeypatch.setattr(servers_module, "terminal_width", lambda: 80)
@@ -285,7 +271,6 @@ async def test_reasons_are_read_whole_on_a_terminal_and_home_is_short(
 async def test_without_servers_it_says_which_clients_are_left_out(
     commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A setting that somebody forgot is the likeliest reason."""
     monkeypatch.setattr(commands.finder, "find", ListFinder().find)
     commands.settings = replace(commands.settings, sources=("windsurf",))
     for command in (commands.servers, commands.tools):

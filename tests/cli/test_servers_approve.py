@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import sys
 from pathlib import Path
 
 import pytest
 
-from bridge.cli.main import main
 from bridge.cli.person import Person
 from bridge.cli.servers_approve import approve_of
 from bridge.settings import load
+from tests.cli.desk import command_line, desk
 from tests.discovery.writing import write
 from tests.engine_rig import WORKSHOP, settings_in
 from tests.waiting import typing_answers
@@ -23,7 +22,6 @@ ENTRY = {"command": "./run\x1b[2J.sh", "args": ["--fast"], "env": {"NODE_OPTIONS
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, whose file defines a server."""
     project = tmp_path / "project"
     write(project / ".mcp.json", {"mcpServers": {"tracker": ENTRY}})
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -42,9 +40,7 @@ def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*words: str) -> tuple[int, str, str]:
-        status = main(["servers", *words])
-        told = capsys.readouterr()
-        return status, told.out, told.err
+        return command_line(capsys)("servers", *words)
 
     def state() -> str:
         [row] = json.loads(run("--json")[1])
@@ -80,11 +76,7 @@ async def test_at_a_terminal_it_is_shown_and_asked_about(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = load({}, dict(os.environ))
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         person = Person(reader, writer)
 
         async def approve(answer: str) -> tuple[int, str]:
@@ -100,13 +92,11 @@ async def test_at_a_terminal_it_is_shown_and_asked_about(
         assert "-r ./x.js" in shown
         assert str(project / ".mcp.json") in shown
         assert (await approve("yes\n"))[0] == 0
-    os.close(typist)
 
 
 def test_a_definition_of_the_users_own_that_changed_is_approved_so_that_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the digest that `servers --json` has, where nobody can be asked."""
     settings = settings_in(tmp_path)
     (tmp_path / "config.toml").write_text("[policy]\n")
     for name in ("HOME", "MCP_BRIDGE_STATE_DIR"):
@@ -121,9 +111,7 @@ def test_a_definition_of_the_users_own_that_changed_is_approved_so_that_it_start
         write(tmp_path / ".claude.json", {"mcpServers": {"shop": entry}})
 
     def run(*words: str) -> tuple[int, str, str]:
-        status = main(["servers", *words])
-        told = capsys.readouterr()
-        return status, told.out, told.err
+        return command_line(capsys)("servers", *words)
 
     def row() -> dict[str, str]:
         [found] = json.loads(run("--json")[1])

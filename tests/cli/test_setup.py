@@ -19,6 +19,7 @@ from bridge.clients.entry import network_variables
 from bridge.errors import ImageMissingError
 from bridge.sandbox.backend import Probe
 from bridge.settings import load
+from tests.cli.desk import desk
 from tests.engine_rig import WORKSHOP, backend, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.waiting import PATIENCE_SECONDS, typing_answers
@@ -47,7 +48,6 @@ CONFIG = f"""{{
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user of Cursor with two servers."""
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text(CONFIG)
     (tmp_path / "work").mkdir()
@@ -125,7 +125,6 @@ async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, 
 
 
 async def test_who_stops_it_while_it_writes_hears_what_was_done(home: Path) -> None:
-    """A client's own command may take seconds."""
     os.mkfifo(home / "never")
     claude = home / "bin" / "claude"
     claude.parent.mkdir()
@@ -147,9 +146,7 @@ def test_each_answer_has_a_flag_and_all_comes_back(
     main(["setup", "--clients", "all", "--move", "all", "--skip-cost", "--yes"])
     assert "mcp-code-bridge" in cursor(home)
     assert "shop" not in cursor(home)
-    policy = (moved(home) / "proposed-policy.toml").read_text()
-    assert 'tool = ["look"]' in policy
-    capsys.readouterr()
+    assert "Cursor has permissions for tools of off." in capsys.readouterr().out
     assert main(["servers", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert f"moved from {home / '.cursor' / 'mcp.json'}" in rows["shop"]["source"]
@@ -206,7 +203,6 @@ def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend)
 def test_without_a_sandbox_setup_says_so_and_what_to_do(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The clients' files are written all the same; a script is not asked."""
     monkeypatch.setenv("PATH", str(home / "nothing"))
     monkeypatch.setenv("DOCKER_HOST", f"unix://{home / 'none.sock'}")
     assert main(["setup", "--clients", "cursor", "--skip-cost", "--yes"]) == 1
@@ -220,24 +216,18 @@ def test_without_a_sandbox_setup_says_so_and_what_to_do(
 async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing is fetched before."""
 
     async def survey(_: object) -> list[Probe]:
         code = ImageMissingError.code
         return [Probe(backend="podman", ok=False, summary="has no image.", error_code=code)]
 
     monkeypatch.setattr("bridge.cli.setup.probe_all", survey)
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         monkeypatch.setattr(sys, "stdin", reader)
         monkeypatch.setattr(sys, "stderr", writer)
         async with typing_answers(typist, "yes\n", "no\n") as told:
             settings = load({}, dict(os.environ))
             assert await setup(settings, clients="cursor", move="none", skip_cost=True) == 1
-    os.close(typist)
     assert told[0].index("Apply these changes?") < told[0].index(
         "Build the runtime image on podman"
     )
@@ -246,7 +236,6 @@ async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
 def test_who_takes_out_only_the_bridge_is_asked_whether_servers_come_back(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And setup counts right after a move."""
     main(["install", "cursor", "--move", "shop", "--yes"])
     capsys.readouterr()
     main(["setup", "--clients", "none", "--skip-cost", "--yes"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from bridge.model import Provenance
 from bridge.runs import open_engine
 from bridge.settings import load
 from bridge.skills.source import Header, encode_skill, source_digest
+from tests.cli.desk import command_line, desk
 from tests.waiting import typing_answers
 
 READ = Provenance(run_id="r1", labels=frozenset({"private-data"}), servers=frozenset({"mail"}))
@@ -30,9 +30,7 @@ def test_skills_are_listed_shown_approved_and_removed(
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> tuple[int, str, str]:
-        status = main(["skills", *words])
-        told = capsys.readouterr()
-        return status, told.out, told.err
+        return command_line(capsys)("skills", *words)
 
     assert run("list")[2].startswith("No skills in ")
     (tmp_path / "skills").mkdir()
@@ -104,11 +102,7 @@ async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
     environ = {"MCP_BRIDGE_SKILLS_DIR": str(folder), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "s")}
     settings = load({}, {**os.environ, **environ})
     (folder / "greet.py").write_text("def greet():\n    return 'hello'\n")
-    typist, line = pty.openpty()
-    with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-    ):
+    with desk() as (typist, reader, writer):
         person = Person(reader, writer)
 
         async def approve(answer: str) -> tuple[int, str, str]:
@@ -131,4 +125,3 @@ async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
             assert "until it changes" in said
             [(name, digest)] = await shelf.approved()
             assert (name, digest) == ("greet", (await shelf.get("greet")).digest)
-    os.close(typist)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-import os
-import pty
-from collections.abc import Iterator, Sequence
-from typing import TextIO
+from collections.abc import Sequence
 
 import anyio
 import pytest
 
-from bridge.cli.person import MAX_TRIES
 from bridge.cli.terminal import Terminal, prompt, read_field
 from bridge.errors import CannotAskError
 from bridge.model import Json
+from tests.cli.desk import desk
 from tests.waiting import PATIENCE_SECONDS, typing_answers
 
 FORM: dict[str, Json] = {
@@ -28,21 +25,9 @@ FORM: dict[str, Json] = {
 }
 
 
-@pytest.fixture
-def desk() -> Iterator[tuple[int, TextIO]]:
-    """A terminal: the descriptor of who types and looks, and the stream at the other end."""
-    typist, line = pty.openpty()
-    with os.fdopen(line, encoding="utf-8") as reader:
-        yield typist, reader
-    os.close(typist)
-
-
-async def _ask(
-    desk: tuple[int, TextIO], typed: Sequence[str], params: dict[str, Json]
-) -> tuple[object, str]:
+async def _ask(typed: Sequence[str], params: dict[str, Json]) -> tuple[object, str]:
     """Ask, and type each answer once it is asked for; return what came of it, and all shown."""
-    typist, reader = desk
-    with os.fdopen(os.dup(reader.fileno()), "w") as writer, anyio.fail_after(PATIENCE_SECONDS):
+    with desk() as (typist, reader, writer), anyio.fail_after(PATIENCE_SECONDS):
         async with typing_answers(typist, *typed) as shown:
             answered = await Terminal(reader, writer).elicit(params)
     return answered, shown[0]
@@ -57,14 +42,12 @@ async def _ask(
         ),
         (("\n", "Ann\n", "old\n", "\n", "\n"), {"action": "accept", "content": {"name": "Ann"}}),
         (("Ann\n", "\x04"), {"action": "decline"}),
-        (("\n",) * MAX_TRIES, {"action": "cancel"}),
     ],
 )
 async def test_a_form_is_filled_line_by_line(
-    desk: tuple[int, TextIO], typed: tuple[str, ...], answer: dict[str, Json]
+    typed: tuple[str, ...], answer: dict[str, Json]
 ) -> None:
-    """A line that does not fit is asked for again."""
-    answered, _ = await _ask(desk, typed, {"message": "Who?", "requestedSchema": FORM})
+    answered, _ = await _ask(typed, {"message": "Who?", "requestedSchema": FORM})
     assert answered == answer
 
 
@@ -90,11 +73,11 @@ CHOICE: dict[str, Json] = {
     ],
 )
 async def test_choices_are_listed_by_what_they_are_called(
-    desk: tuple[int, TextIO], typed: tuple[str, ...], decision: str
+    typed: tuple[str, ...], decision: str
 ) -> None:
     """One on a line, to be chosen by number or word; nothing is chosen by only pressing Enter."""
     params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
-    answer, shown = await _ask(desk, typed, params)
+    answer, shown = await _ask(typed, params)
     assert answer == {"action": "accept", "content": {"decision": decision}}
     assert (
         "  1. Yes, this one [call]\n  2. Yes, all\\n9. Yes [run]\n  3. No [no]\n"
@@ -102,23 +85,22 @@ async def test_choices_are_listed_by_what_they_are_called(
     ) in shown
 
 
-async def test_an_answer_that_is_none_is_said_to_be_none(desk: tuple[int, TextIO]) -> None:
+async def test_an_answer_that_is_none_is_said_to_be_none() -> None:
     """By what was typed, of which no terminal obeys anything; then the question stands again."""
     params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
-    answer, shown = await _ask(desk, ("ma\x1bybe\n", "no\n"), params)
+    answer, shown = await _ask(("ma\x1bybe\n", "no\n"), params)
     assert answer == {"action": "accept", "content": {"decision": "no"}}
     assert "  ma\\x1bybe is not a valid answer. Choose one of call, run, no, or its" in shown
     assert shown.count("Decision (1-3, or a word in brackets): ") == 2
 
 
-async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
-    """And no escape sequence of the server's obeyed."""
+async def test_a_url_is_shown_and_confirmed() -> None:
     params: dict[str, Json] = {
         "mode": "url",
         "message": "[s] \x1b[2J",
         "url": "https://example.com",
     }
-    answer, shown = await _ask(desk, ("\n",), params)
+    answer, shown = await _ask(("\n",), params)
     assert answer == {"action": "accept"}
     assert "\\x1b[2J" in shown
     assert "https://example.com" in shown
@@ -129,7 +111,6 @@ async def test_a_url_is_shown_and_confirmed(desk: tuple[int, TextIO]) -> None:
 
 
 async def test_without_a_terminal_nobody_is_asked() -> None:
-    """A script must not hang on a question. A model there is none at all."""
     terminal = Terminal(io.StringIO("Ann\n"), io.StringIO())
     with pytest.raises(CannotAskError, match="no terminal"):
         await terminal.elicit({"message": "Who?", "requestedSchema": FORM})
@@ -157,7 +138,6 @@ async def test_without_a_terminal_nobody_is_asked() -> None:
 def test_a_line_is_read_by_its_fields_schema(
     field: dict[str, Json], text: str, value: Json
 ) -> None:
-    """With what the protocol allows in forms."""
     assert read_field(field, text, needed=False) == value
 
 
@@ -178,13 +158,11 @@ def test_a_line_is_read_by_its_fields_schema(
 def test_a_line_that_does_not_fit_is_explained(
     field: dict[str, Json], text: str, complaint: str
 ) -> None:
-    """So that the next one does."""
     with pytest.raises(ValueError, match=complaint):
         read_field(field, text, needed=True)
 
 
 def test_a_field_says_what_it_takes() -> None:
-    """In one line."""
     field: dict[str, Json] = {"title": "Size", "description": "of it", "enum": ["s", "m"]}
     assert prompt("x", field, needed=True) == "Size (of it; one of s, m): "
     assert prompt("x", {"type": "string"}, needed=False) == "x (may be empty): "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import pty
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from bridge.cli.run import request_of
 from bridge.cli.terminal import Terminal
 from bridge.model import RunResult
 from bridge.settings import Settings, load
+from tests.cli.desk import desk
 from tests.engine_rig import ListFinder, backend, engine_on, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
@@ -32,10 +32,8 @@ def _policy(path: Path) -> Settings:
 async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """By a list of choices; without a terminal nobody is there to choose."""
     log, config = tmp_path / "calls.log", tmp_path / "config.toml"
     own = replace(settings, policy=_policy(config).policy)
-    typist, line = pty.openpty()
     async with engine_on(backend, own, finder=ListFinder(recorder("desk", log))) as engine:
 
         async def run(terminal: Terminal) -> RunResult:
@@ -45,7 +43,7 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
         script = Terminal(io.StringIO("1\n"), io.StringIO())
         refused = await run(script)
         assert "Nobody can be asked: this run has no terminal. It was not called." in refused.error
-        with os.fdopen(line, encoding="utf-8") as reader, os.fdopen(os.dup(line), "w") as writer:
+        with desk() as (typist, reader, writer):
             person = Terminal(reader, writer)
             # Typed before anybody was asked, it allows nothing.
             os.write(typist, b"always\n")
@@ -56,7 +54,6 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
                 assert (await run(person)).result == "done"
             # Written into the policy, which the next run has read again.
             assert (await run(person)).result == "done"
-    os.close(typist)
     [shown] = told
     assert (
         "?\nReason: your policy asks before calls with an unknown effect\nArguments digest: "

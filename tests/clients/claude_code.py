@@ -6,7 +6,6 @@ from tests.clients.client import BRIDGE, PEERS, Client, Setting, Start
 
 
 def start(setting: Setting) -> Start:
-    """Return how to start it."""
     servers = setting.write("servers.json", setting.servers())
     options = ["--mcp-config", str(servers), "--strict-mcp-config"]
     environ = {

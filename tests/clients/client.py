@@ -45,7 +45,6 @@ class Setting:
 
     @property
     def project(self) -> Path:
-        """The directory that the client is started in."""
         return self.home / "project"
 
     @property
@@ -59,11 +58,9 @@ class Setting:
         return {"command": "/bin/sh", "args": ["-c", *command], "env": dict(self.environ), **more}
 
     def servers(self, **more: Any) -> str:
-        """Return a file of servers with the bridge alone."""
         return json.dumps({"mcpServers": {BRIDGE: self.entry(**more)}})
 
     def write(self, place: str, text: str) -> Path:
-        """Write a file of the client's home; return its path."""
         path = self.home / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -102,12 +99,10 @@ class Client:
 
     @property
     def path(self) -> Path:
-        """Where its command is, if it is installed."""
         return self.packages / "node_modules" / ".bin" / self.program
 
     @property
     def version(self) -> str:
-        """Which version is to be installed."""
         pinned = json.loads((self.packages / "package.json").read_text())["dependencies"]
         return str(pinned[self.package])
 
@@ -117,7 +112,6 @@ class Client:
         return found[1] if found else text
 
     def environ(self, setting: Setting) -> dict[str, str]:
-        """Return the environment that every client gets."""
         temporary = setting.home / "tmp"
         temporary.mkdir()
         return {

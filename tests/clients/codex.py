@@ -10,7 +10,6 @@ from tests.clients.client import BRIDGE, PEERS, Client, Setting, Start
 
 
 def start(setting: Setting) -> Start:
-    """Return how to start it."""
     entry = setting.entry()
     # JSON's texts and lists are TOML's.
     environ = (f"{name} = {json.dumps(value)}" for name, value in entry["env"].items())

@@ -6,7 +6,6 @@ from tests.clients.client import MORE, Client, Setting, Start
 
 
 def start(setting: Setting) -> Start:
-    """Return how to start it."""
     setting.write(".copilot/mcp-config.json", setting.servers(tools=["*"]))
     environ = {
         "COPILOT_OFFLINE": "true",

@@ -19,7 +19,6 @@ from tests.clients.probes import tools_tokens
 
 
 def main() -> int:
-    """Print one line."""
     runtime, servers = sys.argv[1:]
     # The engine that the sandbox needs is found through it.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("MCP_")}

@@ -9,7 +9,6 @@ from tests.clients.client import BRIDGE, MORE, Client, Setting, Start
 
 
 def start(setting: Setting) -> Start:
-    """Return how to start it."""
     settings = {
         "security": {"auth": {"selectedType": "gemini-api-key"}},
         "privacy": {"usageStatisticsEnabled": False},

@@ -46,7 +46,6 @@ Step = Call | Callable[[Sequence[Received]], Call]
 
 
 def program(code: str, **arguments: Json) -> Call:
-    """Return a call of run_python."""
     return Call({"code": code, **arguments})
 
 
@@ -68,7 +67,6 @@ class Model:
     sizes: list[int] = field(default_factory=list)
 
     def reply(self, asked: Asked) -> Reply:
-        """Return what the model does next."""
         if not asked.tools:
             return Say("ok")
         self.requests.append(asked)
@@ -96,13 +94,11 @@ class Model:
 
 
 def scripted(asked: Asked) -> list[Received]:
-    """Return the results of the scripted calls."""
     return [result for result in asked.results if not result.call.startswith(FIND)]
 
 
 @contextmanager
 def serving(script: Sequence[Step]) -> Iterator[Model]:
-    """Serve a model on loopback meanwhile."""
     model = Model(script)
     handler = type("Handler", (_Handler,), {"model": model})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -132,7 +128,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send({"data": [], "models": []})
 
     def do_CONNECT(self) -> None:
-        """Refuse what the client wants of elsewhere, as its proxy."""
         self.model.unknown.append(self.path)
         self.send_error(403)
 

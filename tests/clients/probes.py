@@ -38,7 +38,6 @@ _KEPT = re.compile(r'read_output\(\\?"(\w+)\\?"')
 
 
 def _read_on(results: Sequence[Received]) -> Call:
-    """Do what the cut output before says, if it says anything."""
     found = _KEPT.search(results[-1].text)
     if found is None:
         return program("print('nothing said how to read on')")
@@ -144,7 +143,6 @@ def observe(client: Client, plain: Exchange, structured: Exchange) -> Observatio
 
 
 def observed(client: Client, directory: Path) -> Observation:
-    """Start a client twice and return what was seen."""
     plain = play(client, STEPS, directory / "plain")
     structured = play(
         client, STRUCTURED_STEPS, directory / "structured", MCP_BRIDGE_STRUCTURED="content"
@@ -161,7 +159,6 @@ def told(exchange: Exchange, text: str) -> bool:
 
 
 def offered_tools(asked: Asked) -> list[Json]:
-    """Return the definitions of the bridge's tools in a request."""
     ours = ("run_python", "search_tools", "run_command")
     return [tool for name, tool in asked.tools.items() if name.endswith(ours)]
 
@@ -174,13 +171,11 @@ def tools_tokens(exchange: Exchange) -> int:
 
 
 def protocol(exchange: Exchange) -> str:
-    """Return the version of the protocol that is spoken."""
     hello = exchange.hello
     return str(hello.get("protocolVersion") or hello["supportedVersions"][0])
 
 
 def sent_text(exchange: Exchange, step: str) -> str:
-    """Return the text that the bridge answered to a step."""
     blocks = exchange.sent[step]["content"]
     return "\n".join(block["text"] for block in blocks if block["type"] == "text")
 

@@ -8,7 +8,6 @@ from tests.clients.client import BRIDGE, MORE, Client, Setting, Start
 
 
 def start(setting: Setting) -> Start:
-    """Return how to start it."""
     settings = {
         "security": {"auth": {"selectedType": "openai"}},
         "privacy": {"usageStatisticsEnabled": False},

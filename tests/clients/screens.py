@@ -147,7 +147,6 @@ KEYS: Mapping[str, Sequence[str]] = {
 
 
 def prepare(client: Client, setting: Setting) -> None:
-    """Leave out what a client shows only at its first start."""
     if client.program == "claude":
         known = {
             "hasCompletedOnboarding": True,
@@ -160,7 +159,6 @@ def prepare(client: Client, setting: Setting) -> None:
 
 
 def main(programs: Sequence[str]) -> None:
-    """Capture each question in each client at each size."""
     SCREENS.mkdir(exist_ok=True)
     for client in CLIENTS:
         if client.program not in (programs or INTERACTIVE):

@@ -21,7 +21,6 @@ class Direct(Setting):
     """A client that starts a server itself."""
 
     def entry(self, **more: Any) -> dict[str, Any]:
-        """Return the server, under the bridge's name."""
         return {**entry(), "env": {}, **more}
 
 
@@ -39,7 +38,6 @@ def first_bytes(client: Client, kind: type[Setting]) -> int:
 
 
 def with_sizes(page: str, rows: Mapping[str, str]) -> str:
-    """Return a page with some rows of its table of sizes replaced."""
     head, begin, rest = page.partition("<!-- begin: sizes -->")
     table, end, tail = rest.partition("<!-- end: sizes -->")
     lines = table.strip().splitlines()
@@ -51,6 +49,5 @@ def with_sizes(page: str, rows: Mapping[str, str]) -> str:
 
 
 def size_row(client: Client) -> str:
-    """Return a client's row."""
     direct, bridged = (first_bytes(client, kind) for kind in (Direct, Setting))
     return f"| {client.title} {client.version} | {direct:,} | {bridged:,} | {bridged - direct:+,} |"

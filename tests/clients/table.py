@@ -33,7 +33,6 @@ HEAD = (
 
 
 def row(seen: Observation) -> str:
-    """Return a client's row."""
     structured_picture = "" if seen.structured_picture or not seen.picture else ", no picture"
     around = f" + {seen.around_tokens}" if seen.around_tokens else ""
     cells = (
@@ -56,14 +55,12 @@ def row(seen: Observation) -> str:
 
 
 def rows(page: str) -> dict[str, str]:
-    """Return the rows that a page has, by client."""
     _, _, rest = page.partition(BEGIN)
     lines = rest.partition(END)[0].strip().splitlines()[2:]
     return {line.split("|")[1].strip(): line for line in lines}
 
 
 def replaced(page: str, new: dict[str, str]) -> str:
-    """Return a page with some of its rows made anew."""
     head, _, rest = page.partition(BEGIN)
     tail = rest.partition(END)[2]
     lines = [_line(*HEAD), _line(*["---"] * len(HEAD)), *({**rows(page), **new}).values()]

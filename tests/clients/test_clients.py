@@ -38,11 +38,9 @@ class Seen:
     structured: Exchange
 
     def received(self, step: str) -> Received:
-        """Return what the model received for a step."""
         return self.plain.received[step]
 
     def read(self, step: str) -> str:
-        """Return its text, without what the client puts around it."""
         return self.client.unwrapped(self.received(step).text)
 
 
@@ -70,13 +68,11 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_sum_costs_the_model_at_most_fourteen_tokens(seen: Seen) -> None:
-    """Beside what the client puts around every result."""
     assert "2" in seen.read("sum")
     assert observe(seen.client, seen.plain, seen.structured).sum_tokens <= MAX_SUM_TOKENS
 
 
 def test_a_call_s_output_is_what_was_printed(seen: Seen) -> None:
-    """Nothing before it, and after it only the run's id."""
     assert re.fullmatch(rf"{SAID}\s+\[run [0-9a-f]{{8}}\]", seen.read("call").strip())
 
 
@@ -87,7 +83,6 @@ def test_cut_output_says_how_to_read_on_and_it_works(seen: Seen) -> None:
 
 
 def test_an_error_is_complete(seen: Seen) -> None:
-    """The traceback with its line, and what is right instead."""
     text = seen.received("raises").text
     for part in ("Traceback", "line 2, in first", "KeyError: 'nmae'"):
         assert part in text
@@ -100,14 +95,12 @@ def test_the_servers_names_are_known_before_the_first_call(seen: Seen) -> None:
 
 
 def test_a_picture_arrives_where_the_client_can_show_one(seen: Seen) -> None:
-    """As a picture that the model can look at."""
     assert seen.received("picture").pictures == ("image/png",) * seen.client.pictures
 
 
 def test_an_answer_without_a_person_names_the_rule_that_would_decide(
     seen: Seen, tmp_path: Path
 ) -> None:
-    """Whether the client cannot be asked, or answers by itself."""
     policy = tmp_path / "config.toml"
     policy.write_text('[policy.defaults]\nuntrusted = "ask"\n')
     steps = {"ask": program("print(await mcp_workshop.say(what='x'))")}
@@ -118,6 +111,5 @@ def test_an_answer_without_a_person_names_the_rule_that_would_decide(
 
 
 def test_the_published_row_is_what_is_measured(seen: Seen) -> None:
-    """`make clients` writes it anew."""
     measured = row(observe(seen.client, seen.plain, seen.structured))
     assert rows(PAGE.read_text(encoding="utf-8")).get(seen.client.title) == measured

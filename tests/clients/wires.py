@@ -94,7 +94,6 @@ class Messages:
     """Anthropic's Messages."""
 
     def asked(self, body: Json) -> Asked:
-        """Return what a request holds."""
         results: list[Received] = []
         told = list(_texts(body.get("system")))
         for message in body.get("messages", ()):
@@ -108,7 +107,6 @@ class Messages:
         return Asked(tools, "\n".join(told), tuple(results))
 
     def events(self, body: Json, reply: Reply) -> list[Json]:
-        """Return the events of a streamed reply."""
         message = self.whole(body, reply)
         (block,) = message["content"]
         begun: Json
@@ -130,7 +128,6 @@ class Messages:
         ]
 
     def whole(self, body: Json, reply: Reply) -> Json:
-        """Return a reply that is not streamed."""
         block: Json = {"type": "text", "text": reply.text} if isinstance(reply, Say) else None
         if isinstance(reply, Use):
             use = {"id": reply.call, "name": reply.tool, "input": dict(reply.arguments)}
@@ -155,7 +152,6 @@ class Responses:
     """
 
     def asked(self, body: Json) -> Asked:
-        """Return what a request holds."""
         results: list[Received] = []
         told = list(_texts(body.get("instructions")))
         offered = list(body.get("tools", ()))
@@ -178,7 +174,6 @@ class Responses:
         return Asked(tools, "\n".join(told), tuple(results))
 
     def events(self, body: Json, reply: Reply) -> list[Json]:
-        """Return the events of a streamed reply."""
         response = self.whole(body, reply)
         (item,) = response["output"]
         begun = {**response, "status": "in_progress", "output": []}
@@ -190,7 +185,6 @@ class Responses:
         ]
 
     def whole(self, body: Json, reply: Reply) -> Json:
-        """Return a reply that is not streamed."""
         if isinstance(reply, Say):
             text = {"type": "output_text", "text": reply.text, "annotations": []}
             item: Json = {"type": "message", "id": "message", "role": "assistant"}
@@ -212,7 +206,6 @@ class ChatCompletions:
     """OpenAI's Chat Completions. A picture of a tool comes as a message of the user after it."""
 
     def asked(self, body: Json) -> Asked:
-        """Return what a request holds."""
         results: list[Received] = []
         told: list[str] = []
         answered = False
@@ -230,7 +223,6 @@ class ChatCompletions:
         return Asked(tools, "\n".join(told), tuple(results))
 
     def events(self, body: Json, reply: Reply) -> list[Json]:
-        """Return the events of a streamed reply."""
         whole = self.whole(body, reply)
         (choice,) = whole["choices"]
         told = {key: value for key, value in whole.items() if key not in ("choices", "usage")}
@@ -244,7 +236,6 @@ class ChatCompletions:
         ]
 
     def whole(self, body: Json, reply: Reply) -> Json:
-        """Return a reply that is not streamed."""
         message: Json = {"role": "assistant"}
         if isinstance(reply, Say):
             message["content"] = reply.text
@@ -267,7 +258,6 @@ class Gemini:
     """Gemini's generateContent. Calls have no ids; a picture stands beside the result."""
 
     def asked(self, body: Json) -> Asked:
-        """Return what a request holds."""
         results: list[Received] = []
         told = [part.get("text", "") for part in body.get("systemInstruction", {}).get("parts", ())]
         for content in body.get("contents", ()):
@@ -294,11 +284,9 @@ class Gemini:
         return Asked(tools, "\n".join(told), tuple(results))
 
     def events(self, body: Json, reply: Reply) -> list[Json]:
-        """Return the events of a streamed reply."""
         return [self.whole(body, reply)]
 
     def whole(self, body: Json, reply: Reply) -> Json:
-        """Return a reply that is not streamed."""
         part: Json = {"text": reply.text} if isinstance(reply, Say) else None
         if isinstance(reply, Use):
             part = {"functionCall": {"name": reply.tool, "args": dict(reply.arguments)}}

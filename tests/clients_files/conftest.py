@@ -12,7 +12,6 @@ from bridge.discovery.finder import DiscoveryContext
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A home on Linux with a repository, and no client."""
     project = tmp_path / "home" / "repo"
     (project / ".git").mkdir(parents=True)
     return machine_of(

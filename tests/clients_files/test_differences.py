@@ -10,7 +10,6 @@ SECRET = "s3cret"
 
 
 def masked(text: str, path: str) -> str:
-    """Return a document as a diff shows it that removes it."""
     return "\n".join(line[1:] for line in unified(path, text.encode(), b"").splitlines()[2:])
 
 

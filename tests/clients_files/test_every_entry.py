@@ -100,7 +100,6 @@ def fields(entry: Mapping[str, object]) -> Iterator[str]:
 
 
 def install(client: str, configured: Settings, machine: Machine, move: str = "") -> None:
-    """Do what `install` does, with `--move` or without."""
     planned = plan([client], "user", ENTRY, machine)
     if move:
         planned = anyio.run(with_moves, planned, move, configured, machine)
@@ -109,7 +108,6 @@ def install(client: str, configured: Settings, machine: Machine, move: str = "")
 
 
 def uninstall(client: str, configured: Settings, machine: Machine) -> None:
-    """Do what `uninstall --restore` does."""
     journal = Journal(configured.state_dir / "clients")
     planned: list[Planned] = []
     for each in standings(machine):

@@ -16,8 +16,16 @@ from bridge.atomic_files import exclusive_lock
 from bridge.clients.entry import Entry
 from bridge.clients.install import Change, apply, plan_install, plan_uninstall, read_target
 from bridge.clients.journal import Journal
-from bridge.clients.move import SCOPES, Kept, Mover, move_only, tables_of, with_move
-from bridge.clients.restore import restore_of, with_restore
+from bridge.clients.move import (
+    SCOPES,
+    Kept,
+    Mover,
+    move_only,
+    restore_of,
+    tables_of,
+    with_move,
+    with_restore,
+)
 from bridge.clients.writers import WRITERS, Machine, Scope, Target, machine_of, targets, writer_for
 from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.discovery.moved import MANIFEST
@@ -53,7 +61,6 @@ class Rig:
         )
 
     def planned(self, path: Path, mover: Mover, client: str, scope: str = "user") -> Change:
-        """What moves out of a file, which does not get the bridge."""
         tables = tables_of(self.machine, client, scope)[path]
         return with_move(move_only(tables[0], read_target(tables[0])), tables, mover)
 
@@ -280,7 +287,6 @@ def test_a_server_that_another_clients_file_shadows_stays(rig: Rig, cursor: Path
 
 
 def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> None:
-    """Renamed, it is a server of its own, and moves beside the other."""
     claude = {"mcpServers": {"first": {"command": "other"}}}
     path = write(rig.context.home / ".claude.json", claude)
     rig.move(path, "claude-code")
@@ -291,7 +297,6 @@ def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> No
 
 
 def test_no_other_bridge_changes_what_moved_meanwhile(rig: Rig, cursor: Path) -> None:
-    """Whichever state directory it has: the moved servers lie with the settings."""
     held = []
 
     def look() -> None:
@@ -360,7 +365,6 @@ else:
 def test_a_bridge_that_is_killed_at_any_step_loses_no_server(
     rig: Rig, cursor: Path, tmp_path: Path, what: str, step: int
 ) -> None:
-    """Each step is a file that comes to its place, or goes."""
     if what == "restore":
         rig.move(cursor, "cursor")
     args = [sys.executable, "-c", KILLED, str(tmp_path), str(step), what]

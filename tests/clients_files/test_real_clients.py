@@ -49,7 +49,6 @@ models:
 
 
 def each(*without: str) -> pytest.MarkDecorator:
-    """Run a test with every client but some."""
     clients = [
         pytest.param(name, marks=[pytest.mark.full] * (packages == MORE))
         for name, (packages, _) in CLIENTS.items()
@@ -81,7 +80,6 @@ class Home:
         }
 
     def run(self, *command: str) -> str:
-        """Run a command in the project; return what it prints."""
         done = subprocess.run(
             command,
             cwd=self._project,
@@ -120,7 +118,6 @@ def test_a_real_client_lists_the_bridge(client: str, tmp_path: Path) -> None:
 @pytest.mark.full
 @each("copilot", "cline", "goose")
 def test_a_real_client_lists_the_bridge_of_a_project(client: str, tmp_path: Path) -> None:
-    """All but those that have no file of a project, or none that is written."""
     trusted = f'[projects."{tmp_path / "project"}"]\ntrust_level = "trusted"\n'
     write(tmp_path / ".codex" / "config.toml", trusted)
     Home(tmp_path, client).put_in_and_out("--scope", "project")
@@ -149,7 +146,6 @@ def test_a_real_client_lists_a_bridge_that_serves_http(client: str, tmp_path: Pa
 
 @pytest.mark.full
 def test_the_command_of_continue_gives_its_model_the_bridge(tmp_path: Path) -> None:
-    """It lists servers to nobody else, and only those of `config.yaml`."""
     home = Home(tmp_path, "continue")
     with serving([]) as model:
         config = write(tmp_path / ".continue" / "config.yaml", CONTINUE.format(url=model.url))

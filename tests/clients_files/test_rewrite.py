@@ -240,7 +240,6 @@ except UneditableError as error:
 
 
 def test_where_the_disk_takes_no_more_the_old_file_stays(file: Path) -> None:
-    """A limit on files' sizes stands for a full disk."""
     told = subprocess.run(
         [sys.executable, "-c", FULL, str(file)], capture_output=True, check=True, text=True
     ).stdout

@@ -118,7 +118,6 @@ def test_a_large_file_is_as_before(tmp_path: Path, format: Format) -> None:
 
 
 def sections(value: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield each section of a TOML file."""
     if path not in ((), TABLES["toml"]):
         lines = [f"[{'.'.join(map(json.dumps, path))}]"]
         pairs = ((json.dumps(key), item) for key, item in value.items())
@@ -132,7 +131,6 @@ def sections(value: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]
 
 
 def written(format: Format, value: dict[str, object], indent: int | str | None) -> bytes:
-    """Write a file as the programs do that write files."""
     if format == "yaml":
         return yaml.safe_dump(value, sort_keys=False, indent=2, allow_unicode=True).encode()
     if format == "toml":

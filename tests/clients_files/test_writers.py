@@ -106,7 +106,6 @@ def test_a_file_that_is_there_is_the_one_that_is_written(machine: Machine) -> No
 
 
 def test_continue_has_a_file_of_the_bridge_unless_it_has_a_configuration(machine: Machine) -> None:
-    """Its command reads that alone, and takes one with servers alone for broken."""
     place = machine.context.home / ".continue"
     place.mkdir()
     [target] = targets(writer_for("continue"), "user", machine)

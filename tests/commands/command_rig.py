@@ -44,7 +44,6 @@ class Place:
     peek: Path
 
     def settings(self, environ: dict[str, str] | None = None, **table: Any) -> Settings:
-        """Return settings with one profile, "tool"."""
         own = {
             "HOME": str(self.home),
             "PATH": f"{self.peek.parent}:/usr/bin:/bin",
@@ -56,7 +55,6 @@ class Place:
         return replace(load({}, own), commands=parse_commands({"tool": profile}, "commands"))
 
     def outside(self, asked: dict[str, Any], environ: dict[str, str]) -> dict[str, Any]:
-        """Run the stand-in without a sandbox."""
         done = subprocess.run(
             [SYSTEM_PYTHON, str(self.peek)],
             input=json.dumps(asked).encode(),
@@ -99,7 +97,6 @@ def place() -> Iterator[Place]:
 
 
 async def peeked(commands: Commands, asked: dict[str, Any], *words: str) -> dict[str, Any]:
-    """Return what the stand-in sees from inside."""
     result = await run(commands, ["peek", *words], stdin=json.dumps(asked))
     assert result.status == "success", (result.error, result.stages)
     found: dict[str, Any] = json.loads(result.stdout)
@@ -107,14 +104,12 @@ async def peeked(commands: Commands, asked: dict[str, Any], *words: str) -> dict
 
 
 async def run(commands: Commands, *stages: list[str], **request: Any) -> CommandResult:
-    """Run a pipeline in the only profile."""
     words = tuple(map(tuple, stages))
     return await commands.run(CommandRequest(profile="tool", stages=words, **request))
 
 
 @contextmanager
 def listener() -> Iterator[int]:
-    """Listen on the host's loopback and give the port."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(8)

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.guarantee("command-executables", "command-grants")
 
 @pytest.fixture
 def there() -> Iterator[Place]:
-    """A home, a workspace and a tool."""
     with place() as made:
         yield made
 

@@ -61,7 +61,6 @@ MAY_BE_LACKING = ("listen unbound on IPv6", "listen by another protocol")
 
 @pytest.fixture
 def there() -> Iterator[Place]:
-    """A home, a workspace and a tool."""
     with place() as made:
         yield made
 

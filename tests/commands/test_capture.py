@@ -15,7 +15,6 @@ SECRET = "wJalrXUt/nFEMI+K7MDENG"
 def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted(
     data: bytes, sizes: list[int]
 ) -> None:
-    """Head and tail are the stream's own."""
     capture = Capture(1000, Redactor())
     rest = data
     for size in sizes:
@@ -29,7 +28,6 @@ def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted(
 
 
 def test_a_cut_stream_shows_its_ends_and_says_what_is_missing() -> None:
-    """A model sees that it does not see all."""
     capture = Capture(10, Redactor())
     capture.feed(b"0123456789")
     capture.feed(b"abcdefghij")
@@ -37,7 +35,6 @@ def test_a_cut_stream_shows_its_ends_and_says_what_is_missing() -> None:
 
 
 def test_a_secret_that_the_cut_goes_through_does_not_show_in_part() -> None:
-    """It is taken out before anything is dropped."""
     capture = Capture(40, Redactor({SECRET: "KEY"}))
     capture.feed(b"x" * 10 + SECRET.encode() + b"y" * 100 + SECRET.encode()[:7])
     capture.feed(SECRET.encode()[7:])

@@ -34,7 +34,6 @@ CONTAINER: dict[str, Any] = {
 
 @pytest.fixture
 def there() -> Iterator[Place]:
-    """A place for commands."""
     with place() as made:
         yield made
 
@@ -46,7 +45,6 @@ def _check(there: Place, *probes: Probe, **table: Any) -> CommandCheck:
 
 
 def test_a_profile_that_can_be_used_is_told_with_what_it_runs(there: Place) -> None:
-    """A variable that is not set is as likely meant as not."""
     check = _check(there, FINE, executables=["peek", "/bin/cat"], secrets=["SET", "UNSET"])
     assert check.ok
     assert check.summary == f"peek, cat in bubblewrap, workspace {there.workspace}"
@@ -65,7 +63,6 @@ def test_a_profile_that_can_be_used_is_told_with_what_it_runs(there: Place) -> N
 def test_a_profile_that_cannot_be_used_is_told_with_the_error_of_a_command(
     there: Place, table: dict[str, Any], told: str
 ) -> None:
-    """The other profiles are told all the same."""
     settings = there.settings({"SHORT": "x"})
     fine = {"executables": ["cat"], "workspace": str(there.workspace)}
     tables: dict[str, Any] = {"bad": {**fine, **table}, "good": fine}
@@ -76,7 +73,6 @@ def test_a_profile_that_cannot_be_used_is_told_with_the_error_of_a_command(
 
 
 def test_a_profile_is_no_better_than_what_it_runs_in(there: Place) -> None:
-    """A backend that was not tried is no failure."""
     check = _check(there, BROKEN)
     assert (check.ok, check.remedy) == (False, "Install it.")
     assert "bubblewrap: Not there." in check.summary
@@ -91,7 +87,6 @@ def test_a_profile_is_no_better_than_what_it_runs_in(there: Place) -> None:
 async def test_doctor_prints_profiles_and_does_not_fail_for_a_broken_one(
     there: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As text and as JSON; programs can run all the same."""
     settings = there.settings(executables=["no-such-tool"])
     settings = replace(settings, runtime="bubblewrap", profile="strict", strict=True)
     assert await doctor(settings) == 0
@@ -106,7 +101,6 @@ async def test_doctor_prints_profiles_and_does_not_fail_for_a_broken_one(
 
 
 def test_doctor_tells_of_a_kernel_that_bubblewrap_cannot_give(there: Place) -> None:
-    """With the error that a command gets."""
     settings = replace(there.settings(), oci_runtime="runsc")
     [check] = check_commands(settings, [FINE])
     assert not check.ok
@@ -114,7 +108,6 @@ def test_doctor_tells_of_a_kernel_that_bubblewrap_cannot_give(there: Place) -> N
 
 
 def test_the_remedy_for_a_profile_s_image_is_about_that_image(there: Place) -> None:
-    """`image build` makes another one."""
     profile = there.settings(**CONTAINER).commands["tool"]
     for kind in (ImageMissingError, ImagePullError):
         error = with_profile_remedy(kind("no"), profile)
@@ -131,7 +124,6 @@ def test_the_remedy_for_a_profile_s_image_is_about_that_image(there: Place) -> N
 
 
 async def test_without_an_engine_the_error_is_about_engines(there: Place) -> None:
-    """And not about the image."""
     none = f"unix://{there.root}/none.sock"
     settings = there.settings(
         {"PATH": str(there.root), "DOCKER_HOST": none, "CONTAINER_HOST": none}, **CONTAINER

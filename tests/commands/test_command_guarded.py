@@ -12,6 +12,7 @@ import pytest
 
 from bridge.commands.plan import Planner
 from bridge.errors import SettingsError
+from bridge.model import CommandRequest
 from bridge.settings import Settings, load, packages_dir, store_of, writable_places
 
 pytestmark = pytest.mark.guarantee("written-configuration")
@@ -51,7 +52,7 @@ def settings(place: Path, grant: str = "", workspace: str = "ws") -> Settings:
 
 def check(settings: Settings) -> None:
     (profile,) = settings.commands.values()
-    Planner(settings).check(profile)
+    Planner(settings).plan(CommandRequest(profile="tool", stages=(("true",),)), profile, "r")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,6 @@ TOOLS = ["cat", "false", "grep", "head", "sleep", "sort", "tail", "wc", "yes"]
 
 @pytest.fixture
 def there() -> Iterator[Place]:
-    """A home, a workspace and a tool."""
     with place() as made:
         yield made
 
@@ -118,7 +117,6 @@ async def test_a_command_sees_what_its_profile_grants_and_nothing_else(there: Pl
 def _check_denials(
     outside: dict[str, list[Any]], seen: dict[str, Any], control: dict[str, Any]
 ) -> None:
-    """See that all was possible outside and nothing of it inside."""
     # A socket of the local family goes nowhere; /etc/passwd is another file inside.
     harmless = (("families", 1), ("read", "/etc/passwd"))
     for key, item in ((key, item) for key, items in outside.items() for item in items):
@@ -133,7 +131,6 @@ def _worked(came: object) -> bool:
 
 @pytest.mark.guarantee("command-secrets")
 async def test_secrets_do_not_show_wherever_a_command_puts_them(there: Place) -> None:
-    """On stdout or stderr, from a variable or a credentials file."""
     settings = there.settings(
         {"TOKEN": SECRET},
         executables=["cat", "sort"],
@@ -148,6 +145,8 @@ async def test_secrets_do_not_show_wherever_a_command_puts_them(there: Place) ->
     assert "aws_secret_access_key = [redacted: .aws/credentials]" in result.stdout
     assert "TOKEN=[redacted: TOKEN]" in result.stdout
     assert "/no/[redacted: TOKEN]" in result.stages[0].stderr
+    # A profile without `check_arguments` blames no argument.
+    assert result.error == result.summary
     assert SECRET not in shown
     assert FILE_SECRET not in shown
 
@@ -170,7 +169,6 @@ async def test_only_the_executables_named_can_be_executed(there: Place) -> None:
 
 @pytest.mark.guarantee("command-sockets")
 async def test_a_network_is_the_internet_s_families_only_and_is_told(there: Place) -> None:
-    """Without netlink the C library still finds addresses."""
     families = [1, 2, 10, 16, 17, 38, 40]
     with listener() as port:
         asked = {"connect": port, "families": families, "names": ["localhost"]}
@@ -192,7 +190,6 @@ async def test_a_network_is_the_internet_s_families_only_and_is_told(there: Plac
 async def test_an_argument_that_leads_out_leads_nowhere_and_is_named(
     there: Place, argument: str
 ) -> None:
-    """With the real file system's links."""
     async with Commands(there.settings(executables=["cat"])) as commands:
         result = await run(commands, ["cat", argument])
     assert CANARY not in result.stdout
@@ -200,7 +197,6 @@ async def test_an_argument_that_leads_out_leads_nowhere_and_is_named(
 
 
 async def test_stages_stream_into_each_other_and_an_early_end_is_no_failure(there: Place) -> None:
-    """An endless stage ends when the one after it has what it wants."""
     async with Commands(there.settings(executables=TOOLS)) as commands:
         with anyio.fail_after(60):
             result = await run(commands, ["yes"], ["cat"], ["head", "-c", "10"])
@@ -216,7 +212,6 @@ async def test_stages_stream_into_each_other_and_an_early_end_is_no_failure(ther
 
 @pytest.mark.guarantee("command-grants")
 async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(there: Place) -> None:
-    """A bubblewrap that shows one directory too many, read-only as it may be."""
     stray = there.root / "tools" / "bwrap"
     real = shutil.which("bwrap")
     stray.write_text(f'#!/bin/sh\nexec {real} --ro-bind {there.home} /stray "$@"\n')
@@ -239,7 +234,6 @@ async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(the
 
 @pytest.mark.guarantee("command-ends")
 async def test_output_without_end_is_bounded_and_counted(there: Place) -> None:
-    """A gigabyte by `head`'s count; the bridge keeps its head and its tail."""
     size = 1_000_000_000
     settings = there.settings(executables=TOOLS, output_bytes=4096, check_arguments=False)
     async with Commands(settings) as commands:
@@ -278,7 +272,6 @@ async def test_a_call_sets_the_variables_that_its_profile_lists_and_no_others(th
 
 
 async def test_the_first_stage_that_fails_is_named_with_its_stderr(there: Place) -> None:
-    """Others go on to their end."""
     async with Commands(there.settings(executables=TOOLS)) as commands:
         result = await run(
             commands, ["cat", "a.txt"], ["sort", "missing.txt"], ["grep", "x"], ["wc", "-l"]
@@ -292,7 +285,6 @@ async def test_the_first_stage_that_fails_is_named_with_its_stderr(there: Place)
 
 @pytest.mark.guarantee("command-ends")
 async def test_one_deadline_ends_all_stages_and_leaves_nothing(there: Place) -> None:
-    """Whatever was printed before it is in the result."""
     mark = f"987654.{os.getpid()}25"
     async with Commands(there.settings(executables=TOOLS)) as commands:
         stages = [["sleep", mark], ["sleep", mark], ["cat"]]
@@ -311,7 +303,6 @@ def _is_sleep(line: str) -> bool:
 
 @pytest.mark.guarantee("command-ends")
 async def test_a_cancelled_command_leaves_nothing(there: Place) -> None:
-    """However many stages it has."""
     mark = f"987654.{os.getpid()}5"
     async with Commands(there.settings(executables=TOOLS)) as commands:
         with anyio.fail_after(60):
@@ -337,7 +328,6 @@ async def test_a_cancelled_command_leaves_nothing(there: Place) -> None:
 async def test_a_stage_that_passes_a_limit_fails_by_it(
     there: Place, table: dict[str, Any], code: str, told: str
 ) -> None:
-    """The same code ends well under the profile's defaults."""
     python: dict[str, Any] = {"executables": ["/usr/bin/python3"], "check_arguments": False}
     async with Commands(there.settings(**python, **table)) as commands:
         result = await run(commands, ["python3", "-c", code])
@@ -351,7 +341,6 @@ async def test_a_stage_that_passes_a_limit_fails_by_it(
 
 @pytest.mark.guarantee("command-grants")
 async def test_without_bubblewrap_nothing_runs(there: Place) -> None:
-    """The error says what to install."""
     settings = there.settings({"PATH": str(there.peek.parent)})
     async with Commands(settings) as commands:
         with pytest.raises(EngineNotFoundError) as refused:
@@ -360,7 +349,6 @@ async def test_without_bubblewrap_nothing_runs(there: Place) -> None:
 
 
 async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(there: Place) -> None:
-    """Whoever asks for gVisor does not get namespaces without a word."""
     settings = replace(there.settings(), oci_runtime="runsc")
     async with Commands(settings) as commands:
         with pytest.raises(SettingsError, match="bubblewrap cannot use runsc") as refused:
@@ -370,7 +358,6 @@ async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(there: Plac
 
 @pytest.mark.guarantee("command-grants")
 async def test_a_profile_that_grants_too_much_is_refused(there: Place) -> None:
-    """A home, the system, or the place of the executables to write to."""
     for table in (
         {"workspace": str(there.home)},
         {"workspace": "/"},
@@ -481,7 +468,6 @@ async def test_a_command_is_on_record_from_its_beginning_to_its_end(there: Place
 
 
 async def test_a_command_that_cannot_be_recorded_does_not_run(there: Place) -> None:
-    """As with a program."""
     (there.root / "audit").write_text("in the way of the directory")
     log = AuditLog(there.root / "audit")
     async with Commands(there.settings(), audit_of=lambda run, _: RunAudit(log, run)) as commands:

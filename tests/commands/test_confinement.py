@@ -9,12 +9,8 @@ from hypothesis import strategies as st
 from bridge.commands.confinement import (
     MAX_COMMAND_BYTES,
     MAX_STAGES,
-    MAX_WORDS,
-    Bounds,
     View,
     check_stages,
-    check_workdir,
-    explain_failure,
 )
 from bridge.errors import InvalidRequestError
 from bridge.sandbox.backend import Bind
@@ -32,12 +28,10 @@ GRANTED = (
     Bind(source="/host/data", inside="/srv/data", writable=True),
 )
 VIEW = View(GRANTED, LINKS.get)
-ROOTS = ("/workspace", "/srv/data")
-BOUNDS = Bounds(names=("aws", "jq"), roots=ROOTS, hosts={"/host/ws": "/workspace"})
 
 
 def _explain(word: str, workdir: str = "/workspace", *, exists: bool = True) -> str:
-    return explain_failure(BOUNDS, workdir, VIEW.resolve, lambda path: exists, ["aws", word])
+    return VIEW.explain_failure(workdir, ["aws", word], lambda path: exists)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +117,7 @@ def test_an_argument_that_stays_inside_is_not_blamed(word: str) -> None:
     assert _explain(word) == ""
 
 
-GRANTS = "outside of what this profile grants (/workspace, /srv/data)."
+GRANTS = "outside of what this profile grants (/workspace, /srv/data, /tmp, /dev/null)."
 
 
 @pytest.mark.parametrize(
@@ -144,14 +138,12 @@ def test_the_answer_says_how_an_argument_leads_out(word: str, told: str) -> None
 
 
 def test_relative_paths_start_from_the_working_directory() -> None:
-    """One level up from a directory of the workspace is still the workspace."""
     assert _explain("../a", workdir="/workspace/sub") == ""
     assert "'../../a' is outside" in _explain("../../a", workdir="/workspace/sub")
 
 
 @given(st.lists(st.sampled_from(["..", "sub", ".", "a", "out", "up", "absolute", "/"]), min_size=1))
 def test_no_path_that_is_not_blamed_resolves_to_outside(parts: list[str]) -> None:
-    """Whatever it is made of."""
     word = "/".join(parts)
     if _explain(word):
         return
@@ -161,9 +153,8 @@ def test_no_path_that_is_not_blamed_resolves_to_outside(parts: list[str]) -> Non
 
 @pytest.mark.parametrize("workdir", ["..", "sub/../..", "/..", "~", "out", "up", "a\0b"])
 def test_a_working_directory_out_of_the_workspace_is_refused(workdir: str) -> None:
-    """A granted path elsewhere is no place to work in either."""
     with pytest.raises(InvalidRequestError):
-        check_workdir(workdir, VIEW.resolve)
+        VIEW.workdir(workdir)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +165,7 @@ def test_a_working_directory_out_of_the_workspace_is_refused(workdir: str) -> No
     ],
 )
 def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: str) -> None:
-    """Links within it are followed."""
-    assert check_workdir(workdir, VIEW.resolve) == inside
+    assert VIEW.workdir(workdir) == inside
 
 
 @pytest.mark.parametrize(
@@ -189,7 +179,6 @@ def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: 
         ([[""]], "not among"),
         ([["aws", "a\0b"]], "NUL"),
         ([["aws", "\udc80"]], "no valid text"),
-        ([["aws", *["x"] * MAX_WORDS]], "words"),
         ([["aws", "x" * MAX_COMMAND_BYTES]], "bytes"),
         ([["aws"]] * (MAX_STAGES + 1), "stages"),
         ([[]], "no words"),
@@ -199,13 +188,6 @@ def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: 
 def test_a_stage_that_may_not_run_is_refused_by_name_or_size(
     stages: list[list[str]], told: str
 ) -> None:
-    """The answer says which names there are."""
     with pytest.raises(InvalidRequestError) as refused:
-        check_stages(stages, BOUNDS)
+        check_stages(stages, ("aws", "jq"))
     assert told in str(refused.value)
-
-
-def test_arguments_are_not_looked_at_where_the_profile_says_so() -> None:
-    """Names of parameters and log groups look like paths; the mounts are the boundary."""
-    free = Bounds(names=("aws",), roots=ROOTS, check_arguments=False)
-    assert explain_failure(free, "/workspace", VIEW.resolve, bool, ["aws", "/etc/x"]) == ""

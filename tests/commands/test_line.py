@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.commands.line import MAX_LINE_CHARACTERS, parse_line
+from bridge.commands.line import parse_line
 from bridge.errors import InvalidRequestError
 
 _WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1)
@@ -16,13 +16,11 @@ _WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 
 @given(_WORDS)
 def test_what_shlex_joins_is_parsed_back_to_the_same_words(words: list[str]) -> None:
-    """Quoting is POSIX's: whoever quotes with the standard library is understood."""
     assert parse_line(shlex.join(words)) == (tuple(words),)
 
 
 @given(st.lists(_WORDS, min_size=1, max_size=4))
 def test_an_unquoted_bar_parts_stages_and_a_quoted_one_does_not(stages: list[list[str]]) -> None:
-    """Words may hold bars of their own."""
     line = " | ".join(shlex.join(words) for words in stages)
     assert parse_line(line) == tuple(map(tuple, stages))
 
@@ -54,7 +52,6 @@ def test_no_line_does_anything_but_parse_or_be_refused(line: str) -> None:
     ],
 )
 def test_quotes_and_backslashes_mean_what_they_mean_in_sh(line: str, words: list[str]) -> None:
-    """Including what is plain text within them."""
     assert parse_line(line) == (tuple(words),)
 
 
@@ -91,11 +88,9 @@ def test_quotes_and_backslashes_mean_what_they_mean_in_sh(line: str, words: list
         ("a |", "one side of a |"),
         ("| a", "one side of a |"),
         ("a | | b", "one side of a |"),
-        ("a" * (MAX_LINE_CHARACTERS + 1), "characters"),
     ],
 )
 def test_what_only_a_shell_does_is_refused_with_what_to_do_instead(line: str, told: str) -> None:
-    """It is never passed on as text: whoever wrote it meant it to happen."""
     with pytest.raises(InvalidRequestError) as refused:
         parse_line(line)
     assert told in str(refused.value)

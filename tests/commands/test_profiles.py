@@ -36,7 +36,6 @@ def _profile(**table: Any) -> CommandProfile:
 
 
 def test_a_profile_needs_little_and_grants_little() -> None:
-    """No network, nothing writable, no variables, and the documented limits."""
     profile = _profile()
     assert (profile.network, profile.read, profile.write, profile.env) == (False, (), (), ())
     assert (profile.memory_bytes, profile.cpu_seconds, profile.file_bytes) == (
@@ -82,7 +81,6 @@ def test_a_profile_needs_little_and_grants_little() -> None:
     ],
 )
 def test_a_key_that_cannot_be_is_an_error_with_its_place(table: dict[str, Any], told: str) -> None:
-    """Nothing falls back to a default."""
     with pytest.raises(SettingsError) as refused:
         _profile(**table)
     assert told in str(refused.value)
@@ -91,7 +89,6 @@ def test_a_key_that_cannot_be_is_an_error_with_its_place(table: dict[str, Any], 
 
 @pytest.mark.parametrize("tables", [{"No Name": LEAST}, {"tool": 1}])
 def test_what_is_no_table_of_profiles_is_refused(tables: dict[str, Any]) -> None:
-    """By name, kind or number."""
     with pytest.raises(SettingsError):
         parse_commands(tables, "commands")
 
@@ -136,13 +133,11 @@ def test_paths_are_granted_once_where_the_sandbox_has_them() -> None:
     ],
 )
 def test_what_must_not_be_granted_is_refused(table: dict[str, Any]) -> None:
-    """Homes, the system, and what a link of the workspace leads to."""
     with pytest.raises(SettingsError):
         _granted({"/srv/ws/link": "/srv/secret"}, **table)
 
 
 def test_nothing_of_the_environment_is_passed_on_unless_named() -> None:
-    """Fixed values go before those of the host."""
     profile = _profile(env=["A", "MISSING"], secrets=["TOKEN"], set={"LANG": "C"})
     host = {"A": "1", "TOKEN": "secret-value", "OTHER": "x", "LANG": "de", "TZ": "Asia/Tokyo"}
     made = environment(profile, host, home="/inside", files={})
@@ -161,7 +156,6 @@ def test_nothing_of_the_environment_is_passed_on_unless_named() -> None:
 
 
 def test_each_line_of_a_secret_is_one_unless_it_is_short() -> None:
-    """What quotes a key seldom has its line breaks."""
     key = "first line of a key\nsecond line of a key\nshort\n"
     made = environment(_profile(secrets=["KEY"]), {"KEY": key}, home="/h", files={})
     assert made.secrets == dict.fromkeys(
@@ -170,13 +164,11 @@ def test_each_line_of_a_secret_is_one_unless_it_is_short() -> None:
 
 
 def test_a_secret_too_short_to_be_kept_out_of_output_is_refused() -> None:
-    """Passing it on and showing it is no choice."""
     with pytest.raises(SettingsError):
         environment(_profile(secrets=["PIN"]), {"PIN": "123"}, home="/h", files={})
 
 
 def test_a_secret_too_long_to_be_looked_for_is_refused_wherever_it_is_from() -> None:
-    """From a file as well as from a variable."""
     long = "x" * (MAX_SECRET_BYTES + 1)
     with pytest.raises(SettingsError, match="TOKEN"):
         environment(_profile(secrets=["TOKEN"]), {"TOKEN": long}, home="/h", files={})

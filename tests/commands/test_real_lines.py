@@ -49,7 +49,6 @@ async def test_popular_lines_end_as_without_a_sandbox_or_name_the_argument() -> 
     "line", ["node -e 'console.log(7)'", "npm --version", "java -version", "runc --version"]
 )
 async def test_runtimes_that_reserve_gigabytes_start_in_the_default_memory(line: str) -> None:
-    """V8, the JVM and Go, where no control group counts memory."""
     tools = ["node", "npm", "java", "runc", "sh"]
     if not all(map(shutil.which, tools)):
         pytest.skip(f"not all of {tools} are installed")

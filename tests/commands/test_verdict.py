@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from bridge.commands.verdict import judge
+from bridge.commands.runner import judge
 from bridge.model import StageResult
 from bridge.settings.commands import parse_commands
 
@@ -45,7 +45,6 @@ def test_the_first_stage_that_did_not_succeed_is_named(
 
 
 def test_running_out_of_memory_is_no_success_even_with_status_0() -> None:
-    """The kernel ended something of the stage, whatever the stage says."""
     stage = StageResult(words=("a",), exit_code=0, oom_killed=True)
     verdict = judge([stage, _stage()], PROFILE, timed_out=False, timeout=1)
     assert (verdict.status, verdict.reason) == ("error", "oom")
@@ -53,7 +52,6 @@ def test_running_out_of_memory_is_no_success_even_with_status_0() -> None:
 
 
 def test_a_deadline_names_what_still_ran() -> None:
-    """And says how to have more time."""
     verdict = judge([_stage(), _stage(None)], PROFILE, timed_out=True, timeout=2)
     assert (verdict.status, verdict.reason) == ("timeout", "timeout")
     assert "stage 2 of 2" in verdict.summary

@@ -72,7 +72,6 @@ class Block:
 
 
 def blocks(document: str) -> Iterator[Block]:
-    """Yield a document's examples, in their order."""
     for match in _BLOCK.finditer(document):
         words = (word.partition("=") for word in match["options"].split())
         yield Block(
@@ -168,7 +167,6 @@ _IDS = (
 
 
 def normal(text: str, home: Path) -> str:
-    """Return a text without what is different each time."""
     text = text.replace(str(home), "~")
     for pattern, instead in _IDS:
         text = pattern.sub(instead, text)
@@ -189,7 +187,6 @@ def environ(home: Path) -> dict[str, str]:
 
 
 def configure(home: Path) -> None:
-    """Make a home directory with a project, and servers."""
     (home / "project").mkdir(parents=True)
     servers = {
         name: recorder_entry(home / f"{name}.log", notes=PAGES)
@@ -201,7 +198,6 @@ def configure(home: Path) -> None:
 
 @asynccontextmanager
 async def told(home: Path, mode: Any = "auto") -> Any:
-    """Begin a story: a bridge, and a client whose person answers."""
     configure(home)
 
     settings = load({"warm": "0"}, environ(home))

@@ -23,7 +23,6 @@ EXAMPLES = dict.fromkeys(
 
 @pytest.mark.parametrize(("page", "name"), EXAMPLES)
 async def test_an_example_does_what_the_document_says(tmp_path: Path, page: str, name: str) -> None:
-    """Run again with UPDATE_EXAMPLES=1 to write what happens into the document."""
     document = PAGES[page].read_text()
     differing: list[tuple[str, str]] = []
     changes: list[tuple[int, int, str]] = []
@@ -45,7 +44,6 @@ async def test_an_example_does_what_the_document_says(tmp_path: Path, page: str,
 
 
 def test_every_policy_in_it_parses_and_every_part_of_one_is_shown() -> None:
-    """So that nobody has to guess how it is written."""
     text = "".join(path.read_text() for path in PAGES.values())
     written = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     specs = [parse_policy(tomllib.loads(text)["policy"], "policy") for text in written]

@@ -26,7 +26,6 @@ def test_security_lists_the_promises_with_their_tests() -> None:
 
 
 def test_there_are_no_other_pages() -> None:
-    """One that is no longer written would go on saying what was true once."""
     assert {path.name for path in reference.PAGES.iterdir()} == set(reference.pages())
 
 

@@ -16,7 +16,6 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 @pytest.mark.node
 def test_the_demonstration_uses_nothing_of_the_user_that_runs_it(tmp_path: Path) -> None:
-    """Not the policy, which asks about its calls, and not the servers."""
     settings = tmp_path / ".config" / "mcp-code-bridge"
     settings.mkdir(parents=True)
     (settings / "config.toml").write_text('[policy.defaults]\nwrite = "deny"\nread = "deny"\n')

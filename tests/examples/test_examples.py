@@ -80,7 +80,6 @@ ROLES = ("AUTHOR", "COMMITTER")
 
 
 def environment(home: Path, runtime: str = "bubblewrap", **more: str) -> dict[str, str]:
-    """Return the environment of a user who has these servers."""
     return {
         **os.environ,
         "HOME": str(home),
@@ -96,7 +95,6 @@ def environment(home: Path, runtime: str = "bubblewrap", **more: str) -> dict[st
 
 @asynccontextmanager
 async def bridge(home: Path, runtime: str = "bubblewrap", **more: str) -> AsyncIterator[Client]:
-    """Start the bridge as a client does."""
     environ = environment(home, runtime, **more)
     command = str(SCRIPTS / "mcp-code-bridge")
     parameters = StdioServerParameters(command=command, cwd=home, env=environ)
@@ -111,7 +109,6 @@ def program(example: str, *values: str) -> str:
 
 
 async def run(client: Client, example: str, *values: str, **more: Any) -> CallToolResult:
-    """Run an example with its arguments."""
     code = program(example, *values)
     result = await client.call_tool("run_python", {"code": code, **more})
     assert not result.is_error, result.content
@@ -119,7 +116,6 @@ async def run(client: Client, example: str, *values: str, **more: Any) -> CallTo
 
 
 def field(result: CallToolResult, name: str) -> Any:
-    """Return a field of a result's record."""
     return record_of(result)[name]
 
 
@@ -177,7 +173,6 @@ async def test_the_long_job_says_how_far_it_is(tmp_path: Path, project: Path) ->
 def test_examples_run_as_they_are_in_the_folder_at_hand(
     tmp_path: Path, project: Path, example: str, said: str
 ) -> None:
-    """From a terminal, without anything set ahead of them."""
     done = subprocess.run(
         [SCRIPTS / "mcp-code-bridge", "run", EXAMPLES / f"{example}.py"],
         capture_output=True,

@@ -41,7 +41,6 @@ def test_the_checked_in_files_follow_from_the_description() -> None:
     ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else "",
 )
 def test_the_bundle_s_policies_hold(tmp_path: Path, chosen: dict[str, str], said: str) -> None:
-    """A choice that cannot be kept starts nothing."""
     environ = bridge_environ(tmp_path, SERVERS)
     del environ["MCP_BRIDGE_CONFIG"]
     start = PACKAGING / "mcpb" / "server" / "mcp_code_bridge.py"
@@ -58,7 +57,6 @@ def test_the_bundle_s_policies_hold(tmp_path: Path, chosen: dict[str, str], said
 
 
 def test_the_registry_takes_the_entry() -> None:
-    """With what its schema demands of the members that we use."""
     schema = json.loads((PACKAGING / "server.schema.json").read_text())
     entry = json.loads((PACKAGING / "server.json").read_text())
     jsonschema.Draft7Validator.check_schema(schema)
@@ -66,7 +64,6 @@ def test_the_registry_takes_the_entry() -> None:
 
 
 def test_a_bridge_does_not_start_the_bridge_of_a_package() -> None:
-    """Where it finds the plugin or the bundle among the user's servers."""
     plugin = json.loads((PACKAGING / "plugin" / ".mcp.json").read_text())["mcpServers"]
     bundle = json.loads((PACKAGING / "mcpb" / "manifest.json").read_text())["server"]
     for entry in (*plugin.values(), bundle["mcp_config"]):
@@ -103,7 +100,6 @@ environment that a benchmark compares with, which has the newest packages as a s
 
 
 def test_what_the_project_installs_is_held_against_hashes() -> None:
-    """Each line takes a lock with hashes, or a file that is there and no index."""
     listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
     unhashed: list[str] = []
     hashed: list[str] = []

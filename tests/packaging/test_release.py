@@ -31,7 +31,6 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel and the bundle of a release."""
     subprocess.run(["scripts/node-peers", "packaging/node"], cwd=ROOT, check=True)
     dist = tmp_path_factory.mktemp("dist")
     package.release(["wheel", "bundle", "plugin", "registry"], dist)
@@ -56,7 +55,6 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def called(*command: str | Path, environ: Mapping[str, str], cwd: Path) -> str:
-    """Run a command; return what it printed."""
     done = subprocess.run(
         command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
@@ -68,7 +66,6 @@ def called(*command: str | Path, environ: Mapping[str, str], cwd: Path) -> str:
 def test_the_wheel_runs_a_program_in_an_empty_environment(
     tmp_path: Path, dist: Path, environ: dict[str, str], version: str
 ) -> None:
-    """With the dependencies that it declares, and nothing else."""
     [wheel] = dist.glob("*.whl")
     place = tmp_path / "environment"
     environ |= {"UV_PYTHON": require(version)}
@@ -120,7 +117,6 @@ async def started(folder: Path, chosen: Mapping[str, str], environ: Mapping[str,
 
 @pytest.fixture
 def bundle(tmp_path: Path, dist: Path) -> Path:
-    """The bundle, unpacked."""
     [packed] = dist.glob("*.mcpb")
     with zipfile.ZipFile(packed) as archive:
         archive.extractall(tmp_path / "bundle")
@@ -134,7 +130,6 @@ def bundle(tmp_path: Path, dist: Path) -> Path:
 async def test_the_bundle_runs_a_program_in_an_empty_home(
     bundle: Path, environ: dict[str, str], chosen: dict[str, str]
 ) -> None:
-    """Unpacked, configured by the format's own library, and started by uv."""
     del environ["MCP_BRIDGE_CONFIG"]
     assert "42" in await started(bundle, chosen, environ)
 

@@ -43,7 +43,6 @@ def test_it_is_short() -> None:
 
 @pytest.mark.node
 async def test_its_programs_run_as_they_stand(tmp_path: Path) -> None:
-    """On the servers that it names, in one bridge, in their order."""
     programs = list(PROGRAM.finditer(SKILL.read_text()))
     assert len(programs) == SKILL.read_text().count("```python") == len(SAID)
     parameters = StdioServerParameters(
@@ -84,7 +83,6 @@ def _project(home: Path) -> Path:
 
 
 def _environ(home: Path) -> dict[str, str]:
-    """Return the environment of a user with these servers alone."""
     return {
         **os.environ,
         "HOME": str(home),
