@@ -223,15 +223,6 @@ def test_a_named_settings_file_must_exist(tmp_path: Path) -> None:
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(tmp_path / "no.toml")})
 
 
-def test_a_huge_settings_file_is_refused(tmp_path: Path) -> None:
-    """A device or a log file in its place is not read to the end."""
-    path = tmp_path / "config.toml"
-    with path.open("wb") as stream:
-        stream.truncate(2 * 1024 * 1024)
-    with pytest.raises(SettingsError, match="is larger than"):
-        load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(path)})
-
-
 def test_a_timeout_beyond_the_maximum_raises_it_with_a_warning() -> None:
     """Lowering only the maximum lowers the default with it."""
     assert load({"max_timeout": "10"}, {"HOME": "/nowhere"}).timeout == 10
