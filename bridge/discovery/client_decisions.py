@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bridge.discovery.clients import APPROVAL_FILES, LIMIT_FILES, TRUST_FILES
+from bridge.discovery.clients import APPROVAL_FILES, CLIENTS, LIMIT_FILES, TRUST_FILES
 from bridge.discovery.dialect import Format, Location, Platform
 from bridge.discovery.files import Reader, list_matching
 from bridge.discovery.locations import Places, Project, fill
@@ -121,7 +121,7 @@ def trusting_clients(
                 continue
             document = reader.document(path, file.format)
             if document is not None and file.trusts(document, project.keys):
-                yield file.id, file.client
+                yield file.id, CLIENTS[file.id][0]
 
 
 def read_restrictions(

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 
 from bridge.model import ServerSpec, Source
 
-MAX_SHOWN_CHARS = 80  # Enough of a name to recognise it; a message is one line of a log.
-
 
 def shown(text: str) -> str:
     """Return a file's text for one line: unprintable characters escaped, cut to a bound."""
-    cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "..."
+    cut = text if len(text) <= 80 else text[:80] + "..."
     return printable(cut)
 
 

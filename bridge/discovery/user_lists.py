@@ -153,9 +153,6 @@ CLAUDE, GEMINI, QWEN, AMP = "claude-code", "gemini", "qwen", "amp"  # Sources, b
 _FOLDED = frozenset({GEMINI, QWEN})
 """Sources whose lists of servers that are off are compared without regard to case."""
 
-MAX_PATTERN_CHARS = 2048
-"""Of an address in a list; a longer one matches nothing and causes a warning."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ListedServer:
@@ -394,7 +391,7 @@ def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | N
         if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
             return None
         return ListedServer(path=path, managed=managed, command=tuple(value))
-    if not isinstance(value, str) or not value or len(value) > MAX_PATTERN_CHARS:
+    if not isinstance(value, str) or not value:
         return None
     if given[0] == "serverName":
         return ListedServer(path=path, managed=managed, name=value)

@@ -30,9 +30,6 @@ from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
-MAX_KNOWN = 100
-"""Sets that are remembered in memory, so that a run which uses one again looks at one directory."""
-
 _DAY = 24 * 3600.0
 
 
@@ -106,7 +103,7 @@ class Resolver:
                 message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
                 remedy = "Try again; `timeout` of [dependencies] sets how long that may take."
                 raise PackageUnavailableError(message, remedy=remedy) from None
-            if len(self._known) >= MAX_KNOWN:
+            if len(self._known) >= 100:  # A run that uses one again looks at one directory.
                 self._known.clear()
             self._known[kept.name] = lock
         return kept.tree(lock) if lock.packages else None, lock

@@ -28,14 +28,7 @@ from pathlib import Path
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.store import Store
 
-MAX_ENTRIES = 50_000  # Files and directories of a set: the largest have half of that.
-MAX_SETS = 2000  # Choices that are remembered, of some kilobytes each.
-
-KEPT_SECONDS = 60.0
-"""A set used this recently is never evicted: its sandbox may not have mounted it yet."""
-
-LEFT_SECONDS = 2 * 3600.0
-"""After which what was begun was left by a dead bridge: no run waits as long."""
+MAX_ENTRIES = 50_000  # Files and directories that packages of a set may have; large sets have half.
 
 _KIND = "packages"
 _WORK = "work-"
@@ -129,7 +122,7 @@ class PackageSet:
         try:
             with self._store.writing() as kept:
                 kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
-                kept.prune(_KIND, most=MAX_SETS)
+                kept.prune(_KIND, most=2000)
         except OSError as error:
             raise _unwritable(error) from None
 
@@ -246,14 +239,15 @@ def _make_room(directory: Path, most: int, now: float) -> None:
             used = path.stat().st_mtime
             if not path.name.startswith(_WORK):
                 sets.append((used, path))
-            elif now - used > LEFT_SECONDS:
+            elif now - used > 7200:  # A dead bridge left it: no run waits as long.
                 shutil.rmtree(path, ignore_errors=True)
     wheels = {path: _size(path) for path in (directory / "wheels").iterdir()}
     # Where there are no hard links, a set takes room of its own.
     copies = {path: _size(path) for _, path in sets if path is not None and not _is_shared(path)}
     total = sum(wheels.values()) + sum(copies.values())
     for used, oldest in sorted(sets, key=lambda each: each[0]):
-        if total <= most or now - used < KEPT_SECONDS:
+        # The sandbox of one used this recently may not have mounted it yet.
+        if total <= most or now - used < 60:
             return
         if oldest is not None:
             total -= copies.get(oldest, 0) if _evict(oldest) else 0

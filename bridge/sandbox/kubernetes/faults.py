@@ -33,8 +33,6 @@ from bridge.sandbox.backend import ExitReport, code_and_signal
 
 Document = Mapping[str, Any]  # An object of the API server's.
 
-MAX_MESSAGE_CHARS = 500
-
 REMOVED = "The pod was removed from outside."
 
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
@@ -60,26 +58,15 @@ _ENDED_BY: Mapping[str, type[SandboxError]] = {
 """The reason in a failed pod's status, and what it means."""
 
 
-class NotFoundError(SandboxError):
-    """The API server has no such object."""
+class RefusedError(SandboxError):
+    """The API server could not do it: 404 no such object, 409 changed meanwhile, else busy."""
+
+    status = 0
 
 
-class ConflictError(SandboxError):
-    """An object was changed by somebody else."""
-
-
-class BusyError(SandboxError):
-    """The API server or a node could not answer this time, or a watch began too long ago."""
-
-
-_ACCOUNT = (ClusterRefusedError, "The cluster refuses the bridge's account.")
-_BUSY = (BusyError, "The cluster could not do it.")
-
-_REFUSALS: Mapping[int, tuple[type[SandboxError], str]] = {
-    401: _ACCOUNT, 403: _ACCOUNT, 404: (NotFoundError, "The cluster has no such object."),
-    409: (ConflictError, "It was changed meanwhile."), 410: _BUSY, 429: _BUSY,
-}  # fmt: skip
-"""What an API server's status means."""
+def is_gone(error: BaseException) -> bool:
+    """Return whether an object is not there, or not as it was seen."""
+    return isinstance(error, RefusedError) and error.status in (404, 409)
 
 
 _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
@@ -111,9 +98,13 @@ def refusal(code: int, body: bytes) -> SandboxError:
     if code == 403 and "must specify" in said:
         remedy = "Set [kubernetes] requests."
         return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
-    if code in _REFUSALS or code >= 500:
-        kind, message = _REFUSALS.get(code, _BUSY)
-        return kind(message, host_detail=detail)
+    if code in (401, 403):
+        message = "The cluster refuses the bridge's account."
+        return ClusterRefusedError(message, host_detail=detail)
+    if code in (404, 409, 410, 429) or code >= 500:
+        refused = RefusedError("The cluster could not do it.", host_detail=detail)
+        refused.status = code
+        return refused
     remedy = "Correct [kubernetes] in config.toml."
     return LaunchError("The cluster does not take the pod.", remedy=remedy, host_detail=detail)
 
@@ -209,4 +200,4 @@ def _words(pod: Document) -> str:
 
 def cut(text: object) -> str:
     """Return what a cluster or a pod says, on one line, bounded."""
-    return " ".join(str(text or "no reason given").split()).rstrip(".")[:MAX_MESSAGE_CHARS]
+    return " ".join(str(text or "no reason given").split()).rstrip(".")[:500]

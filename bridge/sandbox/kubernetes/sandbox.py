@@ -18,10 +18,7 @@ from bridge.sandbox.kubernetes.cluster import Cluster
 from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 
-STATUS_SECONDS = 3.0  # How long the cluster may take to know of an end; kubelets take about one.
-
-FIRST_POLL_SECONDS = 0.05
-LAST_POLL_SECONDS = 1.0  # Intervals of asking for a pod's status.
+STATUS_SECONDS = 3.0  # A cluster may never know of an end; kubelets take about a second.
 
 
 class PodSandbox:
@@ -80,7 +77,7 @@ class PodSandbox:
 
     async def wait(self) -> ExitReport:
         """Wait for the pod's end."""
-        pause = FIRST_POLL_SECONDS
+        pause = 0.05
         while self._verdict is None:
             if self._killed:
                 return ExitReport(signal=SIGKILL)
@@ -91,7 +88,7 @@ class PodSandbox:
                 self._verdict = faults.ended_by_cluster(pod) or faults.exit_report(pod)
             if self._verdict is None:
                 await anyio.sleep(pause)
-                pause = min(pause * 2, LAST_POLL_SECONDS)
+                pause = min(pause * 2, 1.0)
         if isinstance(self._verdict, SandboxError):
             raise self._verdict
         return self._verdict
