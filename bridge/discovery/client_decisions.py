@@ -83,7 +83,6 @@ def _is_below(path: Path, place: Path) -> bool:
 
 
 def read_claude_approvals(reader: Reader, places: Places, project: Project) -> Approvals:
-    """Return the approvals of this project's servers in Claude Code."""
     found: list[Approvals] = []
     trusted = False
     for file in APPROVAL_FILES:
@@ -164,7 +163,6 @@ def read_restrictions(
 def _disabled_servers(
     reader: Reader, places: Places, project: Project, limiting: Mapping[str, Iterable[Path]]
 ) -> dict[str, Any]:
-    """Return the fields of `Restrictions` that other clients keep in their files."""
     claude: dict[str, str] = {}
     for path in fill("{claude_state}/.claude.json", places):
         for _, state in project_entries(reader.document(path), project.keys):

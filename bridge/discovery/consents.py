@@ -66,7 +66,6 @@ class Consents:
     first: bool = True
 
     def has_other_version(self, definition: Definition) -> bool:
-        """Return whether a person approved another version of this definition."""
         place = (definition.directory, definition.path, definition.name)
         return any((each.directory, each.path, each.name) == place for each in self.by_person)
 

@@ -35,7 +35,6 @@ class MalformedError(ValueError):
 
 
 def size_limit(format: Format) -> int:
-    """Return the largest size of a file in this format."""
     if format == "json":
         return MAX_FILE_BYTES
     # Parsed in Python, not in C: some seconds at most.
@@ -134,7 +133,6 @@ def _describe_error(error: json.JSONDecodeError) -> str:
 
 
 def _describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
-    """Return the message about a mistake in TOML, with what to write."""
     message = str(error)
     place = re.search(r"line (\d+)", message)
     lines = text.split("\n")

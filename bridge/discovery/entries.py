@@ -112,7 +112,6 @@ def unread_entry(name: str, value: object, key: str, context: EntryContext) -> S
 
 
 def _field_names(value: object) -> tuple[str, ...]:
-    """Return the names of an entry's fields, and instead of an object those of its members."""
     names: list[str] = []
     for key, item in value.items() if isinstance(value, Mapping) else ():
         members = item if isinstance(item, Mapping) and item else {}
@@ -331,7 +330,6 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
 def _check_type(
     entry: Mapping[str, object], dialect: Dialect, written: str, transport: Transport
 ) -> None:
-    """Raise if an entry's type needs another field than it has."""
     wanted, other, right = dialect.url_keys, dialect.command_keys, "stdio"
     if transport == "stdio":
         wanted, other, right = other, wanted, "http"
@@ -453,7 +451,6 @@ def _env_from_file(entry: Mapping[str, object], reader: FieldReader) -> dict[str
 
 
 def _inherited_env(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Return variables of the bridge's environment that the entry names."""
     label = reader.dialect.env_names
     listed = entry.get(label) if label else None
     if listed is None:

@@ -114,7 +114,6 @@ class FieldReader:
     def _warn_of_foreign(
         self, foreign: tuple[tuple[str, str], ...], label: str, syntax: Syntax
     ) -> None:
-        """Warn about variables that another client would expand."""
         client = self.context.client
         for text, name in foreign:
             own = SPELLED.get(syntax, "").replace("%s", name)
@@ -135,7 +134,6 @@ class FieldReader:
             )
 
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
-        """Return a list of strings."""
         if not isinstance(value, list):
             raise UnusableError(f"{label} must be a list of strings, not {kind(value)}")
         return tuple(
@@ -144,7 +142,6 @@ class FieldReader:
         )
 
     def table(self, value: object, label: str, part: str) -> dict[str, str]:
-        """Return an object of strings."""
         if not isinstance(value, Mapping):
             raise UnusableError(f"{label} must be an object of strings, not {kind(value)}")
         return {
@@ -203,14 +200,12 @@ def member(entry: Mapping[str, object], label: str) -> object:
 
 
 def directory(text: str, variables: Variables, start: str) -> str:
-    """Return a directory as an absolute path."""
     if text == "~" or text.startswith(("~/", "~\\")):
         return str(Path(variables.home, text[2:]))
     return str(Path(start) / text)
 
 
 def is_finite_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a number other than NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, int) or math.isfinite(value)

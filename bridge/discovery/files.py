@@ -125,7 +125,6 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def is_absent(found: Fingerprint) -> bool:
-    """Return whether a fingerprint says that there is no file."""
     return found[1] == -1 and found[2] in (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -200,11 +199,9 @@ class Reader:
         return self.references.get(path)
 
     def is_absent(self, path: Path) -> bool:
-        """Return whether a file was found absent."""
         return path in self._absent
 
     def warn_if_absent(self, path: Path) -> None:
-        """Add a warning if a file that the user named is absent."""
         if path in self._absent:
             self._warn(path, ABSENT)
 

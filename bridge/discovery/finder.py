@@ -213,7 +213,6 @@ def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
 
 
 def _own_files(id: str, candidates: Iterable[_Candidate]) -> list[Path]:
-    """Return a client's files of the user and the system, which may limit which servers it has."""
     return [
         each.path
         for each in candidates
@@ -295,7 +294,6 @@ def _survey(
 
 
 def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
-    """Return the project of the working directory, and the paths of each place."""
     project = find_project(context.cwd)
     places = path_variables(
         platform=context.platform,
@@ -476,7 +474,6 @@ def _is_directory(path: str) -> bool:
 
 
 def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:
-    """Return the rows of the table that are read, strongest first."""
     named = {name.removeprefix("-") for name in sources}
     without = any(name.startswith("-") for name in sources)
     return tuple(

@@ -40,7 +40,6 @@ class Project:
 
 
 def find_project(cwd: Path) -> Project:
-    """Return the project of a directory: the repository around it, if any."""
     root = next((place for place in (cwd, *cwd.parents) if _is_repository(place, cwd)), None)
     main = None if root is None else _main_repository(root)
     keys = [path for path in (main, root, cwd) if path is not None]
@@ -58,7 +57,6 @@ def path_variables(
     extra: Path | None,
     project: Project,
 ) -> Places:
-    """Return the paths of each place; () for one that does not apply."""
     claude = environ.get("CLAUDE_CONFIG_DIR", "")
     cwd = project.cwd
     config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or home / ".config"
@@ -134,7 +132,6 @@ def _movable(
 def _system_places(
     platform: Platform, root: Path, environ: Mapping[str, str]
 ) -> dict[str, tuple[Path, ...]]:
-    """Directories where an administrator configures clients."""
     data = Path(environ.get("ProgramData", "") or "C:/ProgramData")
     codex = str(root / "etc" / "codex")
     mac = root / "Library" / "Application Support"

@@ -69,7 +69,6 @@ class Moved:
     warnings: tuple[ConfigWarning, ...] = ()
 
     def matching(self, directory: Path, suffix: str) -> tuple[Path, ...]:
-        """Return the clients' files of a directory from which something was moved."""
         found = (path for path in self.files if path.parent == directory)
         return tuple(path for path in found if path.name.endswith(suffix))
 

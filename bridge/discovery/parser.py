@@ -113,7 +113,6 @@ def _with_inputs(
 
 
 def _inputs(described: object) -> dict[str, str | None]:
-    """Return the ids of inputs and their defaults."""
     found: dict[str, str | None] = {}
     for item in described if isinstance(described, list) else ():
         if isinstance(item, Mapping) and isinstance(item.get("id"), str):
@@ -125,7 +124,6 @@ def _inputs(described: object) -> dict[str, str | None]:
 def _named_entries(
     prefix: str, table: Mapping[str, object] | list[object]
 ) -> Iterator[tuple[str, str, object]]:
-    """Yield name, dotted key and value of each entry."""
     if isinstance(table, list):
         for at, value in enumerate(table):
             name = value.get("name") if isinstance(value, Mapping) else None

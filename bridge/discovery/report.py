@@ -18,7 +18,6 @@ def shown(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with unprintable characters escaped."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
@@ -28,7 +27,6 @@ def dotted_key(*parts: str) -> str:
 
 
 def where(path: str, key: str) -> str:
-    """Return a file and a key in it, for a message."""
     return f"{printable(path)} ({key})" if key else printable(path)
 
 

@@ -47,7 +47,6 @@ class Approvals:
         return self.all_approved or _fold_name(name) in self.approved
 
     def rejected_in(self, name: str) -> str:
-        """Return the file that rejects a server; empty if none does."""
         return self.rejected.get(_fold_name(name), "")
 
 
@@ -269,7 +268,6 @@ class Lists:
 def read_lists(
     document: Mapping[str, object], *, path: str, managed: bool
 ) -> tuple[Lists, tuple[ConfigWarning, ...]]:
-    """Return the lists of one settings file."""
     warnings: list[ConfigWarning] = []
 
     def entries(key: str) -> tuple[ListedServer, ...] | None:
@@ -376,7 +374,6 @@ def _names(listed: object) -> tuple[str, ...]:
 
 
 def names_off(state: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the servers that Claude Code's state has switched off for a project."""
     return _names(state.get(OFF_KEY))
 
 

@@ -125,7 +125,6 @@ class Resolver:
         return True
 
     async def _provided(self, kept: PackageSet, finder: _Finder, target: Target, say: Say) -> Lock:
-        """Return what a set came to, once it is installed."""
         old = await anyio.to_thread.run_sync(kept.read)
         if old is not None and not self._permitted(old):
             old = None
@@ -235,7 +234,6 @@ class _Finder:
         return self._missing(found)
 
     def _missing(self, found: Sequence[Locked]) -> tuple[Locked, ...]:
-        """Return the packages that are not there in the same version, or whose needs change."""
         broken = self._broken_by(found)
         return tuple(each for each in found if each.name in broken or not self._has(each))
 

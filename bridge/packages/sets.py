@@ -28,7 +28,10 @@ from pathlib import Path
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.store import Store
 
-MAX_ENTRIES = 50_000  # Files and directories that packages of a set may have; large sets have half.
+MAX_ENTRIES = 50_000  # Files and directories; packages may have any number, large sets half of it.
+KEPT_SECONDS = 60.0  # A sandbox may not have mounted a set yet that was used this recently.
+    60.0  # A program's sandbox may not have mounted a set yet that was used this recently.
+)
 
 _KIND = "packages"
 _WORK = "work-"
@@ -80,11 +83,9 @@ class PackageSet:
         self.name = digest_of(texts)
 
     def tree(self, lock: Lock) -> Path:
-        """Return the directory of the installed packages, which may not exist yet."""
         return self._directory / "sets" / digest_of(package.sha256 for package in lock.packages)
 
     def wheel(self, package: Locked) -> Path:
-        """Return the directory of an unpacked wheel, which may not exist yet."""
         return self._directory / "wheels" / package.sha256
 
     def touch(self, lock: Lock) -> bool:
@@ -108,7 +109,6 @@ class PackageSet:
             raise _unwritable(error) from None
 
     def read(self) -> Lock | None:
-        """Return what the set came to; None if that is not known."""
         try:
             with self._store.reading() as kept:
                 document = json.loads(kept.get(_KIND, "", self.name) or b"null")
@@ -118,7 +118,6 @@ class PackageSet:
             return None
 
     def remember(self, lock: Lock) -> None:
-        """Keep what the set came to."""
         try:
             with self._store.writing() as kept:
                 kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
@@ -246,8 +245,7 @@ def _make_room(directory: Path, most: int, now: float) -> None:
     copies = {path: _size(path) for _, path in sets if path is not None and not _is_shared(path)}
     total = sum(wheels.values()) + sum(copies.values())
     for used, oldest in sorted(sets, key=lambda each: each[0]):
-        # The sandbox of one used this recently may not have mounted it yet.
-        if total <= most or now - used < 60:
+        if total <= most or now - used < KEPT_SECONDS:
             return
         if oldest is not None:
             total -= copies.get(oldest, 0) if _evict(oldest) else 0
@@ -261,7 +259,6 @@ def _size(place: Path) -> int:
 
 
 def _is_shared(place: Path) -> bool:
-    """Return whether a set and a wheel have the same files."""
     with suppress(OSError):
         return any(path.stat().st_nlink > 1 for path in place.glob("*.dist-info/METADATA"))
     return False

@@ -54,7 +54,6 @@ PREFIX = "MCP_BRIDGE_"
 
 
 def variable(name: str) -> str:
-    """Return the name of a setting's environment variable."""
     return str(SETTINGS[name]["variable"]) or f"{PREFIX}{name.upper()}"
 
 

@@ -127,7 +127,6 @@ def _text(path: Path, *, required: bool) -> str:
 
 
 def _dangling_link(path: Path) -> Path | None:
-    """Return the first broken symbolic link of a path and its parents; None if there is none."""
     return next(
         (each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None
     )

@@ -88,7 +88,6 @@ def matcher(glob: str) -> Matcher:
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
-    """Return a function that says whether a whole text matches one of several globs."""
     if len(globs) == 1:
         return matcher(globs[0])
     found = [matcher(glob) for glob in globs]

@@ -207,7 +207,6 @@ def _places(text: str, index: int | None) -> Iterator[int]:
 
 
 def _above(text: str, start: int) -> int:
-    """Return where the comment begins that stands right above a line, or else the line."""
     while start > 0:
         line = text.rfind("\n", 0, start - 1) + 1
         if not text[line:start].lstrip(" \t").startswith("#"):
@@ -228,7 +227,6 @@ def _inserted(text: str, position: int, lines: Sequence[str]) -> str:
 
 
 def rule_for(name: str, server: str, tool: str, action: Action) -> list[str]:
-    """Return the lines of a rule on one tool, to be put into a policy."""
     rule = {"name": name, "server": literal(server), "tool": literal(tool), "action": action}
     return rule_lines(rule)
 

@@ -267,12 +267,10 @@ class Settings:
 
     @property
     def packages_allowed(self) -> bool:
-        """Whether a run may ask for packages at all."""
         return not self.strict if self.allow_packages is None else self.allow_packages
 
     @property
     def offered_directories(self) -> tuple[Directory, ...]:
-        """The directories that runs get."""
         allowed = not self.strict if self.allow_directories is None else self.allow_directories
         return self.directories if allowed else ()
 

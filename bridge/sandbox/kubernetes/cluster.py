@@ -271,7 +271,6 @@ async def _whole(response: httpx2.Response) -> bytes:
 
 
 def _object(found: Any) -> Document:
-    """Return an object of the API server's."""
     known = found if isinstance(found, dict) else {}
     metadata = known.get("metadata")
     if isinstance(metadata, dict):

@@ -87,7 +87,6 @@ def translated(server: str) -> Iterator[None]:
 
 
 def refusal(code: int, body: bytes) -> SandboxError:
-    """Return the error of an API server's answer."""
     try:
         said = cut(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
@@ -123,7 +122,6 @@ def start_problem(pod: Document) -> SandboxError | None:
 
 
 def no_room(pod: Document) -> CapacityError:
-    """Return the error of a pod that did not start in time."""
     for condition in _status(pod).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             said = f"{cut(condition.get('message'))}."
@@ -132,7 +130,6 @@ def no_room(pod: Document) -> CapacityError:
 
 
 def is_running(pod: Document) -> bool:
-    """Return whether a pod's process runs, so that it can be attached to."""
     return _status(pod).get("phase") == "Running" and "running" in _state(pod)
 
 
@@ -141,7 +138,6 @@ def has_ended(pod: Document) -> bool:
 
 
 def restarts(pod: Document) -> int:
-    """Return how often a pod's process was started again."""
     return int(_container(pod).get("restartCount") or 0)
 
 
@@ -192,7 +188,6 @@ def _state(pod: Document) -> Document:
 
 
 def _words(pod: Document) -> str:
-    """Return what the cluster says of a pod's end, or of why it waits."""
     state = _state(pod).get("terminated") or _state(pod).get("waiting") or {}
     words = (_status(pod).get("message"), state.get("message"), state.get("reason"))
     return f"{cut(next((text for text in words if text), _status(pod).get('phase')))}."

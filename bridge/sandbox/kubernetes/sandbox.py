@@ -47,7 +47,6 @@ class PodSandbox:
         await self.kill()
 
     async def receive(self) -> bytes:
-        """Read from stdout."""
         try:
             data = await self._stream.receive()
         except BrokenStreamError as error:
@@ -63,7 +62,6 @@ class PodSandbox:
         return data
 
     def diagnostics(self) -> str:
-        """Return the end of stderr, as far as it was read."""
         return self._stream.stderr
 
     async def kill(self) -> None:
@@ -76,7 +74,6 @@ class PodSandbox:
         await self._stream.close()
 
     async def wait(self) -> ExitReport:
-        """Wait for the pod's end."""
         pause = 0.05
         while self._verdict is None:
             if self._killed:

@@ -35,7 +35,6 @@ class PodStream:
 
     @property
     def stderr(self) -> str:
-        """The end of stderr, as far as it was read."""
         return self._stderr.decode("utf-8", "backslashreplace")
 
     async def send(self, data: bytes) -> None:

@@ -141,7 +141,6 @@ class WarmPods:
         return kept, bridges, removed
 
     async def leave(self) -> None:
-        """Delete this bridge's waiting pods and its lease."""
         # One that has changed may be another bridge's by now.
         while found := await self._list(self._pods, {pod.OWNER_LABEL: self._owner}):
             for each in found:
