@@ -271,7 +271,7 @@ def _scopes(
     label, value = _present(table, names, outer)
     words = (value or "").split() if isinstance(value, str | None) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        reader.warn(label, f"ignored: it must be a list of scopes, not {kind(value)}")
+        reader.warn(label, "ignored: it must be a text or a list of texts")
         return ()
     return tuple(words)
 

@@ -30,8 +30,6 @@ from bridge.store import Store
 
 MAX_ENTRIES = 50_000  # Files and directories; packages may have any number, large sets half of it.
 KEPT_SECONDS = 60.0  # A sandbox may not have mounted a set yet that was used this recently.
-    60.0  # A program's sandbox may not have mounted a set yet that was used this recently.
-)
 
 _KIND = "packages"
 _WORK = "work-"
