@@ -44,7 +44,7 @@ from bridge.settings import (
     profiles,
     variable,
 )
-from bridge.settings import commands as profiles_of_commands
+from bridge.settings import fields as declared
 from bridge.settings import file as settings_file
 from bridge.settings.commands import CommandProfile
 from scripts import guarantees
@@ -142,10 +142,10 @@ def settings_page() -> str:
         ["## Tables of `config.toml`", ""],
         _profiles(),
         _policy(),
-        _keys("[dependencies]", dependencies.KEYS, dependencies.Dependencies),
-        _keys("[kubernetes]", kubernetes.KEYS, kubernetes.Kubernetes),
+        _keys("[dependencies]", *_declared(dependencies.Dependencies)),
+        _keys("[kubernetes]", *_declared(kubernetes.Kubernetes)),
         _keys("[directories.NAME]", directories.KEYS, Directory, {"mode": "writable"}),
-        _commands_table(),
+        _keys("[commands.NAME]", *_declared(CommandProfile)),
         _servers_table(),
         _limits(),
     )
@@ -159,8 +159,8 @@ def _settings() -> Iterator[str]:
     for name, each in SETTINGS.items():
         names = [code(name), code(variable(name))]
         names += [code(f"--{name.replace('_', '-')}")] if name in FLAGS else []
-        default = default_text(getattr(defaults, name), each.parse)
-        rows.append(["<br>".join(names), default, kind_of(each.parse), texts[name]])
+        default = default_text(getattr(defaults, name), each["parse"])
+        rows.append(["<br>".join(names), default, kind_of(each["parse"]), texts[name]])
     yield from table(["key, variable, flag", "default", "value", "what it does"], rows)
 
 
@@ -203,22 +203,26 @@ def _keys(
     rows = []
     for key, parse in keys.items():
         each = found[(called or {}).get(key, key)]
-        needed = each.default is dataclasses.MISSING
-        default = "needed" if needed else default_text(each.default, parse)
+        needed = each.default is each.default_factory is dataclasses.MISSING
+        default = "needed" if needed else default_text(_default(each), parse)
         # Of one that is called otherwise, the default may be written otherwise.
         default = "" if isinstance(each.default, bool) and each.name != key else default
         rows.append([code(key), default, kind_of(parse), _unset(texts[each.name])])
     yield from table(["key", "default", "value", "what it says"], rows)
 
 
+def _declared(
+    shape: type,
+) -> tuple[dict[str, Callable[..., Any]], type, dict[str, str]]:
+    """Return the parsers of a dataclass's keys, itself, and its fields by their keys."""
+    found = declared.keys(shape)
+    parsers_of = {key: each.metadata["parse"] for key, each in found.items()}
+    return parsers_of, shape, {key: each.name for key, each in found.items()}
+
+
 def _unset(text: str) -> str:
     """Return a text in which a value that is not there is called as the file has it."""
     return re.sub(r"\bNone\b", "not set", text)
-
-
-def _commands_table() -> Iterator[str]:
-    called = profiles_of_commands.ATTRIBUTES
-    yield from _keys("[commands.NAME]", profiles_of_commands.KEYS, CommandProfile, called)
 
 
 def _servers_table() -> Iterator[str]:

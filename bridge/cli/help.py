@@ -104,7 +104,7 @@ def setting_text(name: str) -> str:
     """Return what help says of a setting: its meaning, its variable and its default."""
     default = _default(name)
     facts = variable(name) + (f", default: {default}" if default else "")
-    return f"{SETTINGS[name].flag} [{facts}]"
+    return f"{SETTINGS[name]['flag']} [{facts}]"
 
 
 def _default(name: str) -> str:
@@ -125,7 +125,7 @@ async def print_settings(settings: Settings) -> int:
     width = min(terminal_width() or WIDTH, MAX_WIDTH)
     lines = []
     for name, text in _meanings().items():
-        flag = f"--{name.replace('_', '-')}, " if SETTINGS[name].flag else ""
+        flag = f"--{name.replace('_', '-')}, " if SETTINGS[name]["flag"] else ""
         default = f" [default: {_default(name)}]" if _default(name) else ""
         lines += [f"{flag}{variable(name)}{default}"]
         lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")

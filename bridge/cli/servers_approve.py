@@ -16,7 +16,7 @@ from bridge.cli import completion
 from bridge.cli.options import arg
 from bridge.cli.output import write_err_line
 from bridge.cli.person import Person
-from bridge.discovery.consents import ConsentError
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.finder import Discovery, ProposedServer
 from bridge.errors import UnknownServerError, UsageError
 from bridge.gate.audit import AuditLog
@@ -81,7 +81,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         else:
             try:
                 await anyio.to_thread.run_sync(consents.allow, server.definition)
-            except ConsentError as error:
+            except MalformedError as error:
                 raise UsageError(f"It cannot be approved: {error}.") from None
             write_err_line(
                 f"Approved {server.name} for this directory until its definition changes."

@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 from bridge.clients.writers import Target
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.entries import normalized
-from bridge.discovery.fields import UnusableError, first_used
+from bridge.discovery.fields import first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
+from bridge.discovery.variables import UnusableError
 from bridge.errors import UsageError
 
 NAME = OWN_NAME  # What the bridge is called in clients' files, unless a person says otherwise.

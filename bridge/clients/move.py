@@ -26,12 +26,11 @@ from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target
 from bridge.clients.journal import Journal, Record, turn_in
 from bridge.clients.writers import Machine, Target, readable
+from bridge.discovery.documents import MAX_FILE_BYTES, MalformedError
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.discovery.finder import Discovery
 from bridge.discovery.moved import (
     MANIFEST,
-    MAX_BYTES,
-    ManifestError,
     MovedEntry,
     MovedFile,
     manifest_text,
@@ -87,7 +86,7 @@ class Kept:
         """
         try:
             return read_manifest(self.directory)
-        except ManifestError as error:
+        except MalformedError as error:
             path = self.directory / MANIFEST
             remedy = "Repair the file, or move it away."
             raise UsageError(f"{path}: {error}.", remedy=remedy) from None
@@ -108,7 +107,7 @@ class Kept:
 
     def text(self, file: MovedFile) -> bytes:
         """Return the text of the bridge's file; empty if there is none yet."""
-        raw = read_regular(file.store, limit=MAX_BYTES)
+        raw = read_regular(file.store, limit=MAX_FILE_BYTES)
         if raw == ABSENT:
             return b""
         if isinstance(raw, str):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bridge.discovery.clients import APPROVAL_FILES, LIMIT_FILES, TRUST_FILES
+from bridge.discovery.clients import APPROVAL_FILES, CLIENTS, LIMIT_FILES, TRUST_FILES
 from bridge.discovery.dialect import Format, Location, Platform
 from bridge.discovery.files import Reader, list_matching
 from bridge.discovery.locations import Places, Project, fill
@@ -83,7 +83,6 @@ def _is_below(path: Path, place: Path) -> bool:
 
 
 def read_claude_approvals(reader: Reader, places: Places, project: Project) -> Approvals:
-    """Return the approvals of this project's servers in Claude Code."""
     found: list[Approvals] = []
     trusted = False
     for file in APPROVAL_FILES:
@@ -121,7 +120,7 @@ def trusting_clients(
                 continue
             document = reader.document(path, file.format)
             if document is not None and file.trusts(document, project.keys):
-                yield file.id, file.client
+                yield file.id, CLIENTS[file.id][0]
 
 
 def read_restrictions(
@@ -164,7 +163,6 @@ def read_restrictions(
 def _disabled_servers(
     reader: Reader, places: Places, project: Project, limiting: Mapping[str, Iterable[Path]]
 ) -> dict[str, Any]:
-    """Return the fields of `Restrictions` that other clients keep in their files."""
     claude: dict[str, str] = {}
     for path in fill("{claude_state}/.claude.json", places):
         for _, state in project_entries(reader.document(path), project.keys):

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from bridge.atomic_files import exclusive_lock, replace_file
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.files import read_own
 from bridge.discovery.report import Definition
 from bridge.private_files import make_directory
@@ -29,9 +30,6 @@ MAX_CONSENTS = 2000
 """Approvals of persons, and as many of clients. A person's oldest are removed and asked again. A
 client's are never removed: a program could add many, so that an old one counts as first seen."""
 
-MAX_BYTES = 4 * 1024 * 1024
-MAX_FIELD_CHARS = 8192  # Of one path or name.
-
 PERSON = "person"
 
 APPEARED = ""
@@ -39,10 +37,6 @@ APPEARED = ""
 program, so that a person has to approve it."""
 
 _FORM = 1
-
-
-class ConsentError(ValueError):
-    """The file of approvals cannot be read or written; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +66,6 @@ class Consents:
     first: bool = True
 
     def has_other_version(self, definition: Definition) -> bool:
-        """Return whether a person approved another version of this definition."""
         place = (definition.directory, definition.path, definition.name)
         return any((each.directory, each.path, each.name) == place for each in self.by_person)
 
@@ -131,13 +124,13 @@ class ConsentFile:
         """Return every approval, the oldest first.
 
         Raises:
-            ConsentError: The file exists and cannot be read, so that nothing is approved.
+            MalformedError: The file exists and cannot be read, so that nothing is approved.
         """
         try:
-            found = read_own(self.path, form=_FORM, limit=MAX_BYTES)
+            found = read_own(self.path, form=_FORM)
             return tuple(map(_parse_consent, found["approved"] if found else ()))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ConsentError(
+            raise MalformedError(
                 f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "
                 "as approved; remove the file to approve them anew"
             ) from None
@@ -146,7 +139,7 @@ class ConsentFile:
         """Add approvals to the file.
 
         Raises:
-            ConsentError: The file cannot be read or written, or is full.
+            MalformedError: The file cannot be read or written, or is full.
         """
         new = tuple(new)
         try:
@@ -157,24 +150,19 @@ class ConsentFile:
                 clients = [each for each in (*kept, *new) if each.by != PERSON]
                 if len(clients) > MAX_CONSENTS:
                     message = f"{self.path} holds more than {MAX_CONSENTS} approvals of clients"
-                    raise ConsentError(message)
+                    raise MalformedError(message)
                 entries = [
                     {"by": each.by, **asdict(each.definition)} for each in (*persons, *clients)
                 ]
                 text = json.dumps({"form": _FORM, "approved": entries}, indent=1)
-                if len(text) > MAX_BYTES:
-                    raise ConsentError(f"{self.path} would be larger than {MAX_BYTES} bytes")
                 replace_file(self.path, text.encode(), durable=True)
         except OSError as error:
-            raise ConsentError(f"{self.path} cannot be written: {error}") from None
+            raise MalformedError(f"{self.path} cannot be written: {error}") from None
 
 
-def _parse_consent(value: Mapping[str, object]) -> Consent:
-    fields: dict[str, str] = {}
-    for key in ("by", "directory", "path", "name", "digest"):
-        text = value[key]
-        if not isinstance(text, str) or len(text) > MAX_FIELD_CHARS:
-            raise ValueError(f"an approval's {key} is no text, or too long")
-        fields[key] = text
+def _parse_consent(value: Mapping[str, str]) -> Consent:
+    fields = dict(value)
+    if not all(isinstance(text, str) for text in fields.values()):
+        raise ValueError("an approval has a field that is no text")
     by = fields.pop("by")
     return Consent(definition=Definition(**fields), by=by)

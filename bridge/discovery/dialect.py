@@ -200,19 +200,17 @@ Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
 """A client's own file and the project's directories, to whether that file trusts them."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrustFile:
     """The file in which a client keeps the directories that the user trusts.
 
     Attributes:
         id: Of the source whose files of the project are trusted with them.
-        client: As shown to the user.
         template, format: As in `Location`.
         trusts: Reads it.
     """
 
     id: str
-    client: str
     template: str
     format: Format
     trusts: Trusts

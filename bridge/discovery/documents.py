@@ -19,29 +19,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
-"""Claude Code has all its state in the file with its servers; some megabytes are usual."""
-
-MAX_YAML_BYTES = 256 * 1024  # Where there is no C library for YAML, this takes seconds.
+"""Any program may fill a client's file. Claude Code has all its state in it: some megabytes."""
 
 MAX_KEY_PARTS = 32
-"""Of a dotted key in TOML. Python's parser takes time with the square of their number and more: a
-file of 60 kB that is one such key takes a minute. Within a text that many words with dots between
-them count as well, which real files do not have."""
+"""Of a dotted key in TOML, which a repository may bring. Python's parser takes time with the square
+of their number and more: a file of 60 kB that is one such key takes a minute. Within a text that
+many words with dots between them count as well, which real files do not have."""
 
 _KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
 
 
 class MalformedError(ValueError):
-    """The bytes are not valid in the file's format; the message says why."""
+    """A file cannot be used; the message says why."""
 
 
 def size_limit(format: Format) -> int:
-    """Return the largest size of a file in this format."""
     if format == "json":
         return MAX_FILE_BYTES
-    # parsed in Python, not in C: some seconds at most
-    return MAX_YAML_BYTES if format == "yaml" else 2 * 1024 * 1024
+    # Parsed in Python, not in C: some seconds at most.
+    return 256 * 1024 if format == "yaml" else 2 * 1024 * 1024
 
 
 def decode(raw: bytes, format: Format = "json") -> object:
@@ -59,11 +56,6 @@ def decode(raw: bytes, format: Format = "json") -> object:
         raise MalformedError(_describe_error(error)) from error
     except tomllib.TOMLDecodeError as error:
         raise MalformedError(_describe_toml_error(error, text)) from error
-    except OpenCommentError as error:
-        line = text.count("\n", 0, error.args[0]) + 1
-        raise MalformedError(f"the comment that starts at line {line} does not end") from error
-    except UnusableYamlError as error:
-        raise MalformedError(str(error)) from error
     except RecursionError as error:
         raise MalformedError("nested too deeply") from error
     except ValueError as error:
@@ -141,7 +133,6 @@ def _describe_error(error: json.JSONDecodeError) -> str:
 
 
 def _describe_toml_error(error: tomllib.TOMLDecodeError, text: str) -> str:
-    """Return the message about a mistake in TOML, with what to write."""
     message = str(error)
     place = re.search(r"line (\d+)", message)
     lines = text.split("\n")
@@ -164,10 +155,6 @@ _TOKEN = re.compile(
 )
 
 
-class OpenCommentError(ValueError):
-    """A comment has no end; the argument is the position of its start."""
-
-
 def strip_comments(text: str, *, trailing_commas: bool) -> str:
     """Return JSON without its comments, which become spaces.
 
@@ -175,7 +162,7 @@ def strip_comments(text: str, *, trailing_commas: bool) -> str:
         trailing_commas: Whether to remove a comma before a closing bracket too.
 
     Raises:
-        OpenCommentError: A comment has no end.
+        MalformedError: A comment has no end.
     """
     kept: list[str] = []
     done = 0
@@ -184,7 +171,8 @@ def strip_comments(text: str, *, trailing_commas: bool) -> str:
         token, at = match[0], match.start()
         if token.startswith(("//", "/*")):
             if token[1] == "*" and (len(token) < 4 or not token.endswith("*/")):
-                raise OpenCommentError(at)
+                line = text.count("\n", 0, at) + 1
+                raise MalformedError(f"the comment that starts at line {line} does not end")
             kept += (text[done:at], re.sub(r"[^\r\n]", " ", token))
             done = match.end()
         elif token == ",":
@@ -199,8 +187,6 @@ def strip_comments(text: str, *, trailing_commas: bool) -> str:
     kept.append(text[done:])
     return "".join(kept)
 
-
-MAX_YAML_DEPTH = 64  # Configurations nest five deep.
 
 _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("null", ("~", "n", "N", ""), re.compile(r"(?:~|null|Null|NULL|)$")),
@@ -217,15 +203,11 @@ _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
 """Tag, first characters and pattern of unquoted words that are not strings."""
 
 
-class UnusableYamlError(ValueError):
-    """The text is not valid YAML, or exceeds a bound; the message says why."""
-
-
 def load_yaml(text: str) -> object:
     """Return the value of a YAML document, with JSON's types only.
 
     Raises:
-        UnusableYamlError: It is not valid, or exceeds a bound.
+        MalformedError: It is not valid, or exceeds a bound.
     """
     # Importing it takes some 20 ms, and few users have a client with YAML files.
     import yaml
@@ -237,11 +219,9 @@ def load_yaml(text: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        msg = f"not valid YAML{place}: {error.problem or error.context}"
-        raise UnusableYamlError(msg) from error
+        raise MalformedError(f"not valid YAML{place}: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        msg = "not valid YAML: it holds a character that YAML does not allow"
-        raise UnusableYamlError(msg) from error
+        raise MalformedError("not valid YAML: it holds a character that is not allowed") from error
 
 
 def yaml_node(text: str) -> Any:
@@ -276,11 +256,11 @@ def _check_events(events: Iterable[Any]) -> None:
         # Other tags construct other types.
         if kind == "AliasEvent" or tag not in {None, "!", "tag:yaml.org,2002:str"}:
             what = f"the tag {str(tag)[:80]}" if tag else f"the alias *{event.anchor[:80]}"
-            raise UnusableYamlError(f"{what} is not supported")
+            raise MalformedError(f"{what} is not supported")
         depth += kind in ("MappingStartEvent", "SequenceStartEvent")
         depth -= kind in ("MappingEndEvent", "SequenceEndEvent")
-        if depth > MAX_YAML_DEPTH:
-            raise UnusableYamlError(f"nested deeper than {MAX_YAML_DEPTH} levels")
+        if depth > 64:  # Configurations nest five deep.
+            raise MalformedError("nested too deeply")
 
 
 def _with_text_keys(value: object) -> object:
@@ -300,10 +280,6 @@ def _key(key: object) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-MAX_ENV_FILE_BYTES = 256 * 1024  # More than a process's environment can hold.
-
-MAX_VARIABLES = 4096
-
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
 _QUOTED = re.compile(r"""'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)\"""")
 _ESCAPE = re.compile(r"\\(.)")
@@ -317,8 +293,6 @@ def parse_env_file(text: str) -> dict[str, str]:
         if match is None:
             continue
         found[match[1]] = _parse_value(match[2])
-        if len(found) >= MAX_VARIABLES:
-            break
     return found
 
 

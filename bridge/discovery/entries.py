@@ -28,34 +28,27 @@ from bridge.discovery.documents import kind, parse_env_file
 from bridge.discovery.fields import (
     EntryContext,
     FieldReader,
-    UnusableError,
-    check_count,
     directory,
     first_used,
     member,
     oauth_hints,
-    too_much_text,
 )
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, shown
-from bridge.discovery.variables import MAX_FIELD_DEPTH, TooMuchTextError
+from bridge.discovery.variables import UnusableError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
-MAX_NAME_CHARS = 200  # A name appears in tool listings and aliases; a longer one is a mistake.
-MAX_DESCRIPTION_CHARS = 2000  # A description goes to the model with every listing.
+MAX_NAME_CHARS = 200  # A repository may choose it; it is in listings and aliases.
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of invisible characters, which can break a line or disguise a name."""
 
-_HELPER = "the program it names is not run, so the headers it would add are missing"
-
 ONLY_CLIENT = "only its own client can start it"
 
-MAX_LISTED_FIELDS = 100  # Of one entry, in `servers --json`.
-
 _UNSUPPORTED: Mapping[str, str] = {
-    "headersHelper": _HELPER,
-    "headers_helper": _HELPER,
-    "http_headers_helper": _HELPER,
+    **dict.fromkeys(
+        ("headersHelper", "headers_helper", "http_headers_helper"),
+        "the program it names is not run, so the headers it would add are missing",
+    ),
     "sandboxEnabled": "VS Code's sandbox is not applied; the server runs with the user's rights",
     "authProviderType": "this way to log in is not supported",
 }
@@ -119,15 +112,14 @@ def unread_entry(name: str, value: object, key: str, context: EntryContext) -> S
 
 
 def _field_names(value: object) -> tuple[str, ...]:
-    """Return the names of an entry's fields, and instead of an object those of its members."""
     names: list[str] = []
     for key, item in value.items() if isinstance(value, Mapping) else ():
         members = item if isinstance(item, Mapping) and item else {}
         names += [dotted_key(key, member) for member in members] or [dotted_key(key)]
-    return tuple(names[:MAX_LISTED_FIELDS])
+    return tuple(names)
 
 
-def without_nulls(value: object, depth: int = MAX_FIELD_DEPTH) -> object:
+def without_nulls(value: object, depth: int = 8) -> object:
     """Return a value without the members of objects that are null: those count as absent."""
     if not isinstance(value, Mapping) or not depth:
         return value
@@ -285,15 +277,9 @@ def normalized(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, ob
     if dialect.command_words and isinstance(command, str):
         command = _words(command)
     if dialect.command_list and isinstance(command, list):
-        check_count(command, "command")
-        if dialect.command_words:
-            listed = entry.get("args")
-            return {
-                **entry,
-                "command": command[0] if command else "",
-                "args": [*command[1:], *(listed if isinstance(listed, list) else ())],
-            }
-        return {**entry, "command": command[0] if command else "", "args": command[1:]}
+        listed = entry.get("args") if dialect.command_words else None
+        args = [*command[1:], *(listed if isinstance(listed, list) else ())]
+        return {**entry, "command": command[0] if command else "", "args": args}
     return entry
 
 
@@ -344,7 +330,6 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
 def _check_type(
     entry: Mapping[str, object], dialect: Dialect, written: str, transport: Transport
 ) -> None:
-    """Raise if an entry's type needs another field than it has."""
     wanted, other, right = dialect.url_keys, dialect.command_keys, "stdio"
     if transport == "stdio":
         wanted, other, right = other, wanted, "http"
@@ -457,8 +442,8 @@ def _env_from_file(entry: Mapping[str, object], reader: FieldReader) -> dict[str
         return {}
     try:
         found = parse_env_file(variables.budget.take(text))
-    except TooMuchTextError as error:
-        raise too_much_text(label) from error
+    except UnusableError as error:
+        raise UnusableError(f"{label} {error}") from error
     if any("\0" in value for value in found.values()):
         msg = f"the file that {label} names holds a character that cannot be passed on"
         raise UnusableError(msg)
@@ -466,7 +451,6 @@ def _env_from_file(entry: Mapping[str, object], reader: FieldReader) -> dict[str
 
 
 def _inherited_env(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Return variables of the bridge's environment that the entry names."""
     label = reader.dialect.env_names
     listed = entry.get(label) if label else None
     if listed is None:
@@ -508,7 +492,7 @@ def _description(entry: Mapping[str, object], reader: FieldReader) -> str:
     if not isinstance(value, str):
         reader.warn("description", f"ignored: it must be a string, not {kind(value)}")
         return ""
-    return value.encode("utf-8", "replace").decode("utf-8").strip()[:MAX_DESCRIPTION_CHARS]
+    return value.encode("utf-8", "replace").decode("utf-8").strip()[:2000]
 
 
 def _tools(entry: Mapping[str, object], reader: FieldReader) -> ToolFilter:

@@ -17,27 +17,14 @@ from bridge.discovery.dialect import Dialect, Syntax
 from bridge.discovery.documents import kind
 from bridge.discovery.report import ConfigWarning, shown
 from bridge.discovery.variables import (
-    MAX_INSERTED_CHARS,
     SPELLED,
-    EditorVariableError,
-    TooMuchTextError,
-    UnreadableFileError,
+    UnusableError,
     Variables,
     expand,
     input_variable,
     missing_inputs,
 )
 from bridge.model import OAuthHints
-
-MAX_ITEMS = 4096
-"""Arguments, variables or headers of one entry; execve allows fewer if they are long."""
-
-MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
-"""Longer than any useful call, and small enough to be added to any clock's time."""
-
-
-class UnusableError(ValueError):
-    """This entry cannot become a server; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +93,7 @@ class FieldReader:
         in_project = self.context.may_open_files is not None
         if in_project and part not in ("env", "headers"):
             # Otherwise a change of that file would change the program without an approval.
-            variables = replace(variables, read=_no_file)
+            variables = replace(variables, read=_refused_file)
         syntax = self.dialect.syntax if part in self.dialect.expanded else ""
         if syntax == "posix" and ("$(" in value or "`" in value):
             raise UnusableError(
@@ -114,17 +101,8 @@ class FieldReader:
             )
         try:
             found = expand(value, variables, syntax)
-        except EditorVariableError as error:
-            what = f"only {self.context.client} knows the value of {shown(error.args[0])}"
-            raise UnusableError(f"{what} in {label}; write the value itself") from error
-        except UnreadableFileError as error:
-            why = "which cannot be read"
-            if in_project and part not in ("env", "headers"):
-                why = "which a project's file may do in env and headers only"
-            msg = f'{label} takes its text from "{shown(error.args[0])}", {why}'
-            raise UnusableError(msg) from error
-        except TooMuchTextError as error:
-            raise too_much_text(label) from error
+        except UnusableError as error:
+            raise UnusableError(f"{label} {error}") from error
         for name in found.unset:
             left = f"{SPELLED[syntax].replace('%s', shown(name))} is left as written"
             fate = "it becomes nothing" if found.emptied else left
@@ -136,7 +114,6 @@ class FieldReader:
     def _warn_of_foreign(
         self, foreign: tuple[tuple[str, str], ...], label: str, syntax: Syntax
     ) -> None:
-        """Warn about variables that another client would expand."""
         client = self.context.client
         for text, name in foreign:
             own = SPELLED.get(syntax, "").replace("%s", name)
@@ -157,20 +134,16 @@ class FieldReader:
             )
 
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
-        """Return a list of strings."""
         if not isinstance(value, list):
             raise UnusableError(f"{label} must be a list of strings, not {kind(value)}")
-        check_count(value, label)
         return tuple(
             self.text(item, f"{label}[{index}]", part, scalars=True)
             for index, item in enumerate(value)
         )
 
     def table(self, value: object, label: str, part: str) -> dict[str, str]:
-        """Return an object of strings."""
         if not isinstance(value, Mapping):
             raise UnusableError(f"{label} must be an object of strings, not {kind(value)}")
-        check_count(value, label)
         return {
             key: self.text(item, f"{label}.{shown(key)}", part, scalars=True)
             for key, item in value.items()
@@ -180,7 +153,6 @@ class FieldReader:
         """Return a list of names. A wrong list is an error: it may be meant to exclude tools."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UnusableError(f"{label} must be a list of names")
-        check_count(value, label)
         return tuple(value)
 
     def seconds(self, entry: Mapping[str, object], units: Mapping[str, float]) -> float | None:
@@ -193,7 +165,7 @@ class FieldReader:
             least = 1000 if unit < 1 and label == "timeout" else 0
             if is_finite_number(value) and value > 0 and value >= least:
                 # Bounded before the conversion: an integer may be larger than any float.
-                bounded = min(value, round(MAX_TIMEOUT_SECONDS / unit))
+                bounded = min(value, round(7 * 24 * 3600 / unit))  # No call takes a week.
                 return float(bounded) if unit == 1 else float(bounded) / round(1 / unit)
             self.warn(
                 label,
@@ -205,23 +177,9 @@ class FieldReader:
         return None
 
 
-def _no_file(path: str) -> str | None:
-    return None
-
-
-def too_much_text(label: str) -> UnusableError:
-    """Return the error for a field whose variables and files insert too much text."""
-    msg = (
-        f"{label} would take what variables and files bring in beyond "
-        f"{MAX_INSERTED_CHARS} characters"
-    )
-    return UnusableError(msg)
-
-
-def check_count(value: list[object] | Mapping[str, object], label: str) -> None:
-    """Raise if a list or object has more than `MAX_ITEMS` members."""
-    if len(value) > MAX_ITEMS:
-        raise UnusableError(f"{label} has more than {MAX_ITEMS} members")
+def _refused_file(path: str) -> str | None:
+    what = f'takes its text from "{shown(path)}"'
+    raise UnusableError(f"{what}, which a project's file may do in env and headers only")
 
 
 def first_used(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
@@ -242,14 +200,12 @@ def member(entry: Mapping[str, object], label: str) -> object:
 
 
 def directory(text: str, variables: Variables, start: str) -> str:
-    """Return a directory as an absolute path."""
     if text == "~" or text.startswith(("~/", "~\\")):
         return str(Path(variables.home, text[2:]))
     return str(Path(start) / text)
 
 
 def is_finite_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value is a number other than NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, int) or math.isfinite(value)
@@ -265,13 +221,10 @@ def _scalar_text(value: object) -> object:
     return value
 
 
-MAX_SCOPES = 200
-
 _TABLES = ("oauth", "auth", "oauthClient")
 _CLIENT_SECRET = ("clientSecret", "client_secret", "CLIENT_SECRET")
 _SCOPES = ("scopes", "scope", "oauthScopes")
 _OUTER_SCOPES = ("oauthScopes", "scopes")
-_MAX_PORT = 65535
 
 
 def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints | None:
@@ -295,15 +248,18 @@ def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints 
     )
 
 
+def _present(table: Mapping[str, object], names: tuple[str, ...], outer: str) -> tuple[str, object]:
+    """Return the label and value of the first field that a table has; None if it has none."""
+    name = next((name for name in names if table.get(name) is not None), "")
+    return (f"{outer}.{name}" if outer else name), table.get(name)
+
+
 def _text(
     table: Mapping[str, object], names: tuple[str, ...], outer: str, reader: FieldReader
 ) -> str:
-    name = next((name for name in names if table.get(name) is not None), None)
-    if name is None:
-        return ""
-    label = f"{outer}.{name}" if outer else name
+    label, value = _present(table, names, outer)
     try:
-        return reader.text(table[name], label, "oauth")
+        return "" if value is None else reader.text(value, label, "oauth")
     except UnusableError as error:
         reader.warn("", f"ignored: {error}")
         return ""
@@ -312,18 +268,10 @@ def _text(
 def _scopes(
     table: Mapping[str, object], names: tuple[str, ...], outer: str, reader: FieldReader
 ) -> tuple[str, ...]:
-    name = next((name for name in names if table.get(name) is not None), None)
-    if name is None:
-        return ()
-    value = table[name]
-    label = f"{outer}.{name}" if outer else name
-    words = value.split() if isinstance(value, str) else value
-    if (
-        not isinstance(words, list)
-        or len(words) > MAX_SCOPES
-        or not all(isinstance(word, str) for word in words)
-    ):
-        reader.warn(label, f"ignored: it must name at most {MAX_SCOPES} scopes, not {kind(value)}")
+    label, value = _present(table, names, outer)
+    words = (value or "").split() if isinstance(value, str | None) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        reader.warn(label, "ignored: it must be a text or a list of texts")
         return ()
     return tuple(words)
 
@@ -339,7 +287,7 @@ def _port(table: Mapping[str, object], outer: str, reader: FieldReader) -> int |
             return None
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MAX_PORT:
-        reader.warn(f"{outer}.callbackPort", f"ignored: it must be a port, 1 to {_MAX_PORT}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 65_536:
+        reader.warn(f"{outer}.callbackPort", "ignored: it must be a port, 1 to 65535")
         return None
     return value

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bridge.discovery.dialect import Format
-from bridge.discovery.documents import MAX_ENV_FILE_BYTES, MalformedError, decode, kind, size_limit
+from bridge.discovery.documents import MAX_FILE_BYTES, MalformedError, decode, kind, size_limit
 from bridge.discovery.report import ConfigWarning
 from bridge.discovery.writable_paths import EXPOSED, WritablePaths
 from bridge.private_files import exposure_reason
 
-MAX_FILES_PER_DIRECTORY = 256  # Files read in one directory of server files, the first by name.
+MAX_FILES_PER_DIRECTORY = 256  # Read in one directory, which may be a repository's.
 
 Fingerprint = tuple[str, int, int, int, int, int]
 """Path, mtime, size, inode, file type, ctime; or path, -1, error number and zeros. Unlike mtime,
@@ -87,14 +87,14 @@ def list_directories(directory: Path, prefix: str) -> tuple[Path, ...]:
     return tuple(directory / name for name in names[:MAX_FILES_PER_DIRECTORY])
 
 
-def read_own(path: Path, *, form: int, limit: int, private: bool = False) -> Any:
+def read_own(path: Path, *, form: int, private: bool = False) -> Any:
     """Return a document that a bridge wrote; None if there is none.
 
     Raises:
         ValueError, RecursionError: It cannot be read.
         KeyError, TypeError: It is something else.
     """
-    raw = read_regular(path, limit=limit, private=private)
+    raw = read_regular(path, limit=MAX_FILE_BYTES, private=private)
     if raw == ABSENT:
         return None
     if isinstance(raw, str):
@@ -125,7 +125,6 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def is_absent(found: Fingerprint) -> bool:
-    """Return whether a fingerprint says that there is no file."""
     return found[1] == -1 and found[2] in (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -193,18 +192,16 @@ class Reader:
                 self._warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED
             else:
-                raw = read_regular(path, limit=MAX_ENV_FILE_BYTES)
+                raw = read_regular(path, limit=256 * 1024)  # An environment holds less.
             self.references[path] = (
                 None if isinstance(raw, str) else raw.decode("utf-8-sig", "replace")
             )
         return self.references.get(path)
 
     def is_absent(self, path: Path) -> bool:
-        """Return whether a file was found absent."""
         return path in self._absent
 
     def warn_if_absent(self, path: Path) -> None:
-        """Add a warning if a file that the user named is absent."""
         if path in self._absent:
             self._warn(path, ABSENT)
 

@@ -45,7 +45,7 @@ from bridge.discovery.locations import (
     path_variables,
 )
 from bridge.discovery.moved import MANIFEST, Moved, MovedFile, read_moved, with_surroundings
-from bridge.discovery.parser import Parsed, parse_document
+from bridge.discovery.parser import MAX_SERVERS, Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import ProjectServers, Rules, is_bridge, merge
 from bridge.discovery.report import ConfigWarning as ConfigWarning
@@ -53,7 +53,7 @@ from bridge.discovery.report import ProposedServer as ProposedServer
 from bridge.discovery.report import SkippedServer as SkippedServer
 from bridge.discovery.report import shown
 from bridge.discovery.user_lists import AMP, CLAUDE, GEMINI, QWEN, Restrictions
-from bridge.discovery.variables import Variables
+from bridge.discovery.variables import Variables, no_file
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
 from bridge.model import Directory, ServerSpec
 
@@ -61,9 +61,6 @@ VARIABLE = "MCP_BRIDGE_SOURCES"
 """Names of sources to read, or names with a \"-\" in front for all but those."""
 
 Stamp = tuple[str | Fingerprint, ...]
-
-MAX_PROJECT_SERVERS = 500
-"""Entries of all files of a project together; a repository may define any number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +178,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         ),
         directory=os.path.realpath(context.cwd),
     )
-    files = list(_files(candidates, reader, context, places, project, rules, moved))
+    files = list(_Search(context, project, places, reader, rules, moved).files(candidates))
     merged = merge(files, rules)
     shared = (context.exposed, context.directories)
     servers, unsafe = leave_out_writable(merged.servers, *shared, context.cwd, context.environ)
@@ -215,41 +212,7 @@ def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
     return limits
 
 
-def _files(
-    candidates: Iterable[_Candidate],
-    reader: Reader,
-    context: DiscoveryContext,
-    places: Places,
-    project: Project,
-    rules: Rules,
-    moved: Moved,
-) -> Iterator[tuple[Location, Parsed]]:
-    """Read each file; of a project's files only the first `MAX_PROJECT_SERVERS` servers."""
-    room = MAX_PROJECT_SERVERS
-    for candidate in candidates:
-        in_project = candidate.location.in_project
-        if in_project and room < 0:
-            continue
-        replacing = _replacing(candidate)
-        if replacing and not reader.is_absent(candidate.path) and _exists(replacing):
-            continue
-        parsed = _parse(candidate, reader, context, places, project, rules)
-        if in_project:
-            kept, room = parsed.entries[:room], room - len(parsed.entries)
-            if room < 0:
-                parsed = replace(parsed, entries=kept)
-                reason = f"only the first {MAX_PROJECT_SERVERS} servers of a project are read"
-                reader.warnings.append(
-                    ConfigWarning(path=str(candidate.path), key="", reason=reason)
-                )
-        yield candidate.location, parsed
-        if (file := moved.files.get(candidate.path)) is not None:
-            parsed = _parse(candidate, reader, context, places, project, rules, file)
-            yield replace(candidate.location, moved=True), parsed
-
-
 def _own_files(id: str, candidates: Iterable[_Candidate]) -> list[Path]:
-    """Return a client's files of the user and the system, which may limit which servers it has."""
     return [
         each.path
         for each in candidates
@@ -331,7 +294,6 @@ def _survey(
 
 
 def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
-    """Return the project of the working directory, and the paths of each place."""
     project = find_project(context.cwd)
     places = path_variables(
         platform=context.platform,
@@ -384,88 +346,103 @@ def _as_project_file(candidate: _Candidate, places: Places) -> _Candidate:
     return candidate
 
 
-def _parse(
-    candidate: _Candidate,
-    reader: Reader,
-    context: DiscoveryContext,
-    places: Places,
-    project: Project,
-    rules: Rules,
-    kept: MovedFile | None = None,
-) -> Parsed:
-    """Return what a file defines, or of that what was moved behind the bridge."""
-    location, path = candidate.location, candidate.path
-    format = location.format
-    if format == "by suffix":
-        format = "toml" if path.suffix.lower() == ".toml" else "json"
-    document = reader.document(path, format, in_project=location.in_project)
-    if kept is not None:
-        entries = reader.document(kept.store, format)
-        document = entries and with_surroundings(entries, document, location.dialect)
-    if document is None:
-        if location.required and kept is None:
-            reader.warn_if_absent(path)
-        return Parsed()
-    if location.holds == "plugins":
-        # In a project, where a repository may have put it, it is nobody's record.
-        if location.in_project:
+@dataclass(frozen=True)
+class _Search:
+    """What the files of one discovery are read with."""
+
+    context: DiscoveryContext
+    project: Project
+    places: Places
+    reader: Reader
+    rules: Rules
+    moved: Moved
+
+    def files(self, candidates: Iterable[_Candidate]) -> Iterator[tuple[Location, Parsed]]:
+        """Read each file; all files of a project together define `MAX_SERVERS` servers."""
+        room = MAX_SERVERS
+        for candidate in candidates:
+            location, path = candidate.location, candidate.path
+            if location.in_project and room <= 0:
+                continue
+            replacing = _replacing(candidate)
+            if replacing and not self.reader.is_absent(path) and _exists(replacing):
+                continue
+            parsed = self._parsed(candidate, most=room if location.in_project else MAX_SERVERS)
+            if location.in_project:
+                room -= len(parsed.entries)
+            yield location, parsed
+            if (file := self.moved.files.get(path)) is not None:
+                yield replace(location, moved=True), self._parsed(candidate, file)
+
+    def _parsed(
+        self, candidate: _Candidate, kept: MovedFile | None = None, most: int = MAX_SERVERS
+    ) -> Parsed:
+        """Return what a file defines, or of that what was moved behind the bridge."""
+        location, path, reader = candidate.location, candidate.path, self.reader
+        format = location.format
+        if format == "by suffix":
+            format = "toml" if path.suffix.lower() == ".toml" else "json"
+        document = reader.document(path, format, in_project=location.in_project)
+        if kept is not None:
+            entries = reader.document(kept.store, format)
+            document = entries and with_surroundings(entries, document, location.dialect)
+        if document is None:
+            if location.required and kept is None:
+                reader.warn_if_absent(path)
             return Parsed()
-        found = [
-            parse_document(each.document, _setting(candidate, each.path, reader, context, project))
-            for each in plugin_servers(document, path.parent, reader, places, project)
-        ]
-        return Parsed(
-            entries=tuple(entry for each in found for entry in each.entries),
-            warnings=tuple(warning for each in found for warning in each.warnings),
+        if location.holds == "plugins":
+            # In a project, where a repository may have put it, it is nobody's record.
+            if location.in_project:
+                return Parsed()
+            found = [
+                parse_document(each.document, self._setting(candidate, each.path))
+                for each in plugin_servers(document, path.parent, reader, self.places, self.project)
+            ]
+            return Parsed(
+                entries=tuple(entry for each in found for entry in each.entries),
+                warnings=tuple(warning for each in found for warning in each.warnings),
+            )
+        if location.holds == "extension":
+            separator, cwd = self._separator, self.context.cwd
+            document = extension_servers(document, path, reader, cwd=cwd, separator=separator)
+        setting = self._setting(candidate, path, kept)
+        return parse_document(document, setting, self.project.keys, most)
+
+    def _setting(
+        self, candidate: _Candidate, path: Path, kept: MovedFile | None = None
+    ) -> EntryContext:
+        """Return what the entries of a file are read with."""
+        location, context = candidate.location, self.context
+        # Files that a project's file names are read only if its servers may run.
+        trusted = not location.in_project or context.project_servers != "none"
+        may_open_files = None
+        if kept is None and location.in_project and context.project_servers == "approved":
+            may_open_files = partial(self._may_open_files, location, str(path))
+        here = candidate.place if location.in_project else self.project.root or context.cwd
+        variables = Variables(
+            environ=context.environ,
+            home=str(context.home),
+            workspace=str(here),
+            directory=str(path.parent),
+            separator=self._separator,
+            read=self.reader.reference if trusted else no_file,
         )
-    if location.holds == "extension":
-        separator = "\\" if context.platform == "win32" else "/"
-        document = extension_servers(document, path, reader, cwd=context.cwd, separator=separator)
-    setting = _setting(candidate, path, reader, context, project, rules, kept)
-    return parse_document(document, setting, project.keys)
+        return EntryContext(
+            client=location.client,
+            scope=location.scope,
+            path=str(path if kept is None else kept.store),
+            moved_from="" if kept is None else str(path),
+            dialect=location.dialect,
+            variables=variables,
+            may_open_files=may_open_files,
+        )
 
+    @property
+    def _separator(self) -> str:
+        return "\\" if self.context.platform == "win32" else "/"
 
-def _setting(
-    candidate: _Candidate,
-    path: Path,
-    reader: Reader,
-    context: DiscoveryContext,
-    project: Project,
-    rules: Rules | None = None,
-    kept: MovedFile | None = None,
-) -> EntryContext:
-    """Return what the entries of a file are read with."""
-    location = candidate.location
-    # Files that a project's file names are read only if its servers may run.
-    trusted = not location.in_project or context.project_servers != "none"
-    may_open_files = None
-    if rules and kept is None and location.in_project and context.project_servers == "approved":
-        may_open_files = partial(_may_open_files, rules, location, str(path))
-    variables = Variables(
-        environ=context.environ,
-        home=str(context.home),
-        workspace=str(candidate.place if location.in_project else project.root or context.cwd),
-        directory=str(path.parent),
-        read=reader.reference if trusted else _no_file,
-        separator="\\" if context.platform == "win32" else "/",
-    )
-    return EntryContext(
-        client=location.client,
-        scope=location.scope,
-        path=str(path if kept is None else kept.store),
-        moved_from="" if kept is None else str(path),
-        dialect=location.dialect,
-        variables=variables,
-        may_open_files=may_open_files,
-    )
-
-
-def _may_open_files(rules: Rules, location: Location, path: str, name: str, written: str) -> bool:
-    return not rules.refusal(rules.definition(name, path, written), location)
-
-
-def _no_file(name: str) -> str | None:
-    return None
+    def _may_open_files(self, location: Location, path: str, name: str, written: str) -> bool:
+        return not self.rules.refusal(self.rules.definition(name, path, written), location)
 
 
 def _mark_own(
@@ -497,7 +474,6 @@ def _is_directory(path: str) -> bool:
 
 
 def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:
-    """Return the rows of the table that are read, strongest first."""
     named = {name.removeprefix("-") for name in sources}
     without = any(name.startswith("-") for name in sources)
     return tuple(

@@ -17,8 +17,6 @@ from pathlib import Path
 from bridge.discovery.dialect import Platform
 from bridge.discovery.files import read_regular
 
-MAX_GIT_FILE_BYTES = 64 * 1024  # A worktree's `.git` is one line with one path.
-
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 
 Places = Mapping[str, tuple[Path, ...]]
@@ -42,7 +40,6 @@ class Project:
 
 
 def find_project(cwd: Path) -> Project:
-    """Return the project of a directory: the repository around it, if any."""
     root = next((place for place in (cwd, *cwd.parents) if _is_repository(place, cwd)), None)
     main = None if root is None else _main_repository(root)
     keys = [path for path in (main, root, cwd) if path is not None]
@@ -60,15 +57,16 @@ def path_variables(
     extra: Path | None,
     project: Project,
 ) -> Places:
-    """Return the paths of each place; () for one that does not apply."""
     claude = environ.get("CLAUDE_CONFIG_DIR", "")
     cwd = project.cwd
     config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or home / ".config"
     library = home / "Library" / "Application Support"
     appdata = Path(environ.get("APPDATA", "") or home / "AppData" / "Roaming")
     data = _absolute(environ.get("XDG_DATA_HOME", "")) or home / ".local" / "share"
-    if platform == "win32":
-        data = _local(platform, config, home, environ)
+    windows = platform == "win32"
+    # Where programs keep what does not follow the user; on macOS as on Linux.
+    local = Path(environ.get("LOCALAPPDATA", "") or home / "AppData/Local") if windows else config
+    data = local if windows else data
     base = {"linux": config, "darwin": library, "win32": appdata}[platform]
     found: dict[str, tuple[Path, ...]] = {
         "home": (home,),
@@ -77,7 +75,7 @@ def path_variables(
         "library": (library,),
         "config": (config,),
         "appdata": (appdata,),
-        "programs": _windows_programs(platform, environ),
+        "programs": (Path(environ.get("ProgramFiles", "") or "C:/Program Files"),) * windows,
         "claude_state": (cwd / claude,) if claude else (home,),
         "claude_settings": (cwd / claude,) if claude else (home / ".claude",),
         "extra": () if extra is None else (_from_cwd(extra, home=home, cwd=cwd),),
@@ -86,21 +84,16 @@ def path_variables(
         "workspace": tuple(dict.fromkeys((cwd, project.root or cwd))),
         "project": tuple(dict.fromkeys((cwd, project.root or cwd, project.main or cwd))),
         "vscode": (base / "Code" / "User", base / "Code - Insiders" / "User"),
-        "zed": (appdata / "Zed" if platform == "win32" else config / "zed",),
-        "goose": (
-            appdata / "Block" / "goose" / "config" if platform == "win32" else config / "goose",
-        ),
-        "devin": (appdata / "devin" if platform == "win32" else home / ".config" / "devin",),
+        "zed": (appdata / "Zed" if windows else config / "zed",),
+        "goose": (appdata / "Block/goose/config" if windows else config / "goose",),
+        "devin": (appdata / "devin" if windows else home / ".config" / "devin",),
         "trae": (base / "Trae" / "User", base / "Trae CN" / "User"),
-        "intellij": (_local(platform, config, home, environ) / "github-copilot" / "intellij",),
-        "packages": (_local(platform, config, home, environ) / "Packages",),
+        "intellij": (local / "github-copilot" / "intellij",),
+        "packages": (local / "Packages",),
         "opencode_app": (library / "OpenCode",),
     }
-    return {
-        **found,
-        **_movable(environ, home=home, cwd=cwd, config=config, data=data),
-        **_system_places(platform, system_root, environ),
-    }
+    found |= _movable(environ, home=home, cwd=cwd, config=config, data=data)
+    return found | _system_places(platform, system_root, environ)
 
 
 def _movable(
@@ -139,42 +132,16 @@ def _movable(
 def _system_places(
     platform: Platform, root: Path, environ: Mapping[str, str]
 ) -> dict[str, tuple[Path, ...]]:
-    """Directories where an administrator configures clients."""
-    if platform == "linux":
-        etc = root / "etc"
-        named = {"codex": etc / "codex", "gemini": etc / "gemini-cli", "opencode": etc / "opencode"}
-        named |= {"qwen": etc / "qwen-code", "amp": etc / "ampcode"}
-    elif platform == "darwin":
-        support = root / "Library" / "Application Support"
-        named = {
-            "codex": root / "etc" / "codex",
-            "gemini": support / "GeminiCli",
-            "opencode": support / "opencode",
-            "qwen": support / "QwenCode",
-            "amp": support / "ampcode",
-        }
-    else:
-        data = Path(environ.get("ProgramData", "") or "C:/ProgramData")
-        named = {
-            "codex": data / "OpenAI" / "Codex",
-            "gemini": data / "gemini-cli",
-            "opencode": data / "opencode",
-            "qwen": data / "qwen-code",
-            "amp": data / "ampcode",
-        }
-    return {f"{name}_system": (path,) for name, path in named.items()}
-
-
-def _windows_programs(platform: Platform, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    named = environ.get("ProgramFiles", "") or "C:/Program Files"
-    return (Path(named),) if platform == "win32" else ()
-
-
-def _local(platform: Platform, config: Path, home: Path, environ: Mapping[str, str]) -> Path:
-    """Where programs keep what does not follow the user; on macOS as on Linux."""
-    if platform == "win32":
-        return Path(environ.get("LOCALAPPDATA", "") or home / "AppData" / "Local")
-    return config
+    data = Path(environ.get("ProgramData", "") or "C:/ProgramData")
+    codex = str(root / "etc" / "codex")
+    mac = root / "Library" / "Application Support"
+    base, named = {
+        "linux": (root / "etc", ("codex", "gemini-cli", "opencode", "qwen-code", "ampcode")),
+        "darwin": (mac, (codex, "GeminiCli", "opencode", "QwenCode", "ampcode")),
+        "win32": (data, ("OpenAI/Codex", "gemini-cli", "opencode", "qwen-code", "ampcode")),
+    }[platform]
+    clients = ("codex", "gemini", "opencode", "qwen", "amp")
+    return {f"{client}_system": (base / name,) for client, name in zip(clients, named, strict=True)}
 
 
 def fill(template: str, places: Places) -> tuple[Path, ...]:
@@ -230,7 +197,7 @@ def _absolute(text: str) -> Path | None:
 
 def _main_repository(root: Path) -> Path:
     """The repository that a worktree belongs to; the root itself when it is none."""
-    raw = read_regular(root / ".git", limit=MAX_GIT_FILE_BYTES)
+    raw = read_regular(root / ".git", limit=64 * 1024)
     if isinstance(raw, str):
         return root
     line = os.fsdecode(raw).strip()
@@ -241,7 +208,7 @@ def _main_repository(root: Path) -> Path:
         return root
     # An unpacked archive can say what it likes, such as that it is a worktree of a project whose
     # servers the user approved. The repository has to know of it, as git writes it down there.
-    back = read_regular(git_dir / "gitdir", limit=MAX_GIT_FILE_BYTES)
+    back = read_regular(git_dir / "gitdir", limit=64 * 1024)
     if isinstance(back, str) or b"\0" in back:
         return root
     named = git_dir / os.fsdecode(back).strip()

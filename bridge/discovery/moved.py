@@ -11,21 +11,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bridge.discovery.dialect import Dialect
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.files import read_own
 from bridge.discovery.parser import lookup
 from bridge.discovery.report import ConfigWarning
 
 MANIFEST = "moved.json"
 
-MAX_BYTES = 4 * 1024 * 1024
-
 _FORM = 1
-
-
-class ManifestError(ValueError):
-    """The manifest cannot be read; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +38,7 @@ class MovedEntry:
     index: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MovedFile:
     """What was moved out of one file of a client.
 
@@ -73,7 +69,6 @@ class Moved:
     warnings: tuple[ConfigWarning, ...] = ()
 
     def matching(self, directory: Path, suffix: str) -> tuple[Path, ...]:
-        """Return the clients' files of a directory from which something was moved."""
         found = (path for path in self.files if path.parent == directory)
         return tuple(path for path in found if path.name.endswith(suffix))
 
@@ -85,7 +80,7 @@ def read_moved(directory: Path | None) -> Moved:
     path = directory / MANIFEST
     try:
         files = read_manifest(directory)
-    except ManifestError as error:
+    except MalformedError as error:
         warning = ConfigWarning(path=str(path), key="", reason=str(error), unread=True, own=True)
         return Moved(read=(path,), warnings=(warning,))
     by_original = {each.original: each for each in files}
@@ -96,14 +91,14 @@ def read_manifest(directory: Path) -> tuple[MovedFile, ...]:
     """Return the manifest of a directory; empty if there is none.
 
     Raises:
-        ManifestError: It exists and cannot be read.
+        MalformedError: It exists and cannot be read.
     """
     try:
-        found = read_own(directory / MANIFEST, form=_FORM, limit=MAX_BYTES, private=True)
+        found = read_own(directory / MANIFEST, form=_FORM, private=True)
         return tuple(_file(each, directory) for each in (found["files"] if found else ()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"the servers that were moved behind the bridge are not used: {error!s:.200}"
-        raise ManifestError(message) from None
+        raise MalformedError(message) from None
 
 
 def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
@@ -119,26 +114,13 @@ def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
     return json.dumps({"form": _FORM, "files": written}, indent=1).encode() + b"\n"
 
 
-def _file(value: Mapping[str, object], directory: Path) -> MovedFile:
-    original, store, client = (value[key] for key in ("original", "store", "client"))
-    entries = value["entries"]
-    if not (isinstance(original, str) and isinstance(store, str) and isinstance(client, str)):
-        raise ValueError("a file's name is no text")
-    if Path(store).name != store or not isinstance(entries, list):
+def _file(value: Mapping[str, Any], directory: Path) -> MovedFile:
+    store = value["store"]
+    if Path(store).name != store:
         raise ValueError(f"{store!r:.80} is not the name of a file beside it")
-    return MovedFile(
-        original=Path(original),
-        store=directory / store,
-        client=client,
-        entries=tuple(
-            MovedEntry(
-                table=tuple(map(str, each["table"])),
-                name=str(each["name"]),
-                index=int(each["index"]),
-            )
-            for each in entries
-        ),
-    )
+    entries = (MovedEntry(**{**each, "table": tuple(each["table"])}) for each in value["entries"])
+    original = Path(value["original"])
+    return MovedFile(original, directory / store, str(value["client"]), tuple(entries))
 
 
 def with_surroundings(

@@ -15,15 +15,15 @@ from bridge.discovery.client_dialects import SPELLINGS
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.entries import looks_like_server, read_entry, unread_entry
-from bridge.discovery.fields import MAX_ITEMS, EntryContext
+from bridge.discovery.fields import EntryContext
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, printable
 from bridge.discovery.variables import InsertBudget
 from bridge.model import ServerSpec
 
-MAX_SERVERS_PER_FILE = 1000  # Far more than anyone runs; a file with more is not a list of servers.
+MAX_SERVERS = 500  # Of one file, or of all files of a project: a repository may define any number.
 
 MAX_WARNINGS_PER_FILE = 100
-"""They are logged at each read of the file; without a limit a hostile file could fill a disk."""
+"""They are logged at each read of the file: a repository's could fill a disk."""
 
 PROJECTS_KEY = "projects"
 
@@ -36,12 +36,15 @@ class Parsed:
     warnings: tuple[ConfigWarning, ...] = ()
 
 
-def parse_document(document: object, file: EntryContext, projects: tuple[str, ...] = ()) -> Parsed:
+def parse_document(
+    document: object, file: EntryContext, projects: tuple[str, ...] = (), most: int = MAX_SERVERS
+) -> Parsed:
     """Return the entries and warnings of a decoded file.
 
     Args:
         projects: For a dialect with servers per project, this project's directories, strongest
             first.
+        most: Entries that are read.
     """
     warnings: list[ConfigWarning] = []
 
@@ -60,14 +63,13 @@ def parse_document(document: object, file: EntryContext, projects: tuple[str, ..
         warn("", f"it has none of the keys that hold servers ({known}){bare}")
     for prefix, table in tables:
         context = _with_inputs(file, document, prefix)
-        try:
-            found = list(_named_entries(prefix, table, file.dialect))
-        except _ShapeError as error:
-            warn(prefix, str(error))
+        if not isinstance(table, Mapping) and not (file.dialect.listed and isinstance(table, list)):
+            wanted = "a list" if file.dialect.listed else "an object"
+            warn(prefix, f"must be {wanted} of servers, not {kind(table)}")
             continue
-        for name, key, value in found:
-            if len(entries) == MAX_SERVERS_PER_FILE:
-                warn(prefix, f"only the first {MAX_SERVERS_PER_FILE} servers are read")
+        for name, key, value in _named_entries(prefix, table):
+            if len(entries) >= most:
+                warn(prefix, f"only the first {MAX_SERVERS} servers are read")
                 break
             off = _off_reason(name, document, file.dialect)
             entry, said = read_entry(name, value, key=key, context=context, off=off)
@@ -92,14 +94,10 @@ def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[S
         )
         if dialect.elsewhere:
             reason = f"{client} reads no servers from this file; put it into {dialect.elsewhere}"
-        for name, value in list(table.items())[:MAX_SERVERS_PER_FILE]:
+        for name, value in list(table.items())[:MAX_SERVERS]:
             if looks_like_server(value):
                 key = f"{place}.{dotted_key(name)}"
                 yield replace(unread_entry(name, value, key, file), reason=reason)
-
-
-class _ShapeError(ValueError):
-    """The value holds no entries; the message says why."""
 
 
 def _with_inputs(
@@ -115,7 +113,6 @@ def _with_inputs(
 
 
 def _inputs(described: object) -> dict[str, str | None]:
-    """Return the ids of inputs and their defaults."""
     found: dict[str, str | None] = {}
     for item in described if isinstance(described, list) else ():
         if isinstance(item, Mapping) and isinstance(item.get("id"), str):
@@ -125,17 +122,13 @@ def _inputs(described: object) -> dict[str, str | None]:
 
 
 def _named_entries(
-    prefix: str, table: object, dialect: Dialect
+    prefix: str, table: Mapping[str, object] | list[object]
 ) -> Iterator[tuple[str, str, object]]:
-    """Yield name, dotted key and value of each entry."""
-    if dialect.listed and isinstance(table, list):
+    if isinstance(table, list):
         for at, value in enumerate(table):
             name = value.get("name") if isinstance(value, Mapping) else None
             yield name if isinstance(name, str) else "", f"{prefix}[{at}]", value
         return
-    if not isinstance(table, Mapping):
-        wanted = "a list" if dialect.listed else "an object"
-        raise _ShapeError(f"must be {wanted} of servers, not {kind(table)}")
     for name, value in table.items():
         yield name, f"{prefix}.{dotted_key(name)}" if prefix else "", value
 
@@ -145,9 +138,9 @@ def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> 
     if dialect.gates is None:
         return ""
     allowed, excluded = (lookup(document, place) for place in dialect.gates)
-    if isinstance(excluded, list) and name in excluded[:MAX_ITEMS]:
+    if isinstance(excluded, list) and name in excluded:
         return f"turned off by {dialect.gates[1]}"
-    if isinstance(allowed, list) and allowed and name not in allowed[:MAX_ITEMS]:
+    if isinstance(allowed, list) and allowed and name not in allowed:
         return f"turned off by {dialect.gates[0]}, which does not name it"
     return ""
 

@@ -14,9 +14,6 @@ from bridge.discovery.clients import LIMIT_FILES
 from bridge.discovery.files import Reader
 from bridge.discovery.locations import Places, Project, fill
 
-MAX_PLUGINS = 100  # Of one user; each is two files to read.
-MAX_DEPTH = 16  # Of the definition of a server.
-
 MANIFEST = ".claude-plugin/plugin.json"
 SERVERS_FILE = ".mcp.json"
 ENABLED_KEY = "enabledPlugins"
@@ -88,8 +85,6 @@ def _installed(index: Mapping[str, object], project: Project) -> dict[str, tuple
             scope = str(record.get("scope", "user"))
             if scope == "user" or record.get("projectPath") in project.keys:
                 found[id] = (scope, Path(root))
-        if len(found) == MAX_PLUGINS:
-            break
     return found
 
 
@@ -160,7 +155,7 @@ def _filled(value: object, values: Mapping[str, str], depth: int = 0) -> object:
         for name, text in values.items() if "${" in value else ():
             value = value.replace(f"${{{name}}}", text)
         return value
-    if depth == MAX_DEPTH:
+    if depth == 16:  # No definition of a server nests deeper.
         return None
     if isinstance(value, Mapping):
         return {key: _filled(item, values, depth + 1) for key, item in value.items()}

@@ -69,7 +69,6 @@ class Rules:
         return self.trusting_clients.get(location.id, "")
 
     def definition(self, name: str, path: str, written: str) -> Definition:
-        """Return the definition of an entry, as it is approved."""
         return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
 
     def approving_clients(self, locations: Iterable[Location]) -> frozenset[str]:
@@ -184,7 +183,6 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
 
 
 def differing(one: ServerSpec, other: ServerSpec) -> tuple[str, ...]:
-    """Return the names of the fields in which two definitions differ."""
     return tuple(name for name in _FIELDS if getattr(one, name) != getattr(other, name))
 
 
@@ -252,7 +250,6 @@ def _rejection(name: str, location: Location, rules: Rules) -> str:
 
 
 def is_bridge(spec: ServerSpec) -> bool:
-    """Return whether an entry is the bridge itself."""
     if spec.transport == "stdio":
         return starts_bridge(spec.command, spec.args)
     return spec.name == OWN_NAME

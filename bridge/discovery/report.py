@@ -10,17 +10,14 @@ from dataclasses import dataclass, field
 
 from bridge.model import ServerSpec, Source
 
-MAX_SHOWN_CHARS = 80  # Enough of a name to recognise it; a message is one line of a log.
-
 
 def shown(text: str) -> str:
     """Return a file's text for one line: unprintable characters escaped, cut to a bound."""
-    cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "..."
+    cut = text if len(text) <= 80 else text[:80] + "..."
     return printable(cut)
 
 
 def printable(text: str) -> str:
-    """Return the text with unprintable characters escaped."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
@@ -30,7 +27,6 @@ def dotted_key(*parts: str) -> str:
 
 
 def where(path: str, key: str) -> str:
-    """Return a file and a key in it, for a message."""
     return f"{printable(path)} ({key})" if key else printable(path)
 
 

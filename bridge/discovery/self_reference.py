@@ -20,8 +20,6 @@ OWN_NAME = "code-bridge"
 """What `install` calls the bridge. An entry of this name with an address is the bridge: an address
 itself does not tell."""
 
-MAX_DEPTH = 8  # Launchers inside launchers; deeper command lines are not examined.
-
 _SCRIPT_SUFFIXES = (".exe", ".cmd", ".bat", ".ps1", ".pyz", ".pex", ".py")
 _PYTHON = re.compile(r"(python|pypy|pythonw)(\d+(\.\d+)*)?t?|py")
 _LAUNCHERS = frozenset(
@@ -35,7 +33,8 @@ _PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9.]+[smhd]?|run|tool", 
 
 
 def starts_bridge(command: str, args: Sequence[str]) -> bool:
-    return _starts((command, *args), MAX_DEPTH)
+    # Launchers inside launchers; deeper command lines are not examined.
+    return _starts((command, *args), 8)
 
 
 def _starts(argv: Sequence[str], depth: int) -> bool:

@@ -47,7 +47,6 @@ class Approvals:
         return self.all_approved or _fold_name(name) in self.approved
 
     def rejected_in(self, name: str) -> str:
-        """Return the file that rejects a server; empty if none does."""
         return self.rejected.get(_fold_name(name), "")
 
 
@@ -152,9 +151,6 @@ CLAUDE, GEMINI, QWEN, AMP = "claude-code", "gemini", "qwen", "amp"  # Sources, b
 
 _FOLDED = frozenset({GEMINI, QWEN})
 """Sources whose lists of servers that are off are compared without regard to case."""
-
-MAX_PATTERN_CHARS = 2048
-"""Of an address in a list; a longer one matches nothing and causes a warning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +268,6 @@ class Lists:
 def read_lists(
     document: Mapping[str, object], *, path: str, managed: bool
 ) -> tuple[Lists, tuple[ConfigWarning, ...]]:
-    """Return the lists of one settings file."""
     warnings: list[ConfigWarning] = []
 
     def entries(key: str) -> tuple[ListedServer, ...] | None:
@@ -379,7 +374,6 @@ def _names(listed: object) -> tuple[str, ...]:
 
 
 def names_off(state: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the servers that Claude Code's state has switched off for a project."""
     return _names(state.get(OFF_KEY))
 
 
@@ -394,7 +388,7 @@ def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | N
         if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
             return None
         return ListedServer(path=path, managed=managed, command=tuple(value))
-    if not isinstance(value, str) or not value or len(value) > MAX_PATTERN_CHARS:
+    if not isinstance(value, str) or not value:
         return None
     if given[0] == "serverName":
         return ListedServer(path=path, managed=managed, name=value)

@@ -26,16 +26,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.discovery.dialect import Syntax
+from bridge.discovery.report import shown
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 """With an input's id in capitals behind it: the variable that gives the input's value. Servers do
 not inherit variables that start with MCP_BRIDGE_."""
 
 MAX_INSERTED_CHARS = 1024 * 1024
-"""Text that variables and files insert into one table of servers; one value may be named many times
-in every field, so that without a limit a small file could exhaust memory."""
-
-MAX_FIELD_DEPTH = 8  # No field of an entry nests deeper.
+"""Text that variables and files insert into one table of servers; a repository's file may name one
+value many times in every field, and exhaust memory."""
 
 _ENV = r"\$\{env:(?P<env>[^{}]+)\}"
 _PLACE = r"\$\{(?P<place>userHome|workspaceFolder(?:Basename)?|cwd|pathSeparator|/)\}"
@@ -86,16 +85,8 @@ _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 _NONE = re.compile(r"(?!)")
 
 
-class EditorVariableError(ValueError):
-    """Only the client knows the value of a variable; the argument is its text."""
-
-
-class UnreadableFileError(ValueError):
-    """A file that a value names cannot be read; the argument is the name."""
-
-
-class TooMuchTextError(ValueError):
-    """Variables and files bring in more than `MAX_INSERTED_CHARS`."""
+class UnusableError(ValueError):
+    """An entry cannot become a server; the message says why, in `expand` without the field."""
 
 
 class InsertBudget:
@@ -108,15 +99,18 @@ class InsertBudget:
         """Return the text and count it.
 
         Raises:
-            TooMuchTextError: It exceeds the limit.
+            UnusableError: It exceeds the limit.
         """
         self._left -= len(text)
         if self._left < 0:
-            raise TooMuchTextError
+            raise UnusableError(
+                f"would take what variables and files bring in beyond {MAX_INSERTED_CHARS} "
+                "characters"
+            )
         return text
 
 
-def _no_file(path: str) -> str | None:
+def no_file(path: str) -> str | None:
     return None
 
 
@@ -138,7 +132,7 @@ class Variables:
     workspace: str = ""
     directory: str = ""
     inputs: Mapping[str, str | None] = field(default_factory=dict, repr=False)
-    read: Callable[[str], str | None] = _no_file
+    read: Callable[[str], str | None] = no_file
     separator: str = "/"
     budget: InsertBudget = field(default_factory=InsertBudget, repr=False, compare=False)
 
@@ -164,9 +158,8 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     """Return the text with its variables expanded.
 
     Raises:
-        UnreadableFileError: A file is missing.
-        EditorVariableError: Only the client has a value for it.
-        TooMuchTextError: The inserted text exceeds the limit.
+        UnusableError: A file is missing, only the client has a value for a variable, or the
+            inserted text exceeds the limit.
     """
     if "$" not in text and "{" not in text:
         return Expanded(text=text)
@@ -200,7 +193,8 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     end = text.rfind("}") + 1
     rest = pattern.sub("", text[:end])
     if syntax == "vscode" and (only := _EDITOR_ONLY.search(rest)):
-        raise EditorVariableError(only[0])
+        what = f"holds {shown(only[0])}, whose value only its client knows"
+        raise UnusableError(f"{what}; write the value itself")
     foreign = {
         # Without its default, which may be a secret.
         re.sub("(?s):-.*", ":-…}", match[0]): (
@@ -214,7 +208,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
 
 
 def missing_inputs(
-    value: object, variables: Variables, syntax: Syntax, depth: int = MAX_FIELD_DEPTH
+    value: object, variables: Variables, syntax: Syntax, depth: int = 8
 ) -> tuple[str, ...]:
     """Return the ids of all inputs in a value's texts for which there is no value."""
     if isinstance(value, Mapping | list):
@@ -253,5 +247,5 @@ def _file_text(name: str, variables: Variables) -> str:
     path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
     text = variables.read(str(Path(variables.directory) / path))
     if text is None:
-        raise UnreadableFileError(name)
+        raise UnusableError(f'takes its text from "{shown(name)}", which cannot be read')
     return text.strip()

@@ -237,7 +237,6 @@ class _Definition:
             self._command_next = bool(other and other.get("starts"))
 
     def _executable(self, word: str) -> str:
-        """Return where the program of a word is; empty if there is none."""
         if "/" in word:
             path = str(self._base / self._expand(word))
             return path if os.path.isfile(path) else ""  # noqa: PTH113

@@ -17,8 +17,6 @@ from bridge.errors import PackageRefusedError
 from bridge.packages.requirements import Wanted
 from bridge.settings.dependencies import Allowed
 
-MAX_NAMED = 8  # Of the allowed packages, in an error.
-
 
 def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:
     # Names hold none of the other characters that mean something in such a pattern.
@@ -51,7 +49,7 @@ def check_resolved(found: Mapping[str, str], allow: Sequence[Allowed]) -> None:
     for name, version in found.items():
         entries = entries_for(name, allow)
         if entries and not any(_has(entry, version) for entry in entries):
-            texts = ", ".join(entry.text for entry in entries[:MAX_NAMED])
+            texts = ", ".join(entry.text for entry in entries[:8])
             message = f"{name} {version} is not allowed here; of it there is {texts}."
             raise PackageRefusedError(message, remedy=f"Ask for a version within {texts}.")
 
@@ -79,7 +77,7 @@ def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ..
 
 def nothing_allowed(names: Sequence[str], place: str) -> PackageRefusedError:
     """Return the refusal of packages where the configuration allows none."""
-    listed = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
+    listed = ", ".join(f'"{name}"' for name in names[:8])
     message = f"No packages can be asked for here, so not {_some(names)} either."
     remedy = (
         f"The person who runs the bridge can allow them in {place}: [dependencies] with "
@@ -101,11 +99,11 @@ def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> Pa
 
 
 def _line(names: Sequence[str], allow: Sequence[Allowed], place: str) -> str:
-    listed = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
+    listed = ", ".join(f'"{name}"' for name in names[:8])
     what = "it" if len(names) == 1 else "them"
     return f"To allow {what}, add {listed} to `allow` of [dependencies] in {place}."
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more

@@ -71,7 +71,6 @@ async def add_fonts(tree: Path, listed: Compile) -> None:
 
 
 def _marker(wheel: Path, tag: str) -> str:
-    """Return the path in a wheel of the file which says that it is compiled."""
     for found in wheel.glob("*.dist-info"):
         return f"{found.name}/COMPILED.{tag}"
     raise FileNotFoundError(str(wheel))

@@ -88,14 +88,11 @@ def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
 class Sandboxes(Protocol):
     """Where packages are looked at and compiled; see `bridge.runs.sandboxes`."""
 
-    async def facts(self) -> tuple[Mapping[str, Any], Json]:
-        """Return what a guest tells of its sandbox, and the packages in it."""
+    async def facts(self) -> tuple[Mapping[str, Any], Json]: ...
 
-    async def look(self, source: Path, inside: str, task: str) -> bytes | None:
-        """Return what the sources of packages compile to, or their list of fonts."""
+    async def look(self, source: Path, inside: str, task: str) -> bytes | None: ...
 
-    def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Start a job in the background."""
+    def start_soon(self, job: Callable[[], Awaitable[None]]) -> None: ...
 
 
 class Packages:
@@ -203,7 +200,6 @@ class Packages:
         return self._resolver
 
     async def _known_target(self) -> tuple[Target, tuple[Installed, ...]]:
-        """Return the sandbox's Python and packages, as the first sandbox that is asked tells."""
         from bridge.packages.target import installed_in, target_of
 
         async with self._looking:

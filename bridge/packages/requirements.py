@@ -22,14 +22,10 @@ from packaging.utils import canonicalize_name
 from bridge.errors import InvalidRequestError, PackageRefusedError
 from bridge.model.requests import SCRIPT_OPENING
 
-MAX_REQUIREMENTS = 100  # Of one run; each is looked up on the index.
-
-MAX_REQUIREMENT_CHARS = 500
+MAX_REQUIREMENTS = 100  # A program may ask for any number; each is looked up on the index.
+MAX_REQUIREMENT_CHARS = 500  # A program may ask with any text.
 
 _KEYS = frozenset(("dependencies", "requires-python", "tool"))  # What the metadata has at its top.
-
-_MAX_KEYS, _MAX_KEY_CHARS = 20, 40
-"""Others that are looked at: to compare each of thousands takes seconds."""
 
 _BLOCK = re.compile(r"(?m)^# /// script[ \t\r]*\n((?:^#(?: .*)?\r?\n)+)^# ///[ \t\r]*$")
 
@@ -124,8 +120,8 @@ def script_metadata(code: str) -> Script:
         raise _malformed(first + number, f"it is not TOML: {why}") from None
     except (ValueError, RecursionError):
         raise _malformed(first, "a number in it is too long, or a value too deep") from None
-    others = [key for key in document if key not in _KEYS and len(key) <= _MAX_KEY_CHARS]
-    for key in others[:_MAX_KEYS]:
+    # To compare each of thousands takes seconds.
+    for key in [key for key in document if key not in _KEYS and len(key) <= 40][:20]:
         if near := difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.8):
             raise _malformed(first, f"{key!r:.80} means nothing; write `{near[0]}`")
     wanted, python = document.get("dependencies", []), document.get("requires-python", "")

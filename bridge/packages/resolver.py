@@ -30,9 +30,6 @@ from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
-MAX_KNOWN = 100
-"""Sets that are remembered in memory, so that a run which uses one again looks at one directory."""
-
 _DAY = 24 * 3600.0
 
 
@@ -106,7 +103,7 @@ class Resolver:
                 message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
                 remedy = "Try again; `timeout` of [dependencies] sets how long that may take."
                 raise PackageUnavailableError(message, remedy=remedy) from None
-            if len(self._known) >= MAX_KNOWN:
+            if len(self._known) >= 100:  # A run that uses one again looks at one directory.
                 self._known.clear()
             self._known[kept.name] = lock
         return kept.tree(lock) if lock.packages else None, lock
@@ -128,7 +125,6 @@ class Resolver:
         return True
 
     async def _provided(self, kept: PackageSet, finder: _Finder, target: Target, say: Say) -> Lock:
-        """Return what a set came to, once it is installed."""
         old = await anyio.to_thread.run_sync(kept.read)
         if old is not None and not self._permitted(old):
             old = None
@@ -238,7 +234,6 @@ class _Finder:
         return self._missing(found)
 
     def _missing(self, found: Sequence[Locked]) -> tuple[Locked, ...]:
-        """Return the packages that are not there in the same version, or whose needs change."""
         broken = self._broken_by(found)
         return tuple(each for each in found if each.name in broken or not self._has(each))
 

@@ -28,14 +28,8 @@ from pathlib import Path
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.store import Store
 
-MAX_ENTRIES = 50_000  # Files and directories of a set: the largest have half of that.
-MAX_SETS = 2000  # Choices that are remembered, of some kilobytes each.
-
-KEPT_SECONDS = 60.0
-"""A set used this recently is never evicted: its sandbox may not have mounted it yet."""
-
-LEFT_SECONDS = 2 * 3600.0
-"""After which what was begun was left by a dead bridge: no run waits as long."""
+MAX_ENTRIES = 50_000  # Files and directories; packages may have any number, large sets half of it.
+KEPT_SECONDS = 60.0  # A sandbox may not have mounted a set yet that was used this recently.
 
 _KIND = "packages"
 _WORK = "work-"
@@ -87,11 +81,9 @@ class PackageSet:
         self.name = digest_of(texts)
 
     def tree(self, lock: Lock) -> Path:
-        """Return the directory of the installed packages, which may not exist yet."""
         return self._directory / "sets" / digest_of(package.sha256 for package in lock.packages)
 
     def wheel(self, package: Locked) -> Path:
-        """Return the directory of an unpacked wheel, which may not exist yet."""
         return self._directory / "wheels" / package.sha256
 
     def touch(self, lock: Lock) -> bool:
@@ -115,7 +107,6 @@ class PackageSet:
             raise _unwritable(error) from None
 
     def read(self) -> Lock | None:
-        """Return what the set came to; None if that is not known."""
         try:
             with self._store.reading() as kept:
                 document = json.loads(kept.get(_KIND, "", self.name) or b"null")
@@ -125,11 +116,10 @@ class PackageSet:
             return None
 
     def remember(self, lock: Lock) -> None:
-        """Keep what the set came to."""
         try:
             with self._store.writing() as kept:
                 kept.put(_KIND, "", self.name, json.dumps(asdict(lock)).encode())
-                kept.prune(_KIND, most=MAX_SETS)
+                kept.prune(_KIND, most=2000)
         except OSError as error:
             raise _unwritable(error) from None
 
@@ -246,7 +236,7 @@ def _make_room(directory: Path, most: int, now: float) -> None:
             used = path.stat().st_mtime
             if not path.name.startswith(_WORK):
                 sets.append((used, path))
-            elif now - used > LEFT_SECONDS:
+            elif now - used > 7200:  # A dead bridge left it: no run waits as long.
                 shutil.rmtree(path, ignore_errors=True)
     wheels = {path: _size(path) for path in (directory / "wheels").iterdir()}
     # Where there are no hard links, a set takes room of its own.
@@ -267,7 +257,6 @@ def _size(place: Path) -> int:
 
 
 def _is_shared(place: Path) -> bool:
-    """Return whether a set and a wheel have the same files."""
     with suppress(OSError):
         return any(path.stat().st_nlink > 1 for path in place.glob("*.dist-info/METADATA"))
     return False

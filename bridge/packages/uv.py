@@ -31,15 +31,12 @@ from bridge.packages.target import Target
 from bridge.settings.dependencies import Dependencies
 from bridge.tasks import background_task
 
-MAX_PACKAGES = 500  # Of one run, what they need included.
-MAX_ANSWER_BYTES = 16 * 1024 * 1024  # Of the file that uv writes its choice to.
-MAX_SAID = 64 * 1024  # Kept of what it writes to its output, from the end.
-MAX_WORDS = 900  # Characters of what it said, in an error.
+MAX_PACKAGES = 500  # An index may name any number as needed for a run's.
+MAX_SAID = 64 * 1024  # Kept from the end of what uv writes, which may be an index's words.
 
 READ_BYTES = 64 * 1024 * 1024
 """Bytes that uv may write beyond twice `max_bytes`: metadata that it read to choose versions."""
 
-WATCH_SECONDS = 0.25  # Between two looks at how much it has written.
 Say = Callable[[str], Awaitable[None]]  # Reports progress to the user.
 
 _NETWORK = (
@@ -156,8 +153,7 @@ class Uv:
         if status != 0:
             raise await self._not_found(texts, limits, said, explain=explain and not alone)
         try:
-            with answer.open("rb") as file:
-                text = file.read(MAX_ANSWER_BYTES).decode("utf-8", "replace")
+            text = answer.read_text("utf-8", "replace")
         except OSError as error:
             raise PackageUnavailableError(f"uv left no answer: {error.strerror}.") from None
         return parse_answer(text)
@@ -203,7 +199,7 @@ class Uv:
         async def watch() -> None:
             nonlocal small
             while small:
-                await anyio.sleep(WATCH_SECONDS)
+                await anyio.sleep(0.25)
                 small = await anyio.to_thread.run_sync(within, place, most)
             scope.cancel()
 
@@ -376,7 +372,7 @@ def _words(text: str, place: Path) -> str:
     told = (line for line in lines if not line.startswith(_NO_NEWS))
     whole = " ".join(re.sub(r"^(error|cause): ", "", line) for line in told if line)
     whole = _PATH.sub("...", whole.replace(" (i.e., with `--no-build`)", ""))
-    return whole if len(whole) <= MAX_WORDS else f"{whole[: MAX_WORDS - 1]}…"
+    return whole if len(whole) <= 900 else f"{whole[:899]}…"
 
 
 async def _end(process: anyio.abc.Process) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from bridge.discovery.consents import PERSON, Consent, ConsentError, ConsentFile, Consents
+from bridge.discovery.consents import PERSON, Consent, ConsentFile, Consents
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover
 from bridge.discovery.report import ConfigWarning, Definition
 from bridge.settings import Settings
@@ -41,7 +42,7 @@ class ProjectConsents:
         warnings: tuple[ConfigWarning, ...] = ()
         try:
             kept = self._file.read()
-        except ConsentError as error:
+        except MalformedError as error:
             kept, readable = (), False
             warnings = (ConfigWarning(path=str(self._file.path), key="", reason=str(error)),)
         else:
@@ -66,7 +67,7 @@ class ProjectConsents:
         """Approve a definition for this bridge and later ones.
 
         Raises:
-            ConsentError: The approval cannot be saved.
+            MalformedError: The approval cannot be saved.
         """
         self._file.add([Consent(definition=definition)])
 
@@ -78,7 +79,7 @@ class ProjectConsents:
     def _keep(self, seen: tuple[Consent, ...]) -> bool:
         try:
             self._file.add(seen)
-        except ConsentError as error:
+        except MalformedError as error:
             logger.warning("approvals of clients do not count: %s", error)
             return False
         return True

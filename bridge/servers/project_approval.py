@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.callers.client import RunCaller
-from bridge.discovery.consents import ConsentError
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.report import ProposedServer
 from bridge.errors import ApprovalRefusedError, CannotAskError
 from bridge.gate.audit import AuditLog
@@ -87,7 +87,7 @@ class ProjectApproval:
         if decision == "always":
             try:
                 await anyio.to_thread.run_sync(consents.allow, proposal.definition)
-            except ConsentError as error:
+            except MalformedError as error:
                 # It holds for this bridge only; the next one asks again.
                 await run.report_preparation(f"The approval is not saved: {error}")
         await self._servers.refresh()

@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
 from bridge.settings import parsers
 from bridge.settings.commands import CommandProfile as CommandProfile
 from bridge.settings.directories import engine_directories, resolve_directories
-from bridge.settings.file import ConfigFile, as_text, read_config
+from bridge.settings.file import TABLES, ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size as parse_size
 from bridge.settings.paths import CONFIG, default_state_dir
 from bridge.settings.paths import config_path as config_path
@@ -36,6 +36,7 @@ from bridge.settings.profiles import narrowed as narrowed
 from bridge.settings.state import SOLE_USER, require_private
 from bridge.settings.state import http_token as http_token
 from bridge.settings.state import prepare_state as prepare_state
+from bridge.settings.values import SETTINGS as SETTINGS
 from bridge.settings.values import AuditMode as AuditMode
 from bridge.settings.values import GuardMode as GuardMode
 from bridge.settings.values import LogLevel as LogLevel
@@ -46,122 +47,14 @@ from bridge.settings.values import RecordPlace as RecordPlace
 from bridge.settings.values import Settings as Settings
 from bridge.settings.values import Switch as Switch
 
-
-@dataclass(frozen=True)
-class _Setting:
-    """How one field is parsed, and named outside.
-
-    Attributes:
-        parse: From the text that a flag or variable has.
-        flag: What its flag's help says; empty for none.
-        many: Whether it takes a list in the file.
-        variable: Its name in the environment, where that is not made from its own.
-    """
-
-    parse: Callable[[str], object]
-    flag: str = ""
-    many: bool = False
-    variable: str = ""
-
-
-SETTINGS: Mapping[str, _Setting] = {
-    "runtime": _Setting(
-        parsers.runtime,
-        "auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes or an engine's path",
-    ),
-    "runtime_order": _Setting(
-        parsers.runtime_order, "what auto tries, in order, such as docker,bubblewrap", many=True
-    ),
-    "oci_runtime": _Setting(
-        parsers.text, "runc, crun, runsc, kata ...: used or refused, never downgraded"
-    ),
-    "image": _Setting(parsers.text, "the container image"),
-    "packages": _Setting(parsers.path),
-    "timeout": _Setting(parsers.seconds),
-    "max_timeout": _Setting(parsers.seconds, "most seconds that a run may take with its tools"),
-    "memory": _Setting(parsers.memory, "memory limit, such as 512m"),
-    "pids": _Setting(parsers.pids, "limit on processes and threads"),
-    "cpus": _Setting(parsers.cpus, "limit on CPUs, such as 1.5"),
-    "container_user": _Setting(parsers.user),
-    "runtime_idle_timeout": _Setting(parsers.idle_seconds),
-    "state_dir": _Setting(parsers.place, "where logs and caches are kept"),
-    "output_mode": _Setting(parsers.choice(get_args(OutputMode)), "compact, toon, json or auto"),
-    "structured": _Setting(
-        parsers.choice(get_args(RecordPlace)),
-        "where to put structured results: meta or content",
-    ),
-    "log_level": _Setting(
-        parsers.choice(get_args(LogLevel), upper=True), ", ".join(get_args(LogLevel))
-    ),
-    "profile": _Setting(parsers.lowered, "standard, strict or one of config.toml"),
-    "listed_servers_only": _Setting(parsers.boolean),
-    "guard": _Setting(
-        parsers.choice(get_args(GuardMode)), "what the static guard does: off, advise or enforce"
-    ),
-    "guard_denies": _Setting(parsers.denials, many=True),
-    "allow_packages": _Setting(parsers.boolean),
-    "allow_directories": _Setting(parsers.boolean),
-    "warm": _Setting(parsers.integer(0, parsers.MAX_WARM)),
-    "sources": _Setting(
-        parsers.sources,
-        "clients whose configurations are read, or -NAME,-NAME for all but those",
-        many=True,
-    ),
-    "secret_names": _Setting(parsers.secret_names, many=True),
-    "description_tokens": _Setting(
-        parsers.integer(parsers.MIN_DESCRIPTION_TOKENS, parsers.MAX_DESCRIPTION_TOKENS),
-        "what the description of run_python may cost",
-    ),
-    "preflight": _Setting(
-        parsers.choice(get_args(PreflightMode)), "check programs before they run: check or off"
-    ),
-    "audit": _Setting(parsers.choice(get_args(AuditMode))),
-    "audit_days": _Setting(parsers.integer(1, parsers.MAX_AUDIT_DAYS)),
-    "audit_bytes": _Setting(parsers.parse_size),
-    "run_records": _Setting(parsers.choice(get_args(Switch))),
-    "output_tokens": _Setting(parsers.integer(parsers.MIN_OUTPUT_TOKENS, 1_000_000)),
-    "shown_bytes": _Setting(parsers.parse_size),
-    "runs": _Setting(parsers.integer(1, parsers.MAX_RUNS)),
-    "sessions": _Setting(parsers.integer(0, parsers.MAX_SESSIONS)),
-    "session_idle_timeout": _Setting(parsers.seconds),
-    "session_bytes": _Setting(parsers.parse_size),
-    "session_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
-    "artifact_bytes": _Setting(parsers.parse_size),
-    "artifact_run_bytes": _Setting(parsers.parse_size),
-    "artifact_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
-    "store": _Setting(parsers.database),
-    "skills_dir": _Setting(parsers.place),
-    "replica": _Setting(parsers.replica),
-    "drain_seconds": _Setting(parsers.seconds),
-    "roots": _Setting(
-        parsers.directories, "directories that servers get when they ask for roots", many=True
-    ),
-    "servers_config": _Setting(
-        parsers.place, "one more configuration file, read first", variable="MCP_SERVERS_CONFIG"
-    ),
-    "allow_self_server": _Setting(parsers.boolean),
-    "project_servers": _Setting(parsers.choice(get_args(ProjectServers))),
-    "call_timeout": _Setting(parsers.seconds),
-    "start_timeout": _Setting(parsers.seconds),
-    "start_patience": _Setting(parsers.seconds),
-}
-
-FLAGS: Mapping[str, str] = {name: each.flag for name, each in SETTINGS.items() if each.flag}
+FLAGS: Mapping[str, str] = {name: each["flag"] for name, each in SETTINGS.items() if each["flag"]}
 """The settings that every command has a flag for, with its help."""
 
 PREFIX = "MCP_BRIDGE_"
 
 
 def variable(name: str) -> str:
-    """Return the name of a setting's environment variable."""
-    return SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
-
-
-_TABLES = (
-    *("profiles", "commands", "policy", "directories", "dependencies", "servers"),
-    "kubernetes",
-)
-"""Tables of the settings file, besides the settings."""
+    return str(SETTINGS[name]["variable"]) or f"{PREFIX}{name.upper()}"
 
 
 def defaults() -> Settings:
@@ -239,9 +132,7 @@ def reload_policy(settings: Settings) -> PolicySpec:
         SettingsError: The file, or its policy, does not parse.
     """
     path = settings.policy.path
-    if path is None:
-        return settings.policy
-    return read_config(path, required=False).policy
+    return read_config(path, required=False).policy if path else settings.policy
 
 
 def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> Settings:
@@ -344,11 +235,7 @@ class _Value:
 
 
 def _from_flags(flags: Mapping[str, str]) -> dict[str, _Value]:
-    found: dict[str, _Value] = {}
-    for key, text in flags.items():
-        place = f"--{key.replace('_', '-')}"
-        found[key] = _parse(key, text, place)
-    return found
+    return {key: _parse(key, text, f"--{key.replace('_', '-')}") for key, text in flags.items()}
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Value]:
@@ -365,18 +252,18 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
     for key, value in values.items():
         where = file.place(key, table)
         if key not in SETTINGS:
-            known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
+            known = parsers.suggestion(key, [*SETTINGS, *dict(TABLES)])
             raise SettingsError(f"{where} is not a setting. {known}")
         setting = SETTINGS[key]
-        boolean = setting.parse is parsers.boolean
-        text = as_text(value, where, many=setting.many, boolean=boolean)
+        boolean = setting["parse"] is parsers.boolean
+        text = as_text(value, where, many=setting["many"], boolean=boolean)
         found[key] = _parse(key, text, where)
     return found
 
 
 def _parse(key: str, text: str, place: str) -> _Value:
     try:
-        value = SETTINGS[key].parse(text)
+        value = SETTINGS[key]["parse"](text)
         return _Value(value, place, _note(key, text, value, place))
     except ValueError as error:
         # An address may hold a login, also where its host was left out.
@@ -386,7 +273,7 @@ def _parse(key: str, text: str, place: str) -> _Value:
 
 def _note(key: str, text: str, value: object, place: str) -> str:
     """Return a warning on a value that is not taken as it is written; empty if it is."""
-    if SETTINGS[key].parse is parsers.place and not parsers.path(text).is_absolute():
+    if SETTINGS[key]["parse"] is parsers.place and not parsers.path(text).is_absolute():
         return f"{place}: {text!r} is relative, so it is {value}. A repository may bring its own."
     if key == "pids" and value != int(text):
         return f"{place}: {text} is taken as the maximum of {value}."

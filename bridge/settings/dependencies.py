@@ -7,8 +7,7 @@ it can be had is found out, by `bridge.packages`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,11 +15,7 @@ from bridge.guest.protocol.distributions import DATA, normalised
 from bridge.model import MEBIBYTE, Json
 from bridge.settings import fields
 
-MAX_PATTERN_CHARS = 200
-
 SET = "@data"  # Stands for the usual packages for data work.
-
-MOST_BYTES = 16 * 1024 * MEBIBYTE
 
 _PATTERN = re.compile(r"([A-Za-z0-9*][A-Za-z0-9._*-]*)\s*([<>=!~].*)?")
 
@@ -40,47 +35,6 @@ class Allowed:
     versions: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dependencies:
-    """The table.
-
-    Attributes:
-        allow: Packages that a run may ask for, such as "pandas==2.*" or "types-*"; without any
-            every package is refused. What these need in turn is allowed with them.
-        index: URL of a simple index, or a directory of wheels; it may hold a password. Empty for
-            what uv itself is configured to use.
-        max_bytes: Of all packages of a run together, installed.
-        cache: Where what is installed is kept; None for the bridge's own place.
-        cache_bytes: What may be kept there.
-        timeout: Seconds, for finding and fetching what a run asks for.
-        lock_days: After how many days versions are looked for anew; 0 for never.
-    """
-
-    allow: tuple[Allowed, ...] = ()
-    index: str = field(default="", repr=False)
-    max_bytes: int = 512 * MEBIBYTE  # The usual packages for data take a third of it.
-    cache: Path | None = None
-    cache_bytes: int = 4 * 1024 * MEBIBYTE
-    timeout: float = 300.0  # A hundred megabytes take a third of it at one per second.
-    lock_days: int = 0
-
-    @property
-    def directory(self) -> Path | None:
-        """The directory of wheels, where the index is one."""
-        return None if "://" in self.index or not self.index else Path(self.index)
-
-
-def parse_dependencies(table: Json, place: str) -> Dependencies:
-    """Return the `dependencies` table at `place`; one that allows nothing where there is none.
-
-    Raises:
-        SettingsError: It has a key or a value that cannot be.
-    """
-    if table is None:
-        return Dependencies()
-    return Dependencies(**fields.record(table, place, KEYS, "the dependencies"))
-
-
 _patterns = fields.entries('packages such as ["polars", "pandas==2.*", "types-*"]')
 
 
@@ -95,10 +49,9 @@ def _allowed(text: str, place: str) -> Allowed:
     # Only here: most configurations have no such table, and it takes milliseconds.
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-    found = _PATTERN.fullmatch(text) if len(text) <= MAX_PATTERN_CHARS else None
+    found = _PATTERN.fullmatch(text)
     if found is None:
-        shown = text[:MAX_PATTERN_CHARS]
-        fields.fail(place, f'has {shown!r}, which is no package such as "pandas==2.*"')
+        fields.fail(place, f'has {text!r:.200}, which is no package such as "pandas==2.*"')
     versions = (found[2] or "").strip()
     try:
         SpecifierSet(versions)
@@ -122,12 +75,41 @@ def _index(value: Json, place: str) -> str:
     return value
 
 
-KEYS: Mapping[str, fields.Parse] = {
-    "allow": _allow,
-    "index": _index,
-    "max_bytes": fields.size(MEBIBYTE, MOST_BYTES),
-    "cache": fields.path,
-    "cache_bytes": fields.size(MEBIBYTE, MOST_BYTES),
-    "timeout": fields.seconds(3600),
-    "lock_days": fields.whole(3660, 0),
-}
+@dataclass(frozen=True, kw_only=True)
+class Dependencies:
+    """The table.
+
+    Attributes:
+        allow: Packages that a run may ask for, such as "pandas==2.*" or "types-*"; without any
+            every package is refused. What these need in turn is allowed with them.
+        index: URL of a simple index, or a directory of wheels; it may hold a password. Empty for
+            what uv itself is configured to use.
+        max_bytes: Of all packages of a run together, installed.
+        cache: Where what is installed is kept; None for the bridge's own place.
+        cache_bytes: What may be kept there.
+        timeout: Seconds, for finding and fetching what a run asks for.
+        lock_days: After how many days versions are looked for anew; 0 for never.
+    """
+
+    allow: tuple[Allowed, ...] = fields.key(_allow, ())
+    index: str = fields.key(_index, "", repr=False)
+    # The usual packages for data take a third of it.
+    max_bytes: int = fields.key(fields.size(MEBIBYTE), 512 * MEBIBYTE)
+    cache: Path | None = fields.key(fields.path, None)
+    cache_bytes: int = fields.key(fields.size(MEBIBYTE), 4 * 1024 * MEBIBYTE)
+    timeout: float = fields.key(fields.seconds(3600), 300.0)
+    lock_days: int = fields.key(fields.whole(3660, 0), 0)
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory of wheels, where the index is one."""
+        return None if "://" in self.index or not self.index else Path(self.index)
+
+
+def parse_dependencies(table: Json, place: str) -> Dependencies:
+    """Return the `dependencies` table at `place`; one that allows nothing where there is none.
+
+    Raises:
+        SettingsError: It has a key or a value that cannot be.
+    """
+    return fields.filled(Dependencies, table, place, "the dependencies")

@@ -32,8 +32,6 @@ def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
     Raises:
         SettingsError: A name, a key or a value is not valid.
     """
-    if tables is None:
-        return ()
     named = fields.named_tables(tables, place, "directory")
     return tuple(_directory(name, table, where) for name, table, where in named)
 

@@ -13,11 +13,6 @@ from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
 from bridge.settings import globs, parsers
 
-MAX_NAME_CHARS = 100  # Of a rule; it stands in every decision and record.
-
-MAX_REASON_CHARS = 500
-MAX_KEY_CHARS = 80  # Of a key in the place that an error names.
-
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _LABEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -36,11 +31,14 @@ def below(place: str, key: str) -> str:
     """Return the place of a key of a table, written as TOML would have it."""
     if _BARE.fullmatch(key):
         return f"{place}.{key}"
-    cut = key if len(key) <= MAX_KEY_CHARS else f"{key[:MAX_KEY_CHARS]}..."
+    cut = key if len(key) <= 80 else f"{key[:80]}..."
     return f"{place}.{json.dumps(cut, ensure_ascii=not cut.isprintable())}"
 
 
 def table(value: Json, place: str) -> Mapping[str, Json]:
+    """Return a table; an empty one where there is none."""
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
         fail(place, f"must be a table, not {kind(value)}")
     return value
@@ -55,29 +53,29 @@ def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> d
     given = table(value, place)
     for key in given:
         if key not in fields:
-            fail(
-                below(place, key),
-                f"is an unknown key of {what}. {suggest(key, fields)}".rstrip("."),
-            )
+            problem = f"is an unknown key of {what}. {parsers.suggestion(key, fields)}"
+            fail(below(place, key), problem.rstrip("."))
     return {key: fields[key](value, below(place, key)) for key, value in given.items()}
 
 
 def key(
-    parse: Parse,
-    default: object = dataclasses.MISSING,
-    *,
-    factory: Callable[[], object] | None = None,
-    called: str = "",
+    parse: Parse, default: object = dataclasses.MISSING, *, called: str = "", **more: Any
 ) -> Any:
     """Declare a field of a dataclass that `filled` fills from a table; required without a default.
 
     Args:
         called: The key, if it is not called like the field.
+        more: As for `dataclasses.field`.
     """
-    metadata = {"parse": parse, "key": called}
-    if factory is not None:
-        return dataclasses.field(default_factory=factory, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    if default is not dataclasses.MISSING:
+        more["default"] = default
+    return dataclasses.field(metadata={"parse": parse, "key": called}, **more)
+
+
+def keys(shape: type) -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields of a dataclass that `filled` fills, by their keys in the table."""
+    found = dataclasses.fields(cast("Any", shape))
+    return {each.metadata["key"] or each.name: each for each in found if "key" in each.metadata}
 
 
 def filled(shape: type[Shape], value: Json, place: str, what: str, /, **more: object) -> Shape:
@@ -87,26 +85,23 @@ def filled(shape: type[Shape], value: Json, place: str, what: str, /, **more: ob
         what: As for `record`.
         more: Fields that are in no table.
     """
-    keys = {
-        each.metadata["key"] or each.name: each
-        for each in dataclasses.fields(cast("Any", shape))
-        if each.metadata
-    }
-    found = record(
-        value, place, {name: each.metadata["parse"] for name, each in keys.items()}, what
-    )
-    for name, each in keys.items():
+    known = keys(shape)
+    parse = {name: each.metadata["parse"] for name, each in known.items()}
+    found = record(value, place, parse, what)
+    for name, each in known.items():
         bare = each.default is each.default_factory is dataclasses.MISSING
         if bare and name not in found:
             fail(place, f"needs `{name}`")
-    return shape(**{keys[name].name: item for name, item in found.items()}, **more)
+    return shape(**{known[name].name: item for name, item in found.items()}, **more)
 
 
 def named_tables(
     value: Json, place: str, what: str
 ) -> Iterator[tuple[str, Mapping[str, Json], str]]:
-    """Return the tables of a table: the name of each, the table, and its place."""
+    """Return the tables of a table, if there is one: the name of each, the table, and its place."""
     name_of_all = place.rpartition(" ")[2]
+    if value is None:
+        return
     if not isinstance(value, Mapping):
         fail(place, f"must hold tables, such as [{name_of_all}.one]")
     for name, item in value.items():
@@ -139,12 +134,6 @@ def kind(value: Json) -> str:
     return names.get(type(value), "a date or time")
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    # Comparing takes time with the square of what is compared.
-    """Return what to say of a word that is none of those known."""
-    return parsers.suggestion(word[:MAX_KEY_CHARS], known)
-
-
 def flag(value: Json, place: str) -> bool:
     """Return true or false."""
     if not isinstance(value, bool):
@@ -152,23 +141,14 @@ def flag(value: Json, place: str) -> bool:
     return value
 
 
-def line(most: int) -> Parse:
-    """Return a parser of texts to be shown: one line, of so many characters."""
-
-    def parse(value: Json, place: str) -> str:
-        """Return one line, counted in characters."""
-        if not isinstance(value, str):
-            fail(place, f"must be a text, not {kind(value)}")
-        text = value.strip()
-        if not text:
-            fail(place, "is empty")
-        if len(text) > most:
-            fail(place, f"has {len(text):,} characters; the limit is {most}")
-        if not text.isprintable():
-            fail(place, "holds a line break or another character that cannot be shown")
-        return text
-
-    return parse
+def line(value: Json, place: str) -> str:
+    """Return one line, to be shown."""
+    found = text(value, place)
+    if not found:
+        fail(place, "is empty")
+    if not found.isprintable():
+        fail(place, "holds a line break or another character that cannot be shown")
+    return found
 
 
 def text(value: Json, place: str) -> str:
@@ -205,14 +185,10 @@ def path(value: Json, place: str) -> Path:
 
 def texts(value: Json, place: str) -> tuple[str, ...]:
     """Return one text, or several of a list, each once."""
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        wrong = (
-            next((item for item in found if not isinstance(item, str)), "")
-            if (isinstance(found, list))
-            else found
-        )
-        fail(place, f"must be a text or a list of texts, not {kind(wrong)}")
+    found = value if isinstance(value, list) else [value]
+    for item in found:
+        if not isinstance(item, str):
+            fail(place, f"must be a text or a list of texts, not {kind(item)}")
     if not found:
         fail(place, "is an empty list, which nothing matches")
     return tuple(dict.fromkeys(found))
@@ -223,7 +199,7 @@ def glob(text: str, place: str) -> str:
     try:
         globs.parse(text)
     except ValueError as error:
-        fail(place, f"is {text[:MAX_KEY_CHARS]!r}, which {error}")
+        fail(place, f"is {text[:80]!r}, which {error}")
     return text
 
 
@@ -242,7 +218,7 @@ def word(value: Json, place: str, known: Sequence[str]) -> str:
     if not isinstance(value, str):
         fail(place, f"must be one of {', '.join(known)}, not {kind(value)}")
     if value not in known:
-        fail(place, f"is {value[:MAX_KEY_CHARS]!r}. {suggest(value, known)}".rstrip("."))
+        fail(place, f"is {value[:80]!r}. {parsers.suggestion(value, known)}".rstrip("."))
     return value
 
 
@@ -268,8 +244,7 @@ def label_set(value: Json, place: str) -> frozenset[str]:
     found = texts(value, place)
     for label in found:
         if not _LABEL.fullmatch(label):
-            shown = label[:MAX_KEY_CHARS]
-            fail(place, f"has {shown!r}; a label has small letters, digits, - and _ only")
+            fail(place, f"has {label[:80]!r}; a label has small letters, digits, - and _ only")
     return frozenset(found)
 
 
@@ -309,14 +284,14 @@ def seconds(most: float) -> Parse:
     return parse
 
 
-def size(least: int, most: int = parsers.MAX_SIZE_BYTES) -> Parse:
+def size(least: int, most: int = 1024**5) -> Parse:
     """Return a parser of numbers of bytes within bounds."""
 
     def parse(value: Json, place: str) -> int:
         """Return a size such as "50m", in bytes."""
         if isinstance(value, bool) or not isinstance(value, str | int):
             fail(place, f'must be a size such as "50m", not {kind(value)}')
-        written = str(value)[:MAX_KEY_CHARS]
+        written = str(value)[:80]
         try:
             found = parsers.parse_size(written)
         except ValueError as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Directory, Json, ProtocolMode, ServerSettings
@@ -19,10 +19,6 @@ from bridge.settings.kubernetes import Kubernetes, parse_kubernetes
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
 from bridge.settings.state import require_private
-
-MAX_CONFIG_BYTES = 1024 * 1024
-"""A settings file beyond this is a mistake (a log, a device), not a configuration."""
-
 
 SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(ProtocolMode))}
 """Keys of a table in `servers`."""
@@ -75,25 +71,9 @@ def read_config(path: Path, *, required: bool) -> ConfigFile:
         document: dict[str, Json] = tomllib.loads(text)
     except ValueError as error:
         raise SettingsError(f"{path} could not be read: {error}.") from None
-    profiles = document.pop("profiles", {})
-    commands = document.pop("commands", {})
-    policy = document.pop("policy", None)
-    directories = document.pop("directories", None)
-    dependencies = document.pop("dependencies", None)
-    servers = document.pop("servers", {})
-    kubernetes = document.pop("kubernetes", None)
-    return ConfigFile(
-        path=path,
-        text=text,
-        values=document,
-        profiles=parse_profiles(profiles, f"{path}: profiles"),
-        commands=parse_commands(commands, f"{path}: commands"),
-        policy=parse_policy(policy, f"{path}: policy", path),
-        directories=parse_directories(directories, f"{path}: directories"),
-        dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
-        servers=parse_servers(servers, f"{path}: servers"),
-        kubernetes=parse_kubernetes(kubernetes, f"{path}: kubernetes"),
-    )
+    tables = {name: parse(document.pop(name, None), f"{path}: {name}") for name, parse in TABLES}
+    policy = replace(tables.pop("policy"), path=path)
+    return ConfigFile(path=path, text=text, values=document, policy=policy, **tables)
 
 
 def parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
@@ -113,13 +93,23 @@ def parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
     }
 
 
+TABLES: Sequence[tuple[str, Callable[[Json, str], Any]]] = (
+    ("profiles", parse_profiles),
+    ("commands", parse_commands),
+    ("policy", parse_policy),
+    ("directories", parse_directories),
+    ("dependencies", parse_dependencies),
+    ("servers", parse_servers),
+    ("kubernetes", parse_kubernetes),
+)
+"""Tables of the settings file, besides the settings."""
+
+
 def _text(path: Path, *, required: bool) -> str:
     try:
         if not path.is_file() and path.exists():
             # Reading a pipe or a device could block, or never end.
             raise SettingsError(f"{path} is not a regular file.")
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
         require_private(path, "The settings file", "MCP_BRIDGE_CONFIG")
         return path.read_text("utf-8")
     except FileNotFoundError:
@@ -137,7 +127,6 @@ def _text(path: Path, *, required: bool) -> str:
 
 
 def _dangling_link(path: Path) -> Path | None:
-    """Return the first broken symbolic link of a path and its parents; None if there is none."""
     return next(
         (each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None
     )

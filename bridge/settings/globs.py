@@ -12,8 +12,6 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-MAX_GLOB_CHARS = 512  # Longer than any name; of a path or an address a part will do.
-
 _ESCAPED = re.compile(r"\\([*?\\])")
 _TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")
 
@@ -28,8 +26,6 @@ def parse(glob: str) -> list[tuple[str, int]]:
     """
     if not glob:
         raise ValueError("is empty, which matches nothing")
-    if len(glob) > MAX_GLOB_CHARS:
-        raise ValueError(f"has more than {MAX_GLOB_CHARS} characters")
     parts = [("", 0)]
     for token in _TOKEN.finditer(glob):
         escaped, wild, plain = token.groups()
@@ -92,7 +88,6 @@ def matcher(glob: str) -> Matcher:
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
-    """Return a function that says whether a whole text matches one of several globs."""
     if len(globs) == 1:
         return matcher(globs[0])
     found = [matcher(glob) for glob in globs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,9 +12,6 @@ from bridge.model import Json
 from bridge.settings import fields
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
-
-
-MAX_TEXT_CHARS = 500
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
@@ -35,24 +32,17 @@ def _names(value: Json, place: str) -> tuple[str, ...]:
 
 def _text_table(value: Json, place: str) -> Mapping[str, str]:
     """Return a table of texts."""
-    parse = fields.line(MAX_TEXT_CHARS)
     given = fields.table(value, place)
-    return {key: parse(item, fields.below(place, key)) for key, item in given.items()}
+    return {key: fields.line(item, fields.below(place, key)) for key, item in given.items()}
 
 
 def _tolerations(value: Json, place: str) -> tuple[Mapping[str, Json], ...]:
     """Return an array of tables, as pods have them."""
-    found = []
-    for item, where in fields.tables(value, place):
-        given = fields.table(item, where)
-        for key in given:
-            if key not in _TOLERATION_KEYS:
-                problem = (
-                    f"is an unknown key of a toleration. {fields.suggest(key, _TOLERATION_KEYS)}"
-                )
-                fields.fail(fields.below(where, key), problem.rstrip("."))
-        found.append(dict(given))
-    return tuple(found)
+    given: dict[str, fields.Parse] = dict.fromkeys(_TOLERATION_KEYS, lambda value, place: value)
+    return tuple(
+        fields.record(item, where, given, "a toleration")
+        for item, where in fields.tables(value, place)
+    )
 
 
 def _seccomp(value: Json, place: str) -> str:
@@ -89,47 +79,24 @@ class Kubernetes:
         room_seconds: How long a run waits for room in the cluster.
     """
 
-    kubeconfig: Path | None = None
-    context: str = ""
-    namespace: str = ""
-    image: str = ""
-    pull_policy: PullPolicy = "IfNotPresent"
-    pull_secrets: tuple[str, ...] = ()
-    runtime_class: str = ""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, Json], ...] = ()
-    requests: Mapping[str, str] = field(default_factory=dict)
-    service_account: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    seccomp: str = "RuntimeDefault"
-    service: str = "default"
-    warm: int = 0
-    warm_seconds: float = 600.0
-    room_seconds: float = 30.0
-
-
-KEYS: Mapping[str, fields.Parse] = {
-    "kubeconfig": fields.path,
-    "context": fields.line(MAX_TEXT_CHARS),
-    "namespace": _name,
-    "image": fields.line(MAX_TEXT_CHARS),
-    "pull_policy": fields.choice(get_args(PullPolicy)),
-    "pull_secrets": _names,
-    "runtime_class": _name,
-    "node_selector": _text_table,
-    "tolerations": _tolerations,
-    "requests": _text_table,
-    "service_account": _name,
-    "labels": _text_table,
-    "annotations": _text_table,
-    "seccomp": _seccomp,
-    "service": _name,
-    "warm": fields.whole(1000, 0),  # Each holds its memory on a node.
-    "warm_seconds": fields.seconds(86_400),
-    "room_seconds": fields.seconds(3600),
-}
-"""Its keys."""
+    kubeconfig: Path | None = fields.key(fields.path, None)
+    context: str = fields.key(fields.line, "")
+    namespace: str = fields.key(_name, "")
+    image: str = fields.key(fields.line, "")
+    pull_policy: PullPolicy = fields.key(fields.choice(get_args(PullPolicy)), "IfNotPresent")
+    pull_secrets: tuple[str, ...] = fields.key(_names, ())
+    runtime_class: str = fields.key(_name, "")
+    node_selector: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
+    tolerations: tuple[Mapping[str, Json], ...] = fields.key(_tolerations, ())
+    requests: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
+    service_account: str = fields.key(_name, "")
+    labels: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
+    annotations: Mapping[str, str] = fields.key(_text_table, default_factory=dict)
+    seccomp: str = fields.key(_seccomp, "RuntimeDefault")
+    service: str = fields.key(_name, "default")
+    warm: int = fields.key(fields.whole(1000, 0), 0)  # Each holds its memory on a node.
+    warm_seconds: float = fields.key(fields.seconds(86_400), 600.0)
+    room_seconds: float = fields.key(fields.seconds(3600), 30.0)
 
 
 def parse_kubernetes(table: Json, place: str) -> Kubernetes:
@@ -138,6 +105,4 @@ def parse_kubernetes(table: Json, place: str) -> Kubernetes:
     Raises:
         SettingsError: It has a key or a value that cannot be.
     """
-    if table is None:
-        return Kubernetes()
-    return Kubernetes(**fields.record(table, place, KEYS, "the Kubernetes settings"))
+    return fields.filled(Kubernetes, table, place, "the Kubernetes settings")

@@ -13,8 +13,7 @@ from functools import lru_cache
 
 from bridge.settings import parsers
 
-MAX_PATH_CHARS = 4096  # What Linux takes at once.
-REMEMBERED = 128  # Paths whose forms are kept: one call's are held against many rules.
+MAX_PATH_CHARS = 4096  # What Linux takes at once; a program passes any text, and it is kept.
 
 _FILE = "file:///"
 
@@ -34,7 +33,7 @@ def root(text: str) -> str:
     return found
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=128)
 def normal(text: str) -> str | None:
     """Return a path without `.`, `..` and doubled slashes; "" is a relative path's own beginning.
 
@@ -97,6 +96,6 @@ def _below(path: str, directory: str) -> bool:
     return path.startswith(f"{directory}/")
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=128)
 def _folded(path: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", path).casefold())

@@ -7,37 +7,13 @@ a sentence that starts with the setting's name and text.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, get_args
 
 from bridge.settings import globs
 from bridge.store.server_url import SCHEMES, ServerUrl, server_url
-
-MIN_MEMORY_BYTES = 32 * 1024 * 1024
-"""Below this an interpreter with asyncio imported does not start reliably."""
-
-MAX_SIZE_BYTES = 1024**5  # No engine takes more, and what a float cannot hold is no size.
-
-MAX_MEMORY_BYTES = 1024**4
-"""More than a program can use here; beyond it a unit is more likely mistaken."""
-
-MIN_PIDS = 8  # The supervisor, the program and its threads need a handful.
-MAX_PIDS = 32768  # A limit beyond the kernel's usual number of processes limits nothing.
-MAX_AUDIT_DAYS = 3660  # Ten years.
-MAX_KEPT_DAYS = 3660  # Ten years.
-MIN_OUTPUT_TOKENS = 200  # Less holds no traceback.
-MAX_SESSIONS = 256  # Open at once; each holds a sandbox and its memory.
-MAX_RUNS = 1024  # Under way at once; each has a sandbox and its memory.
-
-MAX_WARM = 32
-"""Each holds a whole sandbox, and is used by one run: more cost memory and gain nothing."""
-
-MIN_DESCRIPTION_TOKENS = 500  # What is fixed of the description of `run_python` takes most of it.
-MAX_DESCRIPTION_TOKENS = 100_000  # More than a conversation can hold beside it.
-MAX_ID = 2**31 - 1  # Of users and groups; engines and kernels keep what is above for themselves.
-LONGEST_TIMEOUT = 24 * 3600.0  # A day; beyond it a number is more likely a mistake in units.
 
 ENGINES = ("podman", "docker")
 
@@ -66,8 +42,8 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         raise ValueError("is not a number of seconds") from None
-    if not math.isfinite(value) or not 0 < value <= LONGEST_TIMEOUT:
-        raise ValueError(f"must be more than 0 and at most {LONGEST_TIMEOUT:.0f} seconds")
+    if not 0 < value <= 86_400:  # A day; beyond it a number is more likely a mistake in units.
+        raise ValueError("must be more than 0 and at most 86400 seconds")
     return value
 
 
@@ -81,18 +57,18 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ValueError('is not a size such as "512m" or "1g"')
     size = float(match[1]) * _UNITS[match[2]]
-    if size > MAX_SIZE_BYTES:
-        raise ValueError(f"is beyond {MAX_SIZE_BYTES // 1024**4}t")
+    if size > 1024**5:  # No engine takes more, and what a float cannot hold is no size.
+        raise ValueError("is beyond 1024t")
     return int(size)
 
 
 def memory(text: str) -> int:
     """Return a size such as "512m", in bytes, that a program can have."""
     value = parse_size(text)
-    if value < MIN_MEMORY_BYTES:
-        raise ValueError(f"is below the {MIN_MEMORY_BYTES // 1024**2}m that Python needs to start")
-    if value > MAX_MEMORY_BYTES:
-        raise ValueError(f"is beyond the {MAX_MEMORY_BYTES // 1024**4}t that a program may have")
+    if value < 32 * 1024**2:  # With asyncio imported it does not start reliably.
+        raise ValueError("is below the 32m that Python needs to start")
+    if value > 1024**4:
+        raise ValueError("is beyond the 1t that a program may have")
     return value
 
 
@@ -116,8 +92,9 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
 def pids(text: str) -> int:
     """Return a number of processes; engines read 0 and less as no limit, so it is the maximum."""
-    value = integer(-MAX_ID, MAX_ID)(text)
-    return MAX_PIDS if value <= 0 or value > MAX_PIDS else integer(MIN_PIDS, MAX_PIDS)(text)
+    value = integer(-(2**31), 2**31)(text)
+    # The supervisor, the program and its threads need a handful; kernels have 32,768.
+    return 32_768 if value <= 0 or value > 32_768 else integer(8, 32_768)(text)
 
 
 def cpus(text: str) -> float:
@@ -126,7 +103,7 @@ def cpus(text: str) -> float:
         value = float(text)
     except ValueError:
         raise ValueError("is not a number of CPUs") from None
-    if not math.isfinite(value) or not 0.01 <= value <= 1024:
+    if not 0.01 <= value <= 1024:
         raise ValueError("must be between 0.01 and 1024")
     return value
 
@@ -141,8 +118,8 @@ def user(text: str) -> str:
         raise ValueError("asks to run the program as root; choose another uid")
     if gid == 0:
         raise ValueError("asks to run the program in root's group; choose another gid")
-    if max(uid, gid) > MAX_ID:
-        raise ValueError(f"has an id above {MAX_ID}")
+    if max(uid, gid) >= 2**31:  # Engines and kernels keep those for themselves.
+        raise ValueError(f"has an id above {2**31 - 1}")
     return text.strip() if match[2] else f"{uid}:{gid}"
 
 
@@ -156,8 +133,9 @@ def boolean(text: str) -> bool:
     raise ValueError('is neither "1" nor "0"')
 
 
-def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], str]:
-    """Return a parser of one word out of a few."""
+def choice(literal: Any, *, upper: bool = False) -> Callable[[str], str]:
+    """Return a parser of one word out of those of a `Literal`."""
+    options = get_args(literal)
 
     def parse(text: str) -> str:
         """Return one of a few words."""

@@ -20,7 +20,6 @@ cannot enter root's own directories."""
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the settings file, which may be absent."""
     if environ.get(CONFIG):
         try:
             return parsers.place(environ[CONFIG])
@@ -64,7 +63,6 @@ def runtime_dir(settings: Settings) -> Path:
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    """Return the user's home directory as the given environment sees it."""
     return Path(environ["HOME"]) if environ.get("HOME") else Path.home()
 
 
@@ -79,6 +77,5 @@ def store_of(settings: Settings) -> Store:
 
 
 def packages_dir(settings: Settings) -> Path:
-    """Return the directory of packages for programs."""
     own = ROOT_PACKAGES_DIR if os.geteuid() == 0 else settings.state_dir / "packages"
     return settings.dependencies.cache or own

@@ -15,9 +15,7 @@ from typing import Literal, cast, get_args
 
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
-from bridge.settings import fields, globs, lexical
-
-MAX_CALLS = 1_000_000_000
+from bridge.settings import fields, globs, lexical, parsers
 
 _NOT = "not"
 
@@ -115,7 +113,7 @@ def _conditions(
             yield from _conditions(path, value, where, negated=True)
             continue
         if name not in _TESTS:
-            known = fields.suggest(name, (*_TESTS, _NOT))
+            known = parsers.suggestion(name, (*_TESTS, _NOT))
             # The end of the sentence is its third dot.
             problem = (
                 f'is no test of an argument. {known} A path with dots needs quotes: "a.b" = ..'
@@ -151,7 +149,7 @@ def _roots(value: Json, place: str) -> tuple[str, ...]:
         try:
             found.append(lexical.root(text))
         except ValueError as error:
-            fields.fail(place, f"is {text[: fields.MAX_KEY_CHARS]!r}, which {error}")
+            fields.fail(place, f"is {text[:80]!r}, which {error}")
     return tuple(found)
 
 
@@ -194,13 +192,13 @@ class Rule:
         place: Where it stands, for errors and explanations.
     """
 
-    name: str = fields.key(fields.line(fields.MAX_NAME_CHARS))
+    name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
     servers: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="server")
     tools: tuple[str, ...] = fields.key(fields.glob_list, ("*",), called="tool")
     effects: frozenset[Effect] = fields.key(fields.effects, frozenset(), called="effect")
     when: tuple[Condition, ...] = fields.key(_when, ())
-    reason: str = fields.key(fields.line(fields.MAX_REASON_CHARS), "")
+    reason: str = fields.key(fields.line, "")
     digest: str = fields.key(_digest, "")
     # A rule stays what it is when another is written in front of it.
     place: str = field(default="", compare=False)
@@ -332,13 +330,13 @@ class FlowRule:
         reason: Shown with the decision.
     """
 
-    name: str = fields.key(fields.line(fields.MAX_NAME_CHARS))
+    name: str = fields.key(fields.line)
     action: Action = fields.key(fields.action)
     after: frozenset[str] = fields.key(fields.label_set, frozenset())
     to: frozenset[str] = fields.key(fields.label_set, frozenset())
     after_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
     to_servers: tuple[str, ...] = fields.key(fields.glob_list, ())
-    reason: str = fields.key(fields.line(fields.MAX_REASON_CHARS), "")
+    reason: str = fields.key(fields.line, "")
 
 
 LETHAL = FlowRule(
@@ -390,9 +388,9 @@ class Budgets:
         per_minute: Glob of servers to calls per minute, over all runs; the first glob counts.
     """
 
-    run_calls: int | None = fields.key(fields.whole(MAX_CALLS), None)
+    run_calls: int | None = fields.key(fields.whole(1_000_000_000), None)
     run_bytes: int | None = fields.key(fields.size(1), None)
-    server_calls: int | None = fields.key(fields.whole(MAX_CALLS), None)
+    server_calls: int | None = fields.key(fields.whole(1_000_000_000), None)
     per_minute: tuple[tuple[str, int], ...] = fields.key(_per_minute, ())
 
 
@@ -462,7 +460,9 @@ class PolicySpec:
     """
 
     present: bool = False
-    defaults: Mapping[DefaultFor, Action] = fields.key(_defaults, factory=lambda: dict(_DEFAULTS))
+    defaults: Mapping[DefaultFor, Action] = fields.key(
+        _defaults, default_factory=lambda: dict(_DEFAULTS)
+    )
     rules: tuple[Rule, ...] = fields.key(_rules, ())
     servers: tuple[ServerPolicy, ...] = fields.key(_servers, ())
     flows: tuple[FlowRule, ...] = fields.key(_flows, (LETHAL,), called="flow")
@@ -476,7 +476,7 @@ class PolicySpec:
     path: Path | None = None
 
 
-def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpec:
+def parse_policy(table: Json, place: str) -> PolicySpec:
     """Return the policy that a file's `policy` table makes; None stands for no table.
 
     Args:
@@ -486,8 +486,8 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
         SettingsError: It does not parse; the text says where.
     """
     if table is None:
-        return PolicySpec(path=path)
-    spec = fields.filled(PolicySpec, table, place, "a policy", path=path)
+        return PolicySpec()
+    spec = fields.filled(PolicySpec, table, place, "a policy")
     _check_labels(spec, place)
     # These alone say nothing of calls, which go on as without a policy.
     present = not table or not table.keys() <= {"skills", "elicitation", "sampling"}

@@ -22,14 +22,8 @@ from pathlib import Path
 from bridge.atomic_files import exclusive_lock, replace_file
 from bridge.errors import SettingsError
 from bridge.model import Action, Json
-from bridge.settings.file import MAX_CONFIG_BYTES
 from bridge.settings.globs import literal
 from bridge.settings.policy import Rule, parse_policy
-
-MAX_RULES = 2000
-"""Most rules that the bridge adds to a file: more answers of "always" call for another rule."""
-
-MAX_DEPTH = 20  # Of a condition's value.
 
 _HEADER = re.compile(
     r"""^[ \t]*\[\[[ \t]*(?:policy|"policy"|'policy')[ \t]*\.[ \t]*(?:rules|"rules"|'rules')"""
@@ -85,9 +79,7 @@ def append_policy(path: Path, policy: str) -> None:
     def changed(text: str) -> str:
         joint = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         whole = f"{text}{joint}{policy}"
-        if len(whole.encode()) > MAX_CONFIG_BYTES:
-            raise SettingsError(f"{path} would become larger than {MAX_CONFIG_BYTES} bytes.")
-        parse_policy(_parsed(whole, str(path)).get("policy"), f"{path}: policy", path)
+        parse_policy(_parsed(whole, str(path)).get("policy"), f"{path}: policy")
         return whole
 
     _change(path, changed, required=False)
@@ -98,7 +90,7 @@ def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> Non
 
     Args:
         changed: Returns what is to stand there.
-        demanded: Whether it must be there.
+        required: Whether it must be there.
     """
     try:
         if not required:
@@ -111,13 +103,13 @@ def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> Non
             if found is not None:
                 if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
                     raise SettingsError(f"{path} is no regular file of this user's.")
-                text = _read(target)
+                text = target.read_bytes().decode("utf-8")
             whole = changed(text)
             if found is not None and _state(target.stat()) != _state(found):
                 raise SettingsError(f"{path} is being changed by another program.")
             mode = 0o600 if found is None else stat.S_IMODE(found.st_mode)
             replace_file(target, whole.encode(), durable=True, mode=mode)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         remedy = "" if required else "`policy init --print` prints it instead."
         raise SettingsError(f"{path} could not be changed: {reason}.", remedy=remedy) from None
@@ -125,17 +117,6 @@ def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> Non
 
 def _state(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _read(path: Path) -> str:
-    with path.open("rb") as file:
-        data = file.read(MAX_CONFIG_BYTES + 1)
-    if len(data) > MAX_CONFIG_BYTES:
-        raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8: {error}.") from None
 
 
 def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: str = "") -> str:
@@ -190,8 +171,6 @@ def _rules(document: Mapping[str, Json], place: str) -> list[dict[str, Json]]:
     rules = policy.get("rules", []) if isinstance(policy, dict) else None
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise SettingsError(f"{place} has no policy any more that a rule could be added to.")
-    if len(rules) >= MAX_RULES:
-        raise SettingsError(f"{place} has {len(rules):,} rules, which is enough.")
     return rules
 
 
@@ -228,7 +207,6 @@ def _places(text: str, index: int | None) -> Iterator[int]:
 
 
 def _above(text: str, start: int) -> int:
-    """Return where the comment begins that stands right above a line, or else the line."""
     while start > 0:
         line = text.rfind("\n", 0, start - 1) + 1
         if not text[line:start].lstrip(" \t").startswith("#"):
@@ -249,7 +227,6 @@ def _inserted(text: str, position: int, lines: Sequence[str]) -> str:
 
 
 def rule_for(name: str, server: str, tool: str, action: Action) -> list[str]:
-    """Return the lines of a rule on one tool, to be put into a policy."""
     rule = {"name": name, "server": literal(server), "tool": literal(tool), "action": action}
     return rule_lines(rule)
 
@@ -276,21 +253,19 @@ def toml_key(key: str) -> str:
     return key if _BARE.fullmatch(key) else toml_value(key)
 
 
-def toml_value(value: Json, depth: int = 0) -> str:
+def toml_value(value: Json) -> str:
     """Return a value as TOML has it, on one line.
 
     Raises:
-        SettingsError: TOML has no such value, or not so deep.
+        SettingsError: TOML has no such value.
     """
-    if depth > MAX_DEPTH:
-        raise SettingsError(f"A condition is nested more than {MAX_DEPTH} levels deep.")
     if isinstance(value, str):
         return _written(json.dumps(value, ensure_ascii=False))
     if isinstance(value, bool | int | float):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(toml_value(item, depth + 1) for item in value)}]"
+        return f"[{', '.join(toml_value(item) for item in value)}]"
     if isinstance(value, dict):
-        pairs = [f"{toml_key(key)} = {toml_value(item, depth + 1)}" for key, item in value.items()]
+        pairs = [f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items()]
         return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
     raise SettingsError(f"A rule's {type(value).__name__} cannot be written.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bridge.model import Directory, ServerSettings
+from bridge.settings import parsers
 from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.kubernetes import Kubernetes
@@ -22,6 +23,26 @@ GuardMode = Literal["off", "advise", "enforce"]
 PreflightMode = Literal["check", "off"]
 AuditMode = Literal["on", "sync", "off"]
 Switch = Literal["on", "off"]
+
+
+def setting(
+    parse: Callable[[str], object],
+    default: object,
+    *,
+    flag: str = "",
+    many: bool = False,
+    variable: str = "",
+) -> Any:
+    """Declare a field of `Settings` that a flag, a variable or the file can set.
+
+    Args:
+        parse: From the text that a flag or variable has.
+        flag: What its flag's help says; empty for none.
+        many: Whether it takes a list in the file.
+        variable: Its name in the environment, where that is not made from its own.
+    """
+    how = {"parse": parse, "flag": flag, "many": many, "variable": variable}
+    return field(default=default, metadata=how)
 
 
 STRICT_CAPS = {"timeout": 5.0, "max_timeout": 5.0, "memory": 128 * 1024**2, "cpus": 0.5}
@@ -116,66 +137,114 @@ class Settings:
         notes: Warnings about values that are not taken as they are written.
     """
 
-    runtime: str = "auto"
-    runtime_order: tuple[str, ...] = ()
-    oci_runtime: str = ""
-    image: str = ""
-    packages: Path | None = None
-    timeout: float = 30.0
-    max_timeout: float = 600.0
-    memory: int = 512 * 1024**2
-    pids: int = 128
-    cpus: float | None = None
-    container_user: str = "65534:65534"
-    runtime_idle_timeout: float = 300.0
-    state_dir: Path = Path()
-    output_mode: OutputMode = "compact"
-    structured: RecordPlace = "meta"
-    log_level: LogLevel = "INFO"
-    profile: str = "standard"
+    runtime: str = setting(
+        parsers.runtime,
+        "auto",
+        flag="auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes or an engine's path",
+    )
+    runtime_order: tuple[str, ...] = setting(
+        parsers.runtime_order,
+        (),
+        flag="what auto tries, in order, such as docker,bubblewrap",
+        many=True,
+    )
+    oci_runtime: str = setting(
+        parsers.text, "", flag="runc, crun, runsc, kata ...: used or refused, never downgraded"
+    )
+    image: str = setting(parsers.text, "", flag="the container image")
+    packages: Path | None = setting(parsers.path, None)
+    timeout: float = setting(parsers.seconds, 30.0)
+    max_timeout: float = setting(
+        parsers.seconds, 600.0, flag="most seconds that a run may take with its tools"
+    )
+    memory: int = setting(parsers.memory, 512 * 1024**2, flag="memory limit, such as 512m")
+    pids: int = setting(parsers.pids, 128, flag="limit on processes and threads")
+    cpus: float | None = setting(parsers.cpus, None, flag="limit on CPUs, such as 1.5")
+    container_user: str = setting(parsers.user, "65534:65534")
+    runtime_idle_timeout: float = setting(parsers.idle_seconds, 300.0)
+    state_dir: Path = setting(parsers.place, Path(), flag="where logs and caches are kept")
+    output_mode: OutputMode = setting(
+        parsers.choice(OutputMode), "compact", flag="compact, toon, json or auto"
+    )
+    structured: RecordPlace = setting(
+        parsers.choice(RecordPlace),
+        "meta",
+        flag="where to put structured results: meta or content",
+    )
+    log_level: LogLevel = setting(
+        parsers.choice(LogLevel, upper=True), "INFO", flag=", ".join(get_args(LogLevel))
+    )
+    profile: str = setting(
+        parsers.lowered, "standard", flag="standard, strict or one of config.toml"
+    )
+    listed_servers_only: bool = setting(parsers.boolean, False)
+    guard: GuardMode = setting(
+        parsers.choice(GuardMode),
+        "advise",
+        flag="what the static guard does: off, advise or enforce",
+    )
+    guard_denies: tuple[str, ...] = setting(parsers.denials, (), many=True)
+    allow_packages: bool | None = setting(parsers.boolean, None)
+    allow_directories: bool | None = setting(parsers.boolean, None)
+    warm: int = setting(parsers.integer(0, 32), 4)
+    sources: tuple[str, ...] = setting(
+        parsers.sources,
+        (),
+        flag="clients whose configurations are read, or -NAME,-NAME for all but those",
+        many=True,
+    )
+    secret_names: tuple[str, ...] = setting(parsers.secret_names, (), many=True)
+    description_tokens: int = setting(
+        parsers.integer(500, 100_000), 1500, flag="what the description of run_python may cost"
+    )
+    preflight: PreflightMode = setting(
+        parsers.choice(PreflightMode),
+        "check",
+        flag="check programs before they run: check or off",
+    )
+    audit: AuditMode = setting(parsers.choice(AuditMode), "on")
+    audit_days: int = setting(parsers.integer(1, 3660), 90)
+    audit_bytes: int = setting(parsers.parse_size, 4 * 1024**3)
+    run_records: Switch = setting(parsers.choice(Switch), "on")
+    output_tokens: int = setting(parsers.integer(200, 1_000_000), 5000)
+    shown_bytes: int = setting(parsers.parse_size, 1024**2)
+    runs: int | None = setting(parsers.integer(1, 1024), None)
+    sessions: int = setting(parsers.integer(0, 256), 8)
+    session_idle_timeout: float = setting(parsers.seconds, 600.0)
+    session_bytes: int = setting(parsers.parse_size, 32 * 1024 * 1024)
+    session_days: int = setting(parsers.integer(1, 3660), 7)
+    artifact_bytes: int = setting(parsers.parse_size, 1024**3)
+    artifact_run_bytes: int = setting(parsers.parse_size, 64 * 1024**2)
+    artifact_days: int = setting(parsers.integer(1, 3660), 7)
+    store: Path | ServerUrl | None = setting(parsers.database, None)
+    skills_dir: Path | None = setting(parsers.place, None)
+    replica: str = setting(parsers.replica, "")
+    drain_seconds: float = setting(parsers.seconds, 30.0)
+    roots: tuple[Path, ...] = setting(
+        parsers.directories,
+        (),
+        flag="directories that servers get when they ask for roots",
+        many=True,
+    )
+    servers_config: Path | None = setting(
+        parsers.place,
+        None,
+        flag="one more configuration file, read first",
+        variable="MCP_SERVERS_CONFIG",
+    )
+    allow_self_server: bool = setting(parsers.boolean, False)
+    project_servers: ProjectServers = setting(parsers.choice(ProjectServers), "approved")
+    call_timeout: float = setting(parsers.seconds, 60.0)
+    start_timeout: float = setting(parsers.seconds, 30.0)
+    start_patience: float = setting(parsers.seconds, 300.0)
     strict: bool = False
     profiles: Mapping[str, Mapping[str, Any]] = field(
         default_factory=lambda: {"standard": {}, "strict": {"strict": True}}
     )
-    listed_servers_only: bool = False
-    guard: GuardMode = "advise"
-    guard_denies: tuple[str, ...] = ()
-    warm: int = 4
-    sources: tuple[str, ...] = ()
-    secret_names: tuple[str, ...] = ()
-    description_tokens: int = 1500
-    preflight: PreflightMode = "check"
-    roots: tuple[Path, ...] = ()
-    servers_config: Path | None = None
-    allow_self_server: bool = False
-    project_servers: ProjectServers = "approved"
-    call_timeout: float = 60.0
-    start_timeout: float = 30.0
-    start_patience: float = 300.0
-    audit: AuditMode = "on"
-    audit_days: int = 90
-    audit_bytes: int = 4 * 1024**3
-    run_records: Switch = "on"
-    output_tokens: int = 5_000
-    shown_bytes: int = 1024**2
-    runs: int | None = None
-    sessions: int = 8
-    session_idle_timeout: float = 600.0
-    session_bytes: int = 32 * 1024 * 1024
-    session_days: int = 7
-    artifact_bytes: int = 1024**3
-    artifact_run_bytes: int = 64 * 1024**2
-    artifact_days: int = 7
-    store: Path | ServerUrl | None = None
-    skills_dir: Path | None = None
-    replica: str = ""
-    drain_seconds: float = 30.0
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
     server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
-    allow_packages: bool | None = None
-    allow_directories: bool | None = None
     policy: PolicySpec = field(default_factory=PolicySpec)
     commands: Mapping[str, CommandProfile] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -198,11 +267,15 @@ class Settings:
 
     @property
     def packages_allowed(self) -> bool:
-        """Whether a run may ask for packages at all."""
         return not self.strict if self.allow_packages is None else self.allow_packages
 
     @property
     def offered_directories(self) -> tuple[Directory, ...]:
-        """The directories that runs get."""
         allowed = not self.strict if self.allow_directories is None else self.allow_directories
         return self.directories if allowed else ()
+
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    each.name: each.metadata for each in fields(Settings) if "parse" in each.metadata
+}
+"""What can be set, with how it is parsed and named outside; see `setting`."""

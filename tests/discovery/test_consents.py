@@ -14,11 +14,11 @@ from bridge.discovery.consents import (
     APPEARED,
     MAX_CONSENTS,
     Consent,
-    ConsentError,
     ConsentFile,
     Consents,
 )
 from bridge.discovery.dialect import Location
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover
 from bridge.discovery.locations import fill, find_project, path_variables
 from bridge.discovery.report import Definition
@@ -409,9 +409,9 @@ def test_approvals_are_kept_for_this_user_alone_and_can_be_read_by_people(tmp_pa
 def test_a_damaged_file_approves_nothing_and_says_so(tmp_path: Path, text: str) -> None:
     file = ConsentFile(tmp_path / "project-servers.json")
     file.path.write_text(text)
-    with pytest.raises(ConsentError, match=r"project-servers\.json cannot be read"):
+    with pytest.raises(MalformedError, match=r"project-servers\.json cannot be read"):
         file.read()
-    with pytest.raises(ConsentError):
+    with pytest.raises(MalformedError):
         file.add([consent()])
     assert file.path.read_text() == text
 
@@ -420,5 +420,5 @@ def test_a_person_s_oldest_approvals_are_forgotten_and_no_client_s_ever(tmp_path
     file = ConsentFile(tmp_path / "project-servers.json")
     file.add([consent(number) for number in range(MAX_CONSENTS + 5)])
     assert len(file.read()) == MAX_CONSENTS
-    with pytest.raises(ConsentError, match="more than"):
+    with pytest.raises(MalformedError, match="more than"):
         file.add([consent(number, by="Claude Code") for number in range(MAX_CONSENTS + 1)])

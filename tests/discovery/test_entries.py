@@ -8,14 +8,13 @@ import pytest
 
 from bridge.discovery.client_dialects import CLAUDE_CODE, GENERIC
 from bridge.discovery.dialect import Dialect
-from bridge.discovery.entries import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS
-from bridge.discovery.fields import MAX_ITEMS, MAX_TIMEOUT_SECONDS
 from bridge.discovery.parser import MAX_WARNINGS_PER_FILE
 from bridge.discovery.variables import MAX_INSERTED_CHARS
 from bridge.model import ServerSpec
 from tests.discovery.parsing import Found, Origin, parse_config
 
 SECRET = "s3cr3t-value"
+WEEK = float(7 * 24 * 3600)
 
 
 def written(text: str, dialect: Dialect) -> Found:
@@ -54,77 +53,6 @@ def reason_of(entry: object, dialect: Dialect = GENERIC) -> str:
     said = {str(warning) for warning in found.warnings}
     assert f"/conf/servers.json (mcpServers.x): skipped: {skipped.reason}" in said
     return skipped.reason
-
-
-@pytest.mark.parametrize(
-    ("entry", "said"),
-    [
-        (None, "must be an object, not null"),
-        ("npx", "must be an object, not a string"),
-        ([], "must be an object, not a list"),
-        ({}, "neither command nor url"),
-        ({"command": None}, "neither command nor url"),
-        ({"command": ["npx"]}, "command must be a string, not a list"),
-        ({"command": 7}, "command must be a string, not a number"),
-        ({"command": ""}, "command is empty"),
-        ({"command": " "}, "command is empty"),
-        ({"command": "${EMPTY}"}, "command is empty"),
-        ({"command": "a\0b"}, "command holds a character"),
-        ({"command": "${NUL}"}, "command holds a character"),
-        ({"command": "\ud800"}, "command holds a character"),
-        ({"command": "c", "args": "-y pkg"}, "args must be a list of strings, not a string"),
-        ({"command": "c", "args": [None]}, "args[0] must be a string, not null"),
-        ({"command": "c", "args": ["-y", {}]}, "args[1] must be a string, not an object"),
-        ({"command": "c", "args": [10**18]}, "args[0] must be a string, not a number"),
-        ({"command": "c", "args": ["a"] * (MAX_ITEMS + 1)}, "args has more than"),
-        ({"command": "c", "env": ["A=1"]}, "env must be an object of strings, not a list"),
-        ({"command": "c", "env": {"A=B": "x"}}, 'env has a member named "A=B"'),
-        ({"command": "c", "env": {"": "x"}}, 'env has a member named ""'),
-        ({"command": "c", "env": {"A\n": "x"}}, 'env has a member named "A\\u000a"'),
-        ({"command": "c", "cwd": 5}, "cwd must be a string, not a number"),
-        ({"command": "c", "disabled": "yes"}, "disabled must be true or false, not a string"),
-        ({"command": "c", "type": 1}, "type must be a string, not a number"),
-        (
-            {"type": "stdio", "url": "http://h"},
-            'its type "stdio" needs a command; for its url write "http"',
-        ),
-        (
-            {"type": "http", "command": "c"},
-            'its type "http" needs a url; for its command write "stdio"',
-        ),
-        ({"type": "ws", "url": "ws://h"}, 'type "ws" is not supported'),
-        ({"type": "sdk"}, 'type "sdk" is not supported'),
-        ({"url": 5}, "url must be a string, not a number"),
-        ({"url": ""}, "url must be http:// or https:// and a host"),
-        ({"url": "ftp://h/"}, "url must be http:// or https:// and a host"),
-        ({"url": "https://"}, "url must be http:// or https:// and a host"),
-        ({"url": "http://[h/"}, "url must be http:// or https:// and a host"),
-        ({"url": "http://h/a b"}, "url must be http:// or https:// and a host"),
-        ({"url": "https://evil\u3002com/mcp"}, "write it in punycode"),
-        ({"url": "https://b\u00fccher.example/mcp"}, "write it in punycode"),
-        ({"url": "${BASE}/mcp"}, "url must be http:// or https:// and a host"),
-        ({"url": "http://h", "headers": "A: b"}, "headers must be an object of strings"),
-        ({"url": "http://h", "headers": {"A b": "x"}}, 'headers has a member named "A b"'),
-        ({"url": "http://h", "headers": {"A": "x\r\nB: y"}}, "headers.A holds a line break"),
-    ],
-)
-def test_a_bad_entry_is_skipped_with_a_precise_reason(entry: object, said: str) -> None:
-    assert said in reason_of(entry)
-
-
-def test_no_server_goes_by_the_name_of_the_bridge_s_own_helpers() -> None:
-    """Rules and records could not tell them apart."""
-    found = named("runtime", {"command": "c"})
-    assert found.servers == ()
-    assert "give it another name" in found.skipped[0].reason
-    assert named("Runtime", {"command": "c"}).servers
-
-
-def test_claude_code_s_files_are_read_as_strictly_as_claude_code_reads_them() -> None:
-    assert 'add "type": "http"' in reason_of({"url": "https://h/mcp"}, CLAUDE_CODE)
-    assert "not a number" in reason_of({"command": "c", "env": {"P": 1}}, CLAUDE_CODE)
-    assert "not a boolean" in reason_of({"command": "c", "args": [True]}, CLAUDE_CODE)
-    assert "not supported" in reason_of({"type": "streamableHttp", "url": "http://h"}, CLAUDE_CODE)
 
 
 def test_elsewhere_scalars_stand_for_their_text_and_a_bare_url_is_http() -> None:
@@ -215,11 +143,11 @@ def test_cwd_starts_from_the_file_s_directory(cwd: str | None, expected: str | N
     [
         ({"timeout": 45000}, None, 45.0),
         ({"timeout": 1000}, None, 1.0),
-        ({"timeout": 10**400}, None, float(MAX_TIMEOUT_SECONDS)),
+        ({"timeout": 10**400}, None, WEEK),
         ({"timeout": 1500.5}, None, 1.5005),
         ({"tool_timeout_sec": 9, "timeout": 45000}, None, 9.0),
         ({"startup_timeout_sec": 0.5}, 0.5, None),
-        ({"startup_timeout_sec": 1e300}, float(MAX_TIMEOUT_SECONDS), None),
+        ({"startup_timeout_sec": 1e300}, WEEK, None),
         ({"timeout": None}, None, None),
     ],
 )
@@ -230,56 +158,11 @@ def test_timeouts_are_read_in_their_units(
     assert (spec.start_timeout, spec.call_timeout) == (start, call)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("timeout", 30),
-        ("timeout", "30000"),
-        ("timeout", True),
-        ("tool_timeout_sec", 0),
-        ("startup_timeout_sec", -1),
-        ("startup_timeout_sec", 1e999),
-        ("startup_timeout_sec", [1]),
-        ("description", 5),
-    ],
-)
-def test_a_useless_minor_field_is_ignored_with_a_warning(field: str, value: object) -> None:
-    raw = f'{{"mcpServers": {{"x": {{"command": "c", "{field}": {json.dumps(value)}}}}}}}'
-    found = written(raw.replace("Infinity", "1e999"), GENERIC)
-    assert [warning.key for warning in found.warnings] == [f"mcpServers.x.{field}"]
-    assert found.warnings[0].reason.startswith("ignored")
-    spec = found.servers[0]
-    assert (spec.start_timeout, spec.call_timeout, spec.description) == (None, None, "")
-
-
 def test_a_description_is_trimmed_and_bounded() -> None:
     assert spec_of({"command": "c", "description": "  notes \ud800 "}).description == "notes ?"
-    assert len(spec_of({"url": "http://h", "description": "d" * 9999}).description) == (
-        MAX_DESCRIPTION_CHARS
-    )
+    assert len(spec_of({"url": "http://h", "description": "d" * 9999}).description) == 2000
 
 
 @pytest.mark.parametrize("name", ["g", "my server", "n.dot/слово", "class", "__import__", "名"])
 def test_any_visible_name_is_good(name: str) -> None:
     assert named(name, {"command": "c"}).servers[0].name == name
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("", "empty"),
-        (" ", "empty"),
-        ("a\nb", "control"),
-        ("a\x1b[31m", "control"),
-        ("a\u202eb", "control"),
-        ("a\ud800", "control"),
-        ("n" * (MAX_NAME_CHARS + 1), "longer"),
-    ],
-)
-def test_a_name_that_cannot_be_shown_is_skipped(name: str, said: str) -> None:
-    found = named(name, {"command": "c"})
-    assert found.servers == ()
-    assert said in found.skipped[0].reason
-    for text in (str(found.skipped[0]), str(found.warnings[0])):
-        assert text.isprintable()
-        assert len(text) < 300

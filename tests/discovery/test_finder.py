@@ -12,12 +12,12 @@ import pytest
 from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.discovery.files import MAX_PROJECT_FILE_BYTES
 from bridge.discovery.finder import (
-    MAX_PROJECT_SERVERS,
     Discovery,
     DiscoveryContext,
     discover,
     survey,
 )
+from bridge.discovery.parser import MAX_SERVERS
 from tests.discovery.writing import write
 
 
@@ -404,15 +404,15 @@ def test_a_projects_files_define_so_many_servers_together_and_keep_out_no_others
 ) -> None:
     """Whoever wrote the repository may have written 150,000; the user's own are all there."""
     for file in range(4):
-        servers = {f"s{file}_{n}": {"command": "x"} for n in range(MAX_PROJECT_SERVERS // 2 - 1)}
+        servers = {f"s{file}_{n}": {"command": "x"} for n in range(MAX_SERVERS // 2 - 1)}
         write(context.cwd / ".amazonq" / "agents" / f"a{file}.json", {"mcpServers": servers})
     write(context.home / ".gemini" / "settings.json", {"mcpServers": {"own": {"command": "x"}}})
     found = discover(replace(context, project_servers="approved"))
     assert [spec.name for spec in found.servers] == ["own"]
-    assert len(found.proposed) == MAX_PROJECT_SERVERS
+    assert len(found.proposed) == MAX_SERVERS
     (warning,) = found.warnings
     assert warning.path.endswith("a2.json")
-    assert "only the first 500 servers of a project are read" in warning.reason
+    assert "only the first 500 servers are read" in warning.reason
 
 
 def test_what_the_bridges_own_settings_name_is_told_apart(context: DiscoveryContext) -> None:

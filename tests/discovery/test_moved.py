@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery import finder
+from bridge.discovery.documents import MalformedError
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover, survey
 from bridge.discovery.moved import (
     MANIFEST,
-    ManifestError,
     Moved,
     MovedEntry,
     MovedFile,
@@ -151,7 +151,7 @@ def test_a_change_of_the_moved_servers_changes_the_stamp(context: DiscoveryConte
 def test_a_damaged_manifest_is_a_warning(context: DiscoveryContext, text: str) -> None:
     directory = context.home / "moved"
     path = write(directory / MANIFEST, text)
-    with pytest.raises(ManifestError, match="are not used"):
+    with pytest.raises(MalformedError, match="are not used"):
         read_manifest(directory)
     found = discover(replace(context, moved=directory))
     assert [(each.path, each.own) for each in found.warnings] == [(str(path), True)]

@@ -20,7 +20,7 @@ from bridge.discovery.client_dialects import (
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.parser import (
-    MAX_SERVERS_PER_FILE,
+    MAX_SERVERS,
     Parsed,
     project_entries,
 )
@@ -119,9 +119,9 @@ def test_a_bare_entry_s_fields_are_named_without_a_prefix() -> None:
 
 
 def test_no_more_servers_are_read_than_a_file_may_define() -> None:
-    servers = {f"s{n}": {"command": "c"} for n in range(MAX_SERVERS_PER_FILE + 5)}
+    servers = {f"s{n}": {"command": "c"} for n in range(MAX_SERVERS + 5)}
     found = parsed({"mcpServers": servers})
-    assert len(found.servers) == MAX_SERVERS_PER_FILE
+    assert len(found.servers) == MAX_SERVERS
     assert "only the first" in found.warnings[0].reason
 
 

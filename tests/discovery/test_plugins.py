@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover
-from bridge.discovery.plugins import MAX_PLUGINS
 from tests.discovery.writing import write
 
 ON = {"enabledPlugins": {"alpha@shop": True}}
@@ -101,16 +100,6 @@ def test_a_change_of_a_plugin_s_file_is_noticed(context: DiscoveryContext) -> No
     assert root / ".mcp.json" in found.references
     write(index, {"plugins": {}})
     assert discover(context).stamp != found.stamp
-
-
-def test_only_so_many_plugins_are_read(context: DiscoveryContext) -> None:
-    root, index = install(context)
-    records = {f"p{n}@shop": [{"installPath": str(root)}] for n in range(MAX_PLUGINS + 5)}
-    write(index, {"plugins": records})
-    write(
-        context.home / ".claude" / "settings.json", {"enabledPlugins": dict.fromkeys(records, True)}
-    )
-    assert len(names(discover(context))) <= MAX_PLUGINS
 
 
 @pytest.mark.parametrize(

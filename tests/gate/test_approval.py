@@ -253,7 +253,8 @@ def spec(tmp_path: Path) -> PolicySpec:
 
 
 def _read(path: Path) -> PolicySpec:
-    return parse_policy(tomllib.loads(path.read_text())["policy"], "here", path)
+    spec = parse_policy(tomllib.loads(path.read_text())["policy"], "here")
+    return replace(spec, path=path)
 
 
 def _text(spec: PolicySpec) -> str:

@@ -14,7 +14,6 @@ import pytest
 from bridge.errors import PackageRefusedError
 from bridge.packages import sets
 from bridge.packages.sets import (
-    LEFT_SECONDS,
     Lock,
     Locked,
     PackageSet,
@@ -126,21 +125,11 @@ def test_where_there_are_no_hard_links_a_set_is_a_copy_and_counts(
     assert not place.exists()
 
 
-def test_choices_that_are_remembered_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sets, "MAX_SETS", 3)
-    for number in range(6):
-        kept(tmp_path, f"{number}")
-    found = [PackageSet(tmp_path, Store(tmp_path), [f"{number}"]).read() for number in range(6)]
-    assert [number for number, lock in enumerate(found) if lock] == [3, 4, 5]
-
-
 def test_what_a_killed_bridge_left_goes_when_nobody_can_be_at_it(tmp_path: Path) -> None:
     one = PackageSet(tmp_path / "kept", Store(tmp_path), ["a"])
     left, busy = one.begin(), one.begin()
     (left / "half").write_text("x")
-    aged(left, LEFT_SECONDS + 1)
+    aged(left, 7201)
     make_room(tmp_path / "kept", ROOM)
     assert (left.exists(), busy.exists()) == (False, True)
 

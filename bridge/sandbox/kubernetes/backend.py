@@ -46,13 +46,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_IMAGE = "python:3.13-slim"
 
-MAX_ATTEMPTS = 3  # Pods tried for one launch: a lost one is replaced twice.
-
-CONFINE_SECONDS = 20.0
-"""From attaching until the first step has reported: milliseconds, once the node is not busy."""
-
-POLL_SECONDS = 0.2  # Between looks at a pod that starts, which takes a second or more.
-LEAVE_SECONDS = 10.0  # For the deletion of all that a bridge has, as it ends.
+CONFINE_SECONDS = 20.0  # A pod may never report its first step; milliseconds on a quiet node.
 
 
 class KubernetesBackend(Backend):
@@ -96,7 +90,7 @@ class KubernetesBackend(Backend):
             return
         with anyio.CancelScope(shield=True):
             try:
-                with anyio.move_on_after(LEAVE_SECONDS):
+                with anyio.move_on_after(10):
                     await warm.leave()
             except SandboxError as error:
                 logger.warning("pods are left for the sweep of others: %s", error)
@@ -140,10 +134,10 @@ class KubernetesBackend(Backend):
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
         """Start a program in a pod; replace one that is lost before that."""
-        for _ in range(MAX_ATTEMPTS - 1):
+        for _ in range(2):
             try:
                 return await stack.enter_async_context(self._launch(spec))
-            except (SandboxLostError, faults.BusyError, faults.NotFoundError) as error:
+            except (SandboxLostError, faults.RefusedError) as error:
                 logger.warning("another pod is tried, after: %s", error)
         return await stack.enter_async_context(self._launch(spec))
 
@@ -193,8 +187,8 @@ class KubernetesBackend(Backend):
             while not faults.is_running(seen):
                 if problem := faults.start_problem(seen):
                     raise problem
-                await anyio.sleep(POLL_SECONDS)
-                with suppress(faults.BusyError):  # it is asked again
+                await anyio.sleep(0.2)  # It takes a second or more to start.
+                with suppress(faults.RefusedError):  # it is asked again
                     found = await cluster.get(path)
                     if found is None:
                         raise SandboxLostError(faults.REMOVED)

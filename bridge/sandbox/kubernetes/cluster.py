@@ -36,18 +36,9 @@ from bridge.settings.kubernetes import Kubernetes
 
 logger = logging.getLogger(__name__)
 
-REQUEST_SECONDS = 10.0
-"""For an answer of the API server, from first to last; milliseconds, but for a busy etcd's."""
-
-PLUGIN_SECONDS = 30.0  # For a kubeconfig's plugin to give a token, which it may have to fetch.
-
-MAX_ANSWER_BYTES = 32 * 1024 * 1024
-"""Longest answer of the API server; a pod takes some ten kilobytes in a list."""
-
-DELETE_SECONDS = 10.0  # For the deletion of a pod; one that takes longer is left to the sweep.
-
-PING_SECONDS = 20.0  # Between pings of a stream, which keep it open in load balancers.
-MAX_MESSAGE_BYTES = 1024 * 1024  # Longest message taken from a stream; kubelets send 32 KiB.
+REQUEST_SECONDS = 10.0  # An API server may not answer; milliseconds, but for a busy etcd's.
+PLUGIN_SECONDS = 30.0  # A kubeconfig's plugin may hang; it may have to fetch its token.
+MAX_ANSWER_BYTES = 32 * 1024 * 1024  # An API server may send more; a listed pod takes 10 kB.
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
@@ -158,7 +149,9 @@ class Cluster:
         """Return an object; None if there is none."""
         try:
             return _object(await self._ask("GET", path))
-        except faults.NotFoundError:
+        except faults.RefusedError as error:
+            if error.status != 404:
+                raise
             return None
 
     async def list(self, path: str, labels: Mapping[str, str]) -> list[Document]:
@@ -171,7 +164,7 @@ class Cluster:
         """Merge a document into an object.
 
         Raises:
-            ConflictError: It has changed since the resource version that the document names.
+            RefusedError: It has changed since the resource version that the document names.
         """
         headers = {"Content-Type": "application/merge-patch+json"}
         return _object(await self._ask("PATCH", path, json=document, headers=headers))
@@ -183,13 +176,14 @@ class Cluster:
             options["preconditions"] = {"resourceVersion": seen["metadata"]["resourceVersion"]}
         try:
             await self._ask("DELETE", path, json=options)
-        except (faults.NotFoundError, faults.ConflictError):
-            return
+        except faults.RefusedError as error:
+            if not faults.is_gone(error):
+                raise
 
     async def discard(self, name: str) -> None:
         """Delete a pod, even when cancelled; one that stays is left to the sweep."""
-        refusal = f"no answer within {DELETE_SECONDS:g} s"
-        with anyio.CancelScope(shield=True), anyio.move_on_after(DELETE_SECONDS):
+        refusal = "no answer within 10 s"
+        with anyio.CancelScope(shield=True), anyio.move_on_after(10):
             try:
                 await self.delete(f"{self.pods}/{name}")
             except SandboxError as error:
@@ -245,10 +239,10 @@ class Cluster:
             compression=None,
             open_timeout=REQUEST_SECONDS,
             # Unanswered while nobody reads: that is back-pressure, and no failure.
-            ping_interval=PING_SECONDS,
+            ping_interval=20,  # They keep it open in load balancers.
             ping_timeout=None,
             close_timeout=CLOSE_SECONDS,
-            max_size=MAX_MESSAGE_BYTES,
+            max_size=1024 * 1024,  # Kubelets send 32 KiB.
             max_queue=16,
         )
 
@@ -277,7 +271,6 @@ async def _whole(response: httpx2.Response) -> bytes:
 
 
 def _object(found: Any) -> Document:
-    """Return an object of the API server's."""
     known = found if isinstance(found, dict) else {}
     metadata = known.get("metadata")
     if isinstance(metadata, dict):

@@ -33,8 +33,6 @@ from bridge.sandbox.backend import ExitReport, code_and_signal
 
 Document = Mapping[str, Any]  # An object of the API server's.
 
-MAX_MESSAGE_CHARS = 500
-
 REMOVED = "The pod was removed from outside."
 
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
@@ -60,26 +58,15 @@ _ENDED_BY: Mapping[str, type[SandboxError]] = {
 """The reason in a failed pod's status, and what it means."""
 
 
-class NotFoundError(SandboxError):
-    """The API server has no such object."""
+class RefusedError(SandboxError):
+    """The API server could not do it: 404 no such object, 409 changed meanwhile, else busy."""
+
+    status = 0
 
 
-class ConflictError(SandboxError):
-    """An object was changed by somebody else."""
-
-
-class BusyError(SandboxError):
-    """The API server or a node could not answer this time, or a watch began too long ago."""
-
-
-_ACCOUNT = (ClusterRefusedError, "The cluster refuses the bridge's account.")
-_BUSY = (BusyError, "The cluster could not do it.")
-
-_REFUSALS: Mapping[int, tuple[type[SandboxError], str]] = {
-    401: _ACCOUNT, 403: _ACCOUNT, 404: (NotFoundError, "The cluster has no such object."),
-    409: (ConflictError, "It was changed meanwhile."), 410: _BUSY, 429: _BUSY,
-}  # fmt: skip
-"""What an API server's status means."""
+def is_gone(error: BaseException) -> bool:
+    """Return whether an object is not there, or not as it was seen."""
+    return isinstance(error, RefusedError) and error.status in (404, 409)
 
 
 _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
@@ -100,7 +87,6 @@ def translated(server: str) -> Iterator[None]:
 
 
 def refusal(code: int, body: bytes) -> SandboxError:
-    """Return the error of an API server's answer."""
     try:
         said = cut(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
@@ -111,9 +97,13 @@ def refusal(code: int, body: bytes) -> SandboxError:
     if code == 403 and "must specify" in said:
         remedy = "Set [kubernetes] requests."
         return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
-    if code in _REFUSALS or code >= 500:
-        kind, message = _REFUSALS.get(code, _BUSY)
-        return kind(message, host_detail=detail)
+    if code in (401, 403):
+        message = "The cluster refuses the bridge's account."
+        return ClusterRefusedError(message, host_detail=detail)
+    if code in (404, 409, 410, 429) or code >= 500:
+        refused = RefusedError("The cluster could not do it.", host_detail=detail)
+        refused.status = code
+        return refused
     remedy = "Correct [kubernetes] in config.toml."
     return LaunchError("The cluster does not take the pod.", remedy=remedy, host_detail=detail)
 
@@ -132,7 +122,6 @@ def start_problem(pod: Document) -> SandboxError | None:
 
 
 def no_room(pod: Document) -> CapacityError:
-    """Return the error of a pod that did not start in time."""
     for condition in _status(pod).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             said = f"{cut(condition.get('message'))}."
@@ -141,7 +130,6 @@ def no_room(pod: Document) -> CapacityError:
 
 
 def is_running(pod: Document) -> bool:
-    """Return whether a pod's process runs, so that it can be attached to."""
     return _status(pod).get("phase") == "Running" and "running" in _state(pod)
 
 
@@ -150,7 +138,6 @@ def has_ended(pod: Document) -> bool:
 
 
 def restarts(pod: Document) -> int:
-    """Return how often a pod's process was started again."""
     return int(_container(pod).get("restartCount") or 0)
 
 
@@ -201,7 +188,6 @@ def _state(pod: Document) -> Document:
 
 
 def _words(pod: Document) -> str:
-    """Return what the cluster says of a pod's end, or of why it waits."""
     state = _state(pod).get("terminated") or _state(pod).get("waiting") or {}
     words = (_status(pod).get("message"), state.get("message"), state.get("reason"))
     return f"{cut(next((text for text in words if text), _status(pod).get('phase')))}."
@@ -209,4 +195,4 @@ def _words(pod: Document) -> str:
 
 def cut(text: object) -> str:
     """Return what a cluster or a pod says, on one line, bounded."""
-    return " ".join(str(text or "no reason given").split()).rstrip(".")[:MAX_MESSAGE_CHARS]
+    return " ".join(str(text or "no reason given").split()).rstrip(".")[:500]

@@ -18,10 +18,7 @@ from bridge.sandbox.kubernetes.cluster import Cluster
 from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 
-STATUS_SECONDS = 3.0  # How long the cluster may take to know of an end; kubelets take about one.
-
-FIRST_POLL_SECONDS = 0.05
-LAST_POLL_SECONDS = 1.0  # Intervals of asking for a pod's status.
+STATUS_SECONDS = 3.0  # A cluster may never know of an end; kubelets take about a second.
 
 
 class PodSandbox:
@@ -50,7 +47,6 @@ class PodSandbox:
         await self.kill()
 
     async def receive(self) -> bytes:
-        """Read from stdout."""
         try:
             data = await self._stream.receive()
         except BrokenStreamError as error:
@@ -66,7 +62,6 @@ class PodSandbox:
         return data
 
     def diagnostics(self) -> str:
-        """Return the end of stderr, as far as it was read."""
         return self._stream.stderr
 
     async def kill(self) -> None:
@@ -79,8 +74,7 @@ class PodSandbox:
         await self._stream.close()
 
     async def wait(self) -> ExitReport:
-        """Wait for the pod's end."""
-        pause = FIRST_POLL_SECONDS
+        pause = 0.05
         while self._verdict is None:
             if self._killed:
                 return ExitReport(signal=SIGKILL)
@@ -91,7 +85,7 @@ class PodSandbox:
                 self._verdict = faults.ended_by_cluster(pod) or faults.exit_report(pod)
             if self._verdict is None:
                 await anyio.sleep(pause)
-                pause = min(pause * 2, LAST_POLL_SECONDS)
+                pause = min(pause * 2, 1.0)
         if isinstance(self._verdict, SandboxError):
             raise self._verdict
         return self._verdict

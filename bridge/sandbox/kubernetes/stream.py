@@ -16,7 +16,7 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 
 SEND_BYTES = 512 * 1024  # Most of stdin in one message; servers take a megabyte.
 DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end.
-CLOSE_SECONDS = 0.5  # For the closing of a stream, whose pod is gone by then.
+CLOSE_SECONDS = 0.5  # A kubelet may not answer; the pod is gone by then.
 
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 
@@ -35,7 +35,6 @@ class PodStream:
 
     @property
     def stderr(self) -> str:
-        """The end of stderr, as far as it was read."""
         return self._stderr.decode("utf-8", "backslashreplace")
 
     async def send(self, data: bytes) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 
 import anyio
@@ -27,13 +26,8 @@ from bridge.sandbox.kubernetes.faults import Document
 logger = logging.getLogger(__name__)
 
 TEND_SECONDS = 5.0  # Between two looks, unless a pod was taken.
-LONGEST_BACKOFF_SECONDS = 20.0  # Between two looks while the API server does not answer.
-
-LOOK_SECONDS = 20.0
-"""For one look, which may not keep the lease from its renewal: what is left is done by the next."""
-
-LEASE_SECONDS = 60
-"""After which a bridge that does not renew its lease counts as dead: twelve looks."""
+LOOK_SECONDS = 20.0  # For one look, where an API server is slow; what is left is done by the next.
+LEASE_SECONDS = 60  # Without renewal; more than a slow look and the longest pause after it.
 
 
 class WarmPods:
@@ -79,7 +73,7 @@ class WarmPods:
                 return await self.cluster.patch(f"{self._pods}/{name}", {"metadata": claim})
             except BaseException as error:
                 self.mine.discard(name)
-                if not isinstance(error, faults.ConflictError | faults.NotFoundError):
+                if not faults.is_gone(error):
                     raise
         return None
 
@@ -96,7 +90,7 @@ class WarmPods:
                 if not self.problem:
                     logger.warning("the cluster cannot be tended: %s", error)
                 self.problem = str(error) or f"No look at the pods ended in {LOOK_SECONDS:g} s."
-                pause = min(pause * 2, LONGEST_BACKOFF_SECONDS)
+                pause = min(pause * 2, LOOK_SECONDS)
             with anyio.move_on_after(pause):
                 await self._taken.wait()
 
@@ -147,7 +141,6 @@ class WarmPods:
         return kept, bridges, removed
 
     async def leave(self) -> None:
-        """Delete this bridge's waiting pods and its lease."""
         # One that has changed may be another bridge's by now.
         while found := await self._list(self._pods, {pod.OWNER_LABEL: self._owner}):
             for each in found:
@@ -166,9 +159,14 @@ class WarmPods:
         }
         try:
             await self.cluster.patch(f"{self._leases}/{self._owner}", lease)
-        except faults.NotFoundError:
-            with suppress(faults.ConflictError):  # made by another task in between
+        except faults.RefusedError as refusal:
+            if refusal.status != 404:
+                raise
+            try:
                 await self.cluster.create(self._leases, lease)
+            except faults.RefusedError as error:
+                if error.status != 409:  # made by another task in between
+                    raise
 
     async def _list(self, path: str, labels: Mapping[str, str] | None = None) -> list[Document]:
         """Return the service's objects of a collection, of those with further labels."""
