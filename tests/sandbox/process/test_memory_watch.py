@@ -12,7 +12,6 @@ import pytest
 from bridge.model import MEBIBYTE, Limits, RunRequest
 from bridge.runs import open_engine
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.cgroups import CgroupParents
 from bridge.sandbox.process.landlock_backend import LandlockBackend
 from bridge.settings import Settings, load
 from tests.engine_rig import ListFinder, settings_in
@@ -32,7 +31,7 @@ async def unlimited(
     async with request.param(environ={"PATH": "/usr/bin:/bin"}) as backend:
         found = await backend._look_around()
         around = replace(found.around, controllers=frozenset(), limits_elsewhere="none here")
-        backend._found = replace(found, cgroup_parents=CgroupParents(), around=around)
+        backend._found = replace(found, cgroup_parents=(), around=around)
         yield backend
 
 
