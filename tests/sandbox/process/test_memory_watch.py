@@ -90,14 +90,15 @@ BOMBS = {
         "fork(end)"
     ),
     "after thousands of processes that end": (
-        "for _ in range(6000): os.waitpid(os.fork() or os._exit(0), 0)\n"
-        "fork(lambda: hold(bytearray(size * 2)))"
+        "for _ in range(2000): os.waitpid(os.fork() or os._exit(0), 0)\n"
+        "fork(lambda: globals().update(kept=hold(bytearray(size * 2))))"
     ),
     "from a thread among thousands that end": (
         "def churn():\n"
         "    while True: threading.Thread(target=int).start()\n"
         "threading.Thread(target=churn, daemon=True).start()\n"
-        "threading.Thread(target=lambda: fork(lambda: hold(bytearray(size * 2)))).start()"
+        "work = lambda: globals().update(kept=hold(bytearray(size * 2)))\n"
+        "threading.Thread(target=fork, args=(work,)).start()"
     ),
 }
 
@@ -216,6 +217,7 @@ threads = list(ThreadPoolExecutor(64).map(lambda _: meet.wait(), range(64)))
 """
 
 
+@pytest.mark.full
 @pytest.mark.node
 async def test_data_libraries_work_in_the_default_memory(
     unlimited: BubblewrapBackend | LandlockBackend, tmp_path: Path
