@@ -14,7 +14,6 @@ import pytest
 from bridge.commands.line import parse_line
 from bridge.commands.runner import Commands
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.cgroups import CgroupParents
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from tests.commands.command_rig import Place, place, run
@@ -57,7 +56,7 @@ async def test_runtimes_that_reserve_gigabytes_start_in_the_default_memory(line:
         backend = BubblewrapBackend(environ=settings.environ)
         found = await backend._look_around()
         around = replace(found.around, controllers=frozenset())
-        backend._found = replace(found, cgroup_parents=CgroupParents(), around=around)
+        backend._found = replace(found, cgroup_parents=(), around=around)
         return backend
 
     with place() as there:

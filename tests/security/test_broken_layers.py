@@ -8,7 +8,6 @@ sandbox that another rung of the ladder, or the remaining layers, made.
 from __future__ import annotations
 
 import json
-import marshal
 import os
 import shutil
 import socket
@@ -30,9 +29,9 @@ from bridge.errors import BridgeError, BrokenIsolationError, EngineNotFoundError
 from bridge.model import RunRequest, RunResult
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend
+from bridge.sandbox.process import landlock_backend
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.landlock_backend import LandlockBackend
-from bridge.sandbox.process.stage_loader import stage_payload
 from bridge.sandbox.selection import probe_all, select_backend
 from bridge.settings import Settings, load
 from tests.contract.rig import ordinary_user, usable_python
@@ -283,24 +282,12 @@ async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground
         refused(await on(ground, tier), "engine_not_found")
 
 
-async def test_the_tier_with_rules_that_allow_everything_is_noticed(ground: Ground) -> None:
+async def test_the_tier_with_rules_that_allow_everything_is_noticed(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has nothing else to keep a program from the host's files."""
     async with LandlockBackend(environ=os.environ) as backend:
-        start = backend._start
-
-        def without(*arguments: object) -> object:
-            made = start(*arguments)  # type: ignore[arg-type]
-            stage = made.stage
-
-            def given(descriptors: object) -> bytes:
-                step, *words, plan = marshal.loads(stage(descriptors))  # type: ignore[arg-type]
-                return stage_payload(
-                    step, *words, json.dumps({**json.loads(plan), "landlock": None})
-                )
-
-            return replace(made, stage=given)
-
-        backend._start = without  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(landlock_backend, "ruleset", lambda *_: None)
         assert "landlock" in refused(await on(ground, backend), "isolation_broken")
 
 

@@ -13,10 +13,8 @@ the isolation reports as weaker. Swap is bounded where the kernel accounts for i
 Verified: `tests/sandbox/process/test_cgroups.py` and `test_cgroup_entry.py`; from inside where the
 cgroup is visible (`layers`).
 
-Moving a process into a cgroup makes the kernel wait until no CPU is in a fork or an exit: some 10
-ms on any machine. A thread that moves itself, which version 1 allows, need not wait, and what it
-starts is born in the cgroup. So a thread of its own enters the cgroups, starts the process and
-leaves them.
+A process enters its cgroups itself, before it becomes bubblewrap: to move another one, the kernel
+waits some 10 ms until no CPU is in a fork or an exit. Version 1 spares whoever moves itself.
 """
 
 from __future__ import annotations
@@ -26,12 +24,10 @@ import logging
 import os
 import secrets
 import signal
-import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import anyio
@@ -40,6 +36,8 @@ import anyio.to_thread
 from bridge.errors import CgroupError
 from bridge.model import Limits
 from bridge.sandbox.ownership import Owner, is_dead
+
+logger = logging.getLogger(__name__)
 
 CONTROLLERS = ("memory", "pids", "cpu")
 
@@ -50,7 +48,8 @@ CPU_PERIOD = 100_000  # Microseconds; the kernel's own default.
 MONITORS = 1
 """Processes in a cgroup that are not the program's: bubblewrap itself, which waits for the end."""
 
-SCOPE_SECONDS = 10.0  # For systemd to run a trial scope.
+_ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 71; shift; done; shift; exec "$@"'
+"""For a shell: writes itself to each list before `--`, and becomes the command behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +59,20 @@ class CgroupParent:
     Attributes:
         directory: The bridge's own cgroup, or an ancestor.
         controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
-        threads_may_enter: Whether a thread of the bridge can go into its groups and come back.
     """
 
     directory: str
     controllers: frozenset[str]
     unified: bool
-    threads_may_enter: bool = False
+
+
+CgroupParents = tuple[CgroupParent, ...]
+"""Where this bridge's cgroups are made: a directory per controller, or one on version 2."""
+
+
+def limited_by(parents: CgroupParents) -> frozenset[str]:
+    """Return the controllers that limit cgroups made there."""
+    return frozenset().union(*(place.controllers for place in parents))
 
 
 def candidate_parents(own: str, mounts: str) -> tuple[CgroupParent, ...]:
@@ -189,9 +195,9 @@ def scope_group(own: str, mounts: str) -> str | None:
     return None
 
 
-def missing_controllers(found: Sequence[str], *, root: bool) -> str:
+def missing_controllers(found: Iterable[str], *, root: bool) -> str:
     """Return why controllers are missing, as a sentence; empty if none is."""
-    missing = [name for name in CONTROLLERS if name not in found]
+    missing = sorted({*CONTROLLERS} - {*found}, key=CONTROLLERS.index)
     if not missing:
         return ""
     if root:
@@ -199,94 +205,23 @@ def missing_controllers(found: Sequence[str], *, root: bool) -> str:
     return "no control group is delegated to this user, and there is no user systemd to ask"
 
 
-logger = logging.getLogger(__name__)
-
-REMOVE_SECONDS = 5.0
-"""For killed processes to leave a cgroup; milliseconds, unless they free a lot of memory."""
-
-_PAUSE_SECONDS = 0.005
-
-_MYSELF = "0"  # Written to a list of threads, it names the writing thread.
-
-
 @dataclass(frozen=True, kw_only=True)
-class CgroupParents:
-    """Where this bridge's cgroups are made: a directory per controller, or one on version 2."""
-
-    parents: tuple[CgroupParent, ...] = ()
-
-    @property
-    def controllers(self) -> frozenset[str]:
-        """The controllers that limit cgroups made here."""
-        return frozenset().union(*(place.controllers for place in self.parents))
-
-
-@dataclass(kw_only=True)
 class SandboxCgroups:
     """The control groups of one sandbox.
 
     Attributes:
-        entries: The groups that a thread can enter by itself, each with the one it returns to.
-        launcher: The one thread that does, if any. It outlives what it starts, whose end the kernel
-            ties to its own.
+        entries: The files by which a process enters them.
+        counter: The file that counts what was killed for memory.
     """
 
-    name: str
-    directories: tuple[Path, ...]
-    counter: Path | None = field(default=None)
-    entries: tuple[tuple[Path, Path], ...] = ()
-    launcher: Executor | None = field(default=None, repr=False)
+    name: str = ""
+    directories: tuple[Path, ...] = ()
+    entries: tuple[Path, ...] = ()
+    counter: Path | None = None
 
-    @property
-    def unentered(self) -> tuple[Path, ...]:
-        """The cgroups that a process started by `spawn` has yet to be moved to."""
-        entered = [inside for inside, _ in self.entries] if self.launcher is not None else []
-        return tuple(path for path in self.directories if path not in entered)
-
-    def spawn(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Start a process, inside those of the cgroups that a thread can enter.
-
-        Raises:
-            CgroupError: One could not be entered or left; the process does not run.
-        """
-        if self.launcher is None or not self.entries:
-            return start()
-        return self.launcher.submit(self._spawn_inside, start).result()
-
-    def _spawn_inside(
-        self, start: Callable[[], subprocess.Popen[bytes]]
-    ) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] | None = None
-        try:
-            self._move_thread([inside for inside, _ in self.entries], "enter")
-            process = start()
-            return process
-        finally:
-            try:
-                self._move_thread([home for _, home in self.entries], "leave")
-            except CgroupError:
-                if process is not None:
-                    process.kill()
-                    process.wait()
-                raise
-
-    @staticmethod
-    def _move_thread(directories: Sequence[Path], doing: str) -> None:
-        for directory in directories:
-            try:
-                _write(directory / "tasks", _MYSELF)
-            except OSError as error:
-                message = f"Cannot {doing} a control group, by {directory}: {error}."
-                raise CgroupError(message) from error
-
-    def enter(self, pid: int) -> None:
-        """Move a process to the `unentered`; what it starts from now on is in as well."""
-        for directory in self.unentered:
-            try:
-                _write(directory / "cgroup.procs", str(pid))
-            except OSError as error:
-                message = f"Cannot move a process to the control group {directory}: {error}."
-                raise CgroupError(message) from error
+    def entering(self) -> list[str]:
+        """Return the words that start a command inside; if that fails, it is not started."""
+        return ["/bin/sh", "-c", _ENTER, "sh", *map(str, self.entries), "--"]
 
     def oom_kills(self) -> int | None:
         """Return how many processes were killed for memory; None if unknown."""
@@ -299,24 +234,27 @@ class SandboxCgroups:
 
     def remove(self) -> bool:
         """Kill the processes inside and remove the cgroups; return whether they are gone."""
-        deadline = time.monotonic() + REMOVE_SECONDS
         # All of them, even if the first cannot be removed.
-        gone = [_remove(directory, deadline) for directory in self.directories]
+        gone = [_remove(directory) for directory in self.directories]
         return all(gone)
 
 
-def find_cgroup_parents(own: str, mounts: str, owner: Owner) -> CgroupParents:
+def find_cgroup_parents(owner: Owner) -> CgroupParents:
     """Return where cgroups can be made, determined by making and removing one."""
     found: list[CgroupParent] = []
-    for place in candidate_parents(own, mounts):
-        had = frozenset().union(*(known.controllers for known in found))
-        usable = _try(place, owner, had)
+    own, mounts = (Path("/proc/self", name) for name in ("cgroup", "mountinfo"))
+    try:
+        places = candidate_parents(own.read_text(), mounts.read_text(errors="replace"))
+    except OSError:
+        return ()
+    for place in places:
+        usable = _try(place, owner, limited_by(tuple(found)))
         if usable is not None:
             found.append(usable)
-    return CgroupParents(parents=tuple(found))
+    return tuple(found)
 
 
-def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
+def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
     """Make a sandbox's cgroups and set their limits.
 
     Raises:
@@ -324,44 +262,39 @@ def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> S
     """
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
-    entries: list[tuple[Path, Path]] = []
+    entries: list[Path] = []
     counter: Path | None = None
     try:
-        for place in cgroup_parents.parents:
+        for place in parents:
             if place.controllers == {"cpu"} and limits.cpus is None:
                 continue  # entering a group costs milliseconds
             directory = Path(place.directory) / name
             directory.mkdir()
             made.append(directory)
-            if place.threads_may_enter:
-                entries.append((directory, Path(place.directory)))
+            entries.append(directory / ("cgroup.procs" if place.unified else "tasks"))
             for controller in sorted(place.controllers):
                 _limit(directory, limits, controller, unified=place.unified)
                 if controller == "memory":
                     file = "memory.events" if place.unified else "memory.oom_control"
                     counter = directory / file
     except OSError as error:
-        SandboxCgroups(name=name, directories=tuple(made)).remove()
+        SandboxCgroups(directories=tuple(made)).remove()
         raise CgroupError(f"Cannot make a control group: {error}.") from error
     return SandboxCgroups(
-        name=name, directories=tuple(made), counter=counter, entries=tuple(entries)
+        name=name, directories=tuple(made), entries=tuple(entries), counter=counter
     )
 
 
-def reap(
-    cgroup_parents: CgroupParents, judge: Owner, *, dead: Callable[[Owner], bool] | None = None
-) -> int:
+def reap(parents: CgroupParents, judge: Owner) -> int:
     """Remove the cgroups of dead bridges; return the number of sandboxes."""
     gone: set[str] = set()
-    for place in cgroup_parents.parents:
+    for place in parents:
         for directory in _directories(Path(place.directory)):
             owner = group_owner(directory.name)
-            if owner is None or owner == judge:
-                continue
-            if not (dead(owner) if dead is not None else is_dead(owner, judge=judge)):
+            if owner is None or owner == judge or not is_dead(owner, judge=judge):
                 continue
             logger.info("removing the control group of a bridge that died: %s", directory)
-            if _remove(directory, time.monotonic() + REMOVE_SECONDS):
+            if _remove(directory):
                 gone.add(directory.name)
     return len(gone)
 
@@ -387,13 +320,7 @@ def _try(place: CgroupParent, owner: Owner, had: frozenset[str]) -> CgroupParent
             directory.rmdir()
     if not usable or not os.access(directory.parent / "cgroup.procs", os.W_OK):
         return None
-    threads_may_enter = not place.unified and os.access(directory.parent / "tasks", os.W_OK)
-    return CgroupParent(
-        directory=place.directory,
-        controllers=usable,
-        unified=place.unified,
-        threads_may_enter=threads_may_enter,
-    )
+    return replace(place, controllers=usable)
 
 
 def _writable(directory: Path, controller: str, unified: bool) -> bool:
@@ -413,7 +340,9 @@ def _limit(directory: Path, limits: Limits, controller: str, *, unified: bool) -
                 raise
 
 
-def _remove(directory: Path, deadline: float) -> bool:
+def _remove(directory: Path) -> bool:
+    # Killed processes leave in milliseconds, unless they free a lot of memory.
+    deadline = time.monotonic() + 5.0
     while True:
         _kill(directory)
         try:
@@ -424,7 +353,7 @@ def _remove(directory: Path, deadline: float) -> bool:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 logger.warning("the control group %s was not removed: %s", directory, error)
                 return False
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(0.005)
         else:
             return True
 
@@ -435,9 +364,6 @@ def _kill(directory: Path) -> None:
         return
     with suppress(OSError):
         for pid in (directory / "cgroup.procs").read_text(encoding="ascii").split():
-            # Never this process, whose thread may have failed to leave the cgroup.
-            if int(pid) == os.getpid():
-                continue
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(int(pid), signal.SIGKILL)
 
@@ -463,39 +389,33 @@ class CgroupManager:
 
     def __init__(self) -> None:
         self._unremoved: dict[str, SandboxCgroups] = {}
-        # Its one thread starts when first needed.
-        self._launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-groups")
 
     def __len__(self) -> int:
         return len(self._unremoved)
 
     @asynccontextmanager
     async def group(
-        self, cgroup_parents: CgroupParents, owner: Owner, limits: Limits
+        self, parents: CgroupParents, owner: Owner, limits: Limits
     ) -> AsyncIterator[SandboxCgroups | None]:
         """Make a sandbox's cgroups, if possible; leaving kills what is in them and removes them."""
-        if not cgroup_parents.parents:
+        if not parents:
             yield None
             return
-        for left in list(self._unremoved.values()):
-            await self._remove(left)
+        await self.aclose()
         # A thread cannot be interrupted, so a cancelled call still returns what it made.
-        group = await anyio.to_thread.run_sync(make_group, cgroup_parents, owner, limits)
-        group.launcher = self._launcher
+        group = await anyio.to_thread.run_sync(make_group, parents, owner, limits)
         try:
             yield group
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._remove(group)
+            await self._remove(group)
 
     async def aclose(self) -> None:
         """Try again to remove what is left. Idempotent."""
-        with anyio.CancelScope(shield=True):
-            for group in list(self._unremoved.values()):
-                await self._remove(group)
+        for group in list(self._unremoved.values()):
+            await self._remove(group)
 
     async def _remove(self, group: SandboxCgroups) -> None:
         self._unremoved.pop(group.name, None)
-        gone = await anyio.to_thread.run_sync(group.remove)
-        if not gone:
-            self._unremoved[group.name] = group
+        with anyio.CancelScope(shield=True):
+            if not await anyio.to_thread.run_sync(group.remove):
+                self._unremoved[group.name] = group

@@ -66,13 +66,13 @@ _DEVICE_LINKS = (
     ("/proc/self/fd/2", "/dev/stderr"),
 )
 
-GROUP = f"sandbox:x:{UID}:\n"
 
-
-def passwd(spec: LaunchSpec) -> str:
-    """Return the content of /etc/passwd, one line."""
+def copied_files(spec: LaunchSpec) -> tuple[bytes, ...]:
+    """Return the contents of /etc/passwd, of /etc/group and of a command's own files."""
     home = WORKSPACE if spec.command is None else HOME
-    return f"sandbox:x:{UID}:{UID}::{home}:/nonexistent\n"
+    own = spec.command.files if spec.command is not None else ()
+    passwd = f"sandbox:x:{UID}:{UID}::{home}:/nonexistent\n"
+    return passwd.encode(), f"sandbox:x:{UID}:\n".encode(), *(file.data for file in own)
 
 
 SYSTEM = (
@@ -100,16 +100,13 @@ class Descriptors:
     Attributes:
         info: bubblewrap writes its child's pid and exit code here.
         status: The stage writes `stage.CONFINED` here, or why it failed.
-        passwd, group: Hold the contents of those files.
-        data: Hold further files, in the order of `LaunchPlan.data`.
+        files: Hold the contents of files, in the order of `LaunchPlan.files`.
         permission: The stage of a command reads here that it may continue.
     """
 
     info: int
     status: int
-    passwd: int = -1
-    group: int = -1
-    data: tuple[int, ...] = ()
+    files: tuple[int, ...] = ()
     permission: int = -1
     stage: int = -1
 
@@ -213,18 +210,18 @@ def _tree(
             made += ["--tmpfs", directory, "--remount-ro", directory]
     for target, place in links:
         made += ["--symlink", target, place]
-    made += ["--perms", "0444", "--file", str(descriptors.passwd), "/etc/passwd"]
-    made += ["--perms", "0444", "--file", str(descriptors.group), "/etc/group"]
+    copies = ["/etc/passwd", "/etc/group"]
+    if command is not None:
+        copies += [file.inside for file in command.files]
     made += _pseudo_files(around)
     for directory in directories:
         made += ["--dir", directory]
     for given in spec.binds:
         made += ["--bind" if given.writable else "--ro-bind", given.source, given.inside]
-    if command is not None:
-        for file, descriptor in zip(command.files, descriptors.data, strict=True):
-            made += ["--perms", "0444", "--file", str(descriptor), file.inside]
-        for directory in command.writable:
-            made += ["--dir", directory]
+    for place, descriptor in zip(copies, descriptors.files, strict=True):
+        made += ["--perms", "0444", "--file", str(descriptor), place]
+    for directory in command.writable if command is not None else ():
+        made += ["--dir", directory]
     return made
 
 

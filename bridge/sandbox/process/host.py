@@ -13,7 +13,7 @@ import secrets
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from pathlib import Path
 from bridge.errors import LaunchError
 from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.binds import group_of
-from bridge.sandbox.process.command import WORKSPACE
+from bridge.sandbox.process.command import UID, WORKSPACE
 from bridge.sandbox.process.faults import KernelSettings
 
 
@@ -31,25 +31,58 @@ def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     return os.path.realpath(found) if found is not None else None
 
 
-def find_setpriv(uid: int, environ: Mapping[str, str]) -> str:
-    """Return the path of a `setpriv` that switches to the user without groups; else "". Blocks."""
-    found = find_command("setpriv", environ)
-    if found is None:
-        return ""
-    words = [found, *setpriv_options(uid, uid), found, "--dump"]
+def printed(words: Sequence[str], environ: Mapping[str, str] | None = None) -> str | None:
+    """Return what a command prints within ten seconds; None if it fails. Blocks."""
     with suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(
+        return subprocess.run(
             words,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env={},
+            env=environ or {},
             cwd="/",
             timeout=10.0,
             check=True,
-        ).stdout
-        if shows_user(said.decode("ascii", "replace"), uid):
-            return found
-    return ""
+        ).stdout.decode("utf-8", "replace")
+    return None
+
+
+def nobody() -> int | None:
+    """Return the user that programs run as outside; None for the bridge's own."""
+    is_root = os.getuid() == 0 and is_mapped(UID, text("/proc/self/uid_map"))
+    return UID if is_root else None
+
+
+def find_setpriv(environ: Mapping[str, str]) -> str:
+    """Return the path of a `setpriv` that was seen to switch to another user; else "". Blocks."""
+    found, look = find_command("setpriv", environ), find_command("id", environ)
+    if not (found and look):
+        return ""
+    said = printed([*become(UID, UID, setpriv=found), look]) or ""
+    return found if set(re.findall(r"\b\d+\b", said)) == {str(UID)} else ""
+
+
+def become(uid: int | None, gid: int | None, *, setpriv: str, python: str = "") -> list[str]:
+    """Return the words that start a command as a user and a group, without other groups.
+
+    Args:
+        uid: None for the bridge's own user.
+        python: Does it where there is no `setpriv`, ten milliseconds later.
+    """
+    if uid is None:
+        return []
+    if setpriv:
+        return [setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--"]
+    return [python, "-I", "-S", "-c", _BECOME, str(uid), str(gid)]
+
+
+_BECOME = """
+import os, sys
+uid, gid = map(int, sys.argv[1:3])
+os.setgroups([])
+os.setgid(gid)
+os.setuid(uid)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +115,7 @@ def find_subordinate_ids(uid: int, environ: Mapping[str, str]) -> SubordinateIds
     if not (uids and gids and unshare and true):
         return None
     found = SubordinateIds(unshare=unshare, uids=uids, gids=gids)
-    with suppress(OSError, subprocess.SubprocessError):
-        words = [*found.command(uid), true]
-        subprocess.run(words, capture_output=True, env={}, cwd="/", timeout=10.0, check=True)
-        return found
-    return None
+    return found if printed([*found.command(uid), true]) is not None else None
 
 
 def _granted(table: str, names: set[str]) -> range:
@@ -97,17 +126,6 @@ def _granted(table: str, names: set[str]) -> range:
         if name in names and first.isdecimal() and count.isdecimal() and int(count):
             return range(int(first), int(first) + int(count))
     return range(0)
-
-
-def setpriv_options(uid: int, gid: int) -> tuple[str, ...]:
-    """Return `setpriv`'s options for switching to a user and group, without other groups."""
-    return (f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--")
-
-
-def shows_user(dump: str, uid: int) -> bool:
-    """Return whether `setpriv --dump` printed that user and group and no others."""
-    wanted = (f"uid: {uid}", f"euid: {uid}", f"gid: {uid}", f"egid: {uid}")
-    return {*wanted, "Supplementary groups: [none]"} <= set(dump.splitlines())
 
 
 def kernel_settings(bwrap: str | None) -> KernelSettings:

@@ -21,7 +21,7 @@ import base64
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -31,13 +31,13 @@ from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, landlock, libseccomp, unnamespaced
 from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.process.cgroups import find_cgroup_parents, missing_controllers
+from bridge.sandbox.process.cgroups import find_cgroup_parents, limited_by, missing_controllers
 from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits, ruleset
 from bridge.sandbox.process.interpreter import Interpreter, find
 from bridge.sandbox.process.landlock import Rule
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.stage_loader import compiled_stage
-from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBackend
+from bridge.sandbox.process.unnamespaced import DirectoryFindings, UnnamespacedBackend
 from bridge.sandbox.syscalls import Refusal, refuse, refuse_datagrams
 
 NAME = "landlock"
@@ -159,24 +159,6 @@ def _is_loader(path: str) -> bool:
     return PurePosixPath(path).name.startswith(("ld-", "ld.so", "ld64."))
 
 
-def steps(
-    spec: LaunchSpec,
-    interpreter: Interpreter,
-    directory: RunDirectory,
-    around: Surroundings,
-    filters: Sequence[bytes],
-    entries: ListEntries,
-) -> dict[str, Json]:
-    """Return this backend's part of the stage's plan."""
-    return {
-        "bounded": False,
-        "oom_score": True,
-        "rlimits": rlimits(spec.limits, around),
-        "landlock": ruleset(rules(interpreter, directory, entries), around),
-        "filters": [base64.b64encode(program).decode("ascii") for program in filters],
-    }
-
-
 def isolation(spec: LaunchSpec, around: Surroundings, *, as_nobody: bool, root: bool) -> Isolation:
     """Say which layers a launch puts in force, and what the tier lacks.
 
@@ -219,19 +201,16 @@ KERNEL_REMEDY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings(BaseFindings):
+class Findings(DirectoryFindings):
     """Facts about this machine, found once per backend."""
 
     filters: tuple[bytes, ...]
-    around: Surroundings
 
 
 class LandlockBackend(UnnamespacedBackend[Findings]):
     """Runs programs without namespaces.
 
     Args:
-        interpreter: The Python to run; None finds one.
-        packages: A virtual environment, or its directory of packages, to import from.
         version: Returns the kernel's Landlock ABI version.
         seccomp: File name of libseccomp, for the loader.
     """
@@ -260,42 +239,45 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         if abi < 1:
             message = f"This kernel ({os.uname().release}) has no Landlock, or has it turned off."
             raise EngineNotFoundError(message, remedy=KERNEL_REMEDY)
-        root = os.getuid() == 0
-        as_nobody = root and host.is_mapped(command.UID, host.text("/proc/self/uid_map"))
         filters = (
             *libseccomp.filters(self._seccomp),
             libseccomp.refusal_filter(refusals(abi), self._seccomp),
         )
-        owner = current_owner()
-        cgroup_parents = find_cgroup_parents(
-            host.text("/proc/self/cgroup"), host.text("/proc/self/mountinfo"), owner
-        )
-        around = Surroundings(
-            landlock_abi=abi,
-            cpus=host.usable_cpus(),
-            controllers=cgroup_parents.controllers,
-            limits_elsewhere=missing_controllers(
-                sorted(cgroup_parents.controllers), root=as_nobody
-            ),
-            # Without a user namespace the kernel counts all processes of this user.
-            processes_per_namespace=False,
-        )
+        uid, owner = host.nobody(), current_owner()
+        as_nobody = uid is not None
+        parents = find_cgroup_parents(owner)
+        controllers = limited_by(parents)
         interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
         return Findings(
             interpreter=interpreter,
             stage=compiled_stage(interpreter),
             base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
-            uid=command.UID if as_nobody else None,
+            uid=uid,
+            setpriv=host.find_setpriv(self._environ) if as_nobody else "",
             owner=owner,
-            cgroup_parents=cgroup_parents,
+            cgroup_parents=parents,
             filters=filters,
-            around=around,
+            around=Surroundings(
+                landlock_abi=abi,
+                cpus=host.usable_cpus(),
+                controllers=controllers,
+                limits_elsewhere=missing_controllers(controllers, root=as_nobody),
+                # Without a user namespace the kernel counts all processes of this user.
+                processes_per_namespace=False,
+            ),
         )
 
     def _steps(
-        self, found: Findings, spec: LaunchSpec, directory: RunDirectory
+        self, found: Findings, directory: RunDirectory, spec: LaunchSpec
     ) -> Mapping[str, Json]:
-        return steps(spec, found.interpreter, directory, found.around, found.filters, _entries)
+        made = rules(found.interpreter, directory, _entries)
+        return {
+            "bounded": False,
+            "oom_score": True,
+            "rlimits": rlimits(spec.limits, found.around),
+            "landlock": ruleset(made, found.around),
+            "filters": [base64.b64encode(program).decode("ascii") for program in found.filters],
+        }
 
     def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
         as_nobody = found.uid is not None
@@ -309,6 +291,7 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         return {
             "landlock": f"version {found.around.landlock_abi}",
             "control groups": ", ".join(sorted(found.around.controllers)) or "none",
+            "directories": str(found.base),
         }
 
 

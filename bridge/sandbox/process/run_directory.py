@@ -13,7 +13,6 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +95,7 @@ def remove(path: Path) -> bool:
     return True
 
 
-def reap(base: Path, judge: Owner, *, dead: Callable[[Owner], bool] | None = None) -> int:
+def reap(base: Path, judge: Owner) -> int:
     """Remove the directories of this user's dead bridges; return how many."""
     count = 0
     with suppress(OSError):
@@ -107,7 +106,7 @@ def reap(base: Path, judge: Owner, *, dead: Callable[[Owner], bool] | None = Non
             # Anyone can use such a name in a shared directory.
             if entry.stat(follow_symlinks=False).st_uid != os.getuid():
                 continue
-            if dead(owner) if dead is not None else is_dead(owner, judge=judge):
+            if is_dead(owner, judge=judge):
                 logger.info("removing the directory of a bridge that died: %s", entry.path)
                 count += remove(Path(entry.path))
     return count

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -37,7 +38,6 @@ from bridge.sandbox.process.cgroups import SandboxCgroups, scope_group
 from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.examination import Judge, receive_examination
 from bridge.sandbox.process.faults import failed_call
-from bridge.sandbox.process.host import setpriv_options
 from bridge.sandbox.process.memory_watch import MemoryWatch
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.watchdog import LaunchWatchdog
@@ -167,14 +167,11 @@ class LaunchPipes:
 
     Args:
         opened: Closes them.
-        texts: Contents of inherited files, by the name of their descriptor.
-        data: Contents of further inherited files.
+        files: Contents of inherited files.
         examines: Whether the stage waits for permission to continue.
     """
 
-    def __init__(
-        self, opened: ExitStack, *, texts: Mapping[str, str], data: Sequence[bytes], examines: bool
-    ) -> None:
+    def __init__(self, opened: ExitStack, files: Sequence[bytes], *, examines: bool) -> None:
         self._open: set[int] = set()
         opened.callback(self._close_all)
         self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
@@ -184,8 +181,7 @@ class LaunchPipes:
             # pipes in total.
             fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, 512 * 1024)
         self.permission = self._pipe() if examines else (-1, -1)
-        self._files = {name: self._file(text.encode("ascii")) for name, text in texts.items()}
-        self._data = tuple(map(self._file, data))
+        self._files = tuple(map(self._file, files))
         self.stage = self._file(b"")
 
     @property
@@ -193,35 +189,32 @@ class LaunchPipes:
         return Descriptors(
             info=self.info[1],
             status=self.status[1],
-            data=self._data,
+            files=self._files,
             permission=self.permission[0],
             stage=self.stage,
-            **self._files,
         )
 
     @property
     def inherited(self) -> tuple[int, ...]:
         """The inherited descriptors besides stdin, stdout and stderr."""
-        permission = (self.permission[0],) if self.permission[0] >= 0 else ()
-        own = (self.info[1], self.status[1], self.options[0], *permission)
-        return (*own, *self._files.values(), *self._data, self.stage)
+        ends = (self.info[1], self.status[1], self.options[0], self.permission[0], self.stage)
+        return tuple(end for end in (*ends, *self._files) if end >= 0)
 
     def take(self, descriptor: int) -> int:
         """Pass a descriptor to the caller, who closes it."""
         self._open.discard(descriptor)
         return descriptor
 
-    def close_child_ends(self) -> None:
-        for descriptor in (self.stdin[0], self.stdout[1], self.stderr[1], *self.inherited):
-            self._close(descriptor)
-
-    def close_options(self) -> None:
-        self._close(self.options[1])
+    def close(self, *descriptors: int) -> None:
+        for descriptor in descriptors:
+            if descriptor in self._open:
+                self._open.discard(descriptor)
+                os.close(descriptor)
 
     def _pipe(self) -> tuple[int, int]:
-        reader, writer = os.pipe()
-        self._open |= {reader, writer}
-        return reader, writer
+        ends = os.pipe()
+        self._open.update(ends)
+        return ends
 
     def _file(self, content: bytes) -> int:
         if hasattr(os, "memfd_create"):
@@ -240,25 +233,27 @@ class LaunchPipes:
             written += os.write(descriptor, content[written:])
         os.lseek(descriptor, 0, os.SEEK_SET)
 
-    def _close(self, descriptor: int) -> None:
-        if descriptor in self._open:
-            self._open.discard(descriptor)
-            os.close(descriptor)
-
     def _close_all(self) -> None:
-        for descriptor in list(self._open):
-            self._close(descriptor)
+        self.close(*self._open)
 
 
 logger = logging.getLogger(__name__)
 
-LAUNCH_SECONDS = 30.0  # Longest launch, until everything is in force: 0.05 s usually.
+LAUNCH_SECONDS = 30.0  # A program of the host's starts each: 0.05 s usually.
 
-SETTLE_SECONDS = 5.0
-"""For bubblewrap to report its child when a launch is cancelled after its start."""
 
-END_SECONDS = 10.0
-"""For a killed sandbox to end: milliseconds, unless it has a lot of memory to free."""
+class Launch(NamedTuple):
+    """What is started once the descriptors are known.
+
+    Attributes:
+        inside: The command that bubblewrap or the monitor starts.
+        stage: The payload of `Descriptors.stage`.
+        options: bubblewrap's options, or the monitor's instructions.
+    """
+
+    inside: Sequence[str]
+    stage: bytes
+    options: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,16 +262,10 @@ class LaunchPlan:
 
     Attributes:
         command: bubblewrap or the monitor, and what precedes it.
-        inside: Makes the command that it starts, once the descriptors are known.
-        stage: Makes the payload of `Descriptors.stage`.
-        options: Makes bubblewrap's options, or the monitor's instructions.
+        prepare: Makes the rest, once the descriptors are known.
         environ: The environment of that process itself; the sandbox gets none of it.
-        uid: The user to switch to first; None to stay.
         monitor_failed, stage_failed: Make the error for that process's or the stage's output.
-        error_prefix: Start of bubblewrap's own messages.
-        texts: Contents of inherited files, by the name of their descriptor.
-        data: Contents of further inherited files.
-        gid: The group to switch to with `uid`; None for the same number.
+        files: Contents of inherited files; of `monitor` the first is its source.
         on_error: Called with what the program writes to stderr; without it the end is kept.
         own_monitor: Whether it is `monitor`, which ends when the pipe of its instructions does.
         judge: If the stage examines its isolation: returns the isolation as seen from inside, or
@@ -284,32 +273,23 @@ class LaunchPlan:
         watchdog: Ends the launch if the bridge is killed; None if the monitor does.
         memory_bytes: The limit of memory that the bridge applies itself; None if a cgroup does.
         memory_directories: The paths inside of the memory-backed directories.
-        setpriv: The executable that switches to `uid` and `gid`; empty if this process does it,
-            which forks it with all its memory and costs milliseconds.
     """
 
     command: Sequence[str]
-    inside: Callable[[Descriptors], list[str]]
-    stage: Callable[[Descriptors], bytes]
-    options: Callable[[Descriptors], bytes]
-    environ: dict[str, str]
-    uid: int | None
+    prepare: Callable[[Descriptors], Launch]
     group: SandboxCgroups | None
     isolation: Isolation
     monitor_failed: Callable[[str], SandboxError]
     stage_failed: Callable[[str], SandboxError]
-    error_prefix: str = "bwrap:"
-    texts: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
     own_monitor: bool = False
     use_pidfds: bool = True
-    data: tuple[bytes, ...] = field(default=(), repr=False)
-    gid: int | None = None
+    files: tuple[bytes, ...] = field(default=(), repr=False)
     on_error: Callable[[bytes], None] | None = None
     judge: Judge | None = None
     watchdog: LaunchWatchdog | None = None
     memory_bytes: int | None = None
     memory_directories: tuple[str, ...] = ()
-    setpriv: str = ""
 
 
 class ProcessSandbox:
@@ -368,7 +348,7 @@ class ProcessSandbox:
             directory = scope_group(own, mounts)
             if directory is not None:
                 counter = Path(directory) / "memory.events"
-                self._group = SandboxCgroups(name="", directories=(), counter=counter)
+                self._group = SandboxCgroups(counter=counter)
 
     async def wait(self) -> ExitReport:
         await self._monitor.wait()
@@ -393,26 +373,23 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
     """Start a sandbox; on leaving, everything in it has ended."""
     with ExitStack() as opened:
         ends, pipes = _open_pipes(start, opened)
-        options = start.options(ends.descriptors)
+        launch = start.prepare(ends.descriptors)
         # No await between the start and the `try` that owns its end.
-        process = _spawn(start, ends)
+        process = _spawn(start, ends, launch)
         info = ends.take(ends.info[0])
         monitor = Monitor(process, info, own_monitor=start.own_monitor, use_pidfds=start.use_pidfds)
         options_sent = False
         watchdog = start.watchdog
         try:
-            ends.close_child_ends()
+            ends.close(ends.stdin[0], ends.stdout[1], ends.stderr[1], *ends.inherited)
             if watchdog is not None:
                 # Before bubblewrap has its options: until then it waits, and ends with the bridge.
                 watchdog.watch(monitor.pid)
             with anyio.move_on_after(LAUNCH_SECONDS) as patience:
-                if start.group is not None and start.group.unentered:
-                    # Before bubblewrap has its options, so that all it starts is inside.
-                    await anyio.to_thread.run_sync(start.group.enter, monitor.pid)
-                await _write(ends.options[1], options)
+                await _write(ends.options[1], launch.options)
                 options_sent = True
                 if not start.own_monitor:
-                    ends.close_options()
+                    ends.close(ends.options[1])
                 await monitor.wait_child()
                 isolation, received = start.isolation, b""
                 if start.judge is not None:
@@ -443,9 +420,8 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
 
 
 def _open_pipes(start: LaunchPlan, opened: ExitStack) -> tuple[LaunchPipes, Pipes]:
-    examines = start.judge is not None
     try:
-        ends = LaunchPipes(opened, texts=start.texts, data=start.data, examines=examines)
+        ends = LaunchPipes(opened, start.files, examines=start.judge is not None)
         pipes = Pipes(*map(ends.take, (ends.stdin[1], ends.stdout[0], ends.stderr[0])))
     except OSError as error:
         raise LaunchError(f"No sandbox was started. {failed_call(error)}") from error
@@ -453,25 +429,19 @@ def _open_pipes(start: LaunchPlan, opened: ExitStack) -> tuple[LaunchPipes, Pipe
     return ends, pipes
 
 
-def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:
+def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: Launch) -> subprocess.Popen[bytes]:
     """Start the process that stays outside, which waits for its options.
 
-    On the event loop's own thread, or on one that lives as long, since the kernel ties "die with
-    parent" to the thread that forks. Waited for here: it takes a millisecond or two.
+    On the event loop's own thread, since the kernel ties "die with parent" to the thread that
+    forks. Waited for here: it takes a millisecond or two.
     """
-    ends.fill(ends.stage, start.stage(ends.descriptors))
-    words = [*start.command, "--args", str(ends.options[0]), "--", *start.inside(ends.descriptors)]
-    if start.own_monitor:
-        # Its source is in the first data file.
-        words[len(start.command) : len(start.command)] = [str(ends.descriptors.data[0])]
-    uid, gid = start.uid, start.uid if start.gid is None else start.gid
-    if start.setpriv and uid is not None and gid is not None:
-        words = [start.setpriv, *setpriv_options(uid, gid), *words]
-        uid = gid = None
-
-    def spawn() -> subprocess.Popen[bytes]:
+    ends.fill(ends.stage, launch.stage)
+    source = [str(ends.descriptors.files[0])] if start.own_monitor else []
+    entering = start.group.entering() if start.group is not None else []
+    words = [*entering, *start.command, *source, "--args", str(ends.options[0]), "--"]
+    try:
         return subprocess.Popen(
-            words,
+            [*words, *launch.inside],
             stdin=ends.stdin[0],
             stdout=ends.stdout[1],
             stderr=ends.stderr[1],
@@ -479,13 +449,7 @@ def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:
             env=start.environ,
             cwd="/",
             start_new_session=True,
-            user=uid,
-            group=gid,
-            extra_groups=None if uid is None else [],
         )
-
-    try:
-        return spawn() if start.group is None else start.group.spawn(spawn)
     except (OSError, subprocess.SubprocessError) as error:
         raise start.monitor_failed(f"{start.command[0]}: {error}") from error
 
@@ -536,7 +500,7 @@ async def _in_force(
         # Nothing was run.
         raise start.stage_failed(problem)
     diagnostics = pipes.diagnostics
-    if monitor.child and monitor.exit_code is not None and start.error_prefix not in diagnostics:
+    if monitor.child and monitor.exit_code is not None and "bwrap:" not in diagnostics:
         raise start.stage_failed(f"it ended with status {monitor.exit_code}. {diagnostics}")
     raise start.monitor_failed(diagnostics)
 
@@ -546,14 +510,12 @@ async def _end(monitor: Monitor, *, options_sent: bool) -> None:
     with anyio.CancelScope(shield=True):
         if options_sent and not monitor.child:
             # Killing it between its fork and its report would leave its child.
-            with anyio.move_on_after(SETTLE_SECONDS):
+            with anyio.move_on_after(5.0):
                 await monitor.wait_child()
-        monitor.kill_child()
-        with anyio.move_on_after(END_SECONDS):
-            await monitor.wait()
-            return
-        monitor.kill()
-        with anyio.move_on_after(END_SECONDS):
-            await monitor.wait()
-            return
+        for kill in (monitor.kill_child, monitor.kill):
+            kill()
+            # Milliseconds, unless there is a lot of memory to free.
+            with anyio.move_on_after(10.0):
+                await monitor.wait()
+                return
         logger.warning("a sandbox's process %d does not end", monitor.pid)

@@ -17,6 +17,7 @@ profile has not been verified.
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,12 +29,11 @@ from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, unnamespaced
 from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.process.cgroups import CgroupParents
 from bridge.sandbox.process.command import Surroundings
 from bridge.sandbox.process.interpreter import find
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.stage_loader import compiled_stage
-from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBackend, nobody_uid
+from bridge.sandbox.process.unnamespaced import DirectoryFindings, UnnamespacedBackend
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 
@@ -147,11 +147,10 @@ _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings(BaseFindings):
+class Findings(DirectoryFindings):
     """Facts about this machine, found once per backend."""
 
     sandbox_exec: str
-    around: Surroundings
 
 
 class SeatbeltBackend(UnnamespacedBackend[Findings]):
@@ -159,8 +158,6 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
 
     Args:
         sandbox_exec: The system's command that applies a profile.
-        interpreter: The Python to run; None finds one.
-        packages: A virtual environment, or its directory of packages, to import from.
     """
 
     name = title = NAME
@@ -187,23 +184,21 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
             message = f"{self._sandbox_exec} is not there."
             raise EngineNotFoundError(message, remedy="It is part of macOS; use podman or docker.")
         as_nobody = os.getuid() == 0
-        around = Surroundings(
-            landlock_abi=0, cpus=host.usable_cpus(), processes_per_namespace=False
-        )
         interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
         return Findings(
             interpreter=interpreter,
             stage=compiled_stage(interpreter),
             base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
-            uid=nobody_uid() if as_nobody else None,
+            uid=pwd.getpwnam("nobody").pw_uid if as_nobody else None,
             owner=current_owner(),
-            cgroup_parents=CgroupParents(),
             sandbox_exec=self._sandbox_exec,
-            around=around,
+            around=Surroundings(
+                landlock_abi=0, cpus=host.usable_cpus(), processes_per_namespace=False
+            ),
         )
 
     def _steps(
-        self, found: Findings, spec: LaunchSpec, directory: RunDirectory
+        self, found: Findings, directory: RunDirectory, spec: LaunchSpec
     ) -> Mapping[str, Json]:
         limits = command.rlimits(spec.limits, found.around)
         # Capabilities and "no_new_privs" are Linux's; the profile allows no other executable.
@@ -222,7 +217,7 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         return arguments(paths, words, sandbox_exec=found.sandbox_exec)
 
     def _details(self, found: Findings) -> Mapping[str, str]:
-        return {"sandbox-exec": found.sandbox_exec}
+        return {"sandbox-exec": found.sandbox_exec, "directories": str(found.base)}
 
 
 def isolation(spec: LaunchSpec) -> Isolation:

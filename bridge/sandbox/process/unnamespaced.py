@@ -1,15 +1,13 @@
 """The base of the backends without namespaces, Landlock and Seatbelt.
 
-Owns launching, probing and reaping what dead bridges left. A `monitor` process stands outside in
-place of bubblewrap; the stage inside has nothing to mount. Programs write to a directory of their
-run on the host's disk. Each backend makes its own findings about the machine and puts its own
-sandboxes together; see there for what they enforce.
+A `monitor` process stands outside in place of bubblewrap; the stage inside has nothing to mount.
+Programs write to a directory of their run on the host's disk. See the backends for what they
+enforce.
 """
 
 from __future__ import annotations
 
 import json
-import pwd
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,23 +15,21 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import LaunchError, SandboxError
-from bridge.model import Isolation, Json, Limits
-from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
+from bridge.model import Isolation, Json
+from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.sandbox.binds import reject_binds
-from bridge.sandbox.ownership import Owner
-from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.process.cgroups import CgroupManager, CgroupParents, SandboxCgroups, reap
+from bridge.sandbox.process.base import BaseFindings, ProcessBackend
+from bridge.sandbox.process.cgroups import SandboxCgroups
 from bridge.sandbox.process.command import PYTHON, TMP, WORKSPACE, Descriptors
-from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.run_directory import RunDirectory
-from bridge.sandbox.process.sandbox import LaunchPlan, run_sandbox
+from bridge.sandbox.process.sandbox import Launch, LaunchPlan, run_sandbox
 from bridge.sandbox.process.stage_loader import loader_command, stage_payload
 
 WEAKER_DISK = (
@@ -53,66 +49,6 @@ def monitor_source() -> bytes:
     )
 
 
-def environment(env: Mapping[str, str], directory: RunDirectory) -> dict[str, str]:
-    """Return the environment, with the run's own directories in place of /workspace and /tmp."""
-    here = {WORKSPACE: str(directory.workspace), TMP: str(directory.tmp)}
-    return {name: here.get(value, value) for name, value in env.items()}
-
-
-def monitor_instructions(
-    spec: LaunchSpec, directory: RunDirectory, descriptors: Descriptors, *, adopts: bool
-) -> bytes:
-    """Return the monitor's instructions, a line of JSON."""
-    document = {
-        "info": descriptors.info,
-        "status": descriptors.status,
-        "env": environment(spec.env, directory),
-        "mark": directory.path.name,
-        "adopts": adopts,
-    }
-    return json.dumps(document).encode("ascii") + b"\n"
-
-
-def stage_command(
-    interpreter: Interpreter, directory: RunDirectory, descriptors: Descriptors
-) -> list[str]:
-    """Return the command that the monitor starts; its last word marks the run's processes."""
-    return loader_command(interpreter, str(descriptors.stage), directory.path.name)
-
-
-def stage_input(
-    spec: LaunchSpec,
-    interpreter: Interpreter,
-    directory: RunDirectory,
-    descriptors: Descriptors,
-    steps: Mapping[str, Json],
-    stage: str | bytes,
-) -> bytes:
-    """Return the payload for that command: the stage and its plan.
-
-    Args:
-        steps: This backend's part of the plan: limits, Landlock, filters.
-    """
-    in_process = spec.argv[:4] == PYTHON and len(spec.argv) == len(PYTHON) + 1
-    argv = list(spec.argv)
-    if argv[0] == PYTHON[0]:
-        argv[0] = interpreter.executable
-    plan = {
-        "argv": argv,
-        "text": argv[len(PYTHON)] if in_process else None,
-        "packages": list(interpreter.packages),
-        "cwd": str(directory.workspace),
-        "unset": [name for name in _UNASKED if name not in spec.env],
-        "mounts": [],
-        "rlimits": [],
-        "landlock": None,
-        "filters": [],
-        "status": descriptors.status,
-        **steps,
-    }
-    return stage_payload(stage, json.dumps(plan))
-
-
 def weaker_processes(*, adopts: bool) -> str:
     """Return what is weaker about ending a sandbox without a pid namespace."""
     if adopts:
@@ -127,77 +63,45 @@ def weaker_processes(*, adopts: bool) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseFindings:
-    """Facts about this machine that every such backend finds once.
+class DirectoryFindings(BaseFindings):
+    """Facts about this machine, found once per backend.
 
     Attributes:
-        uid: The programs' user; None for the bridge's own.
-        cgroup_parents: Where cgroups are made; may be empty.
+        base: Where runs' directories are made.
     """
 
-    interpreter: Interpreter
-    stage: bytes
     base: Path
-    uid: int | None
-    owner: Owner
-    cgroup_parents: CgroupParents
 
 
-F = TypeVar("F", bound=BaseFindings)
+D = TypeVar("D", bound=DirectoryFindings)
 
 
-class UnnamespacedBackend(Backend, Generic[F]):
-    """Runs programs without namespaces. Enter before use; examines the machine at first use.
+class UnnamespacedBackend(ProcessBackend[D]):
+    """Runs programs without namespaces.
 
     Attributes:
-        title: What the probe's summary calls it.
         linux: Whether the monitor can adopt orphans, and signal by pidfd.
     """
 
-    title: str
     linux = True
 
-    def __init__(
-        self,
-        *,
-        environ: Mapping[str, str],
-        interpreter: str | None,
-        packages: Path | None,
-        limits: Limits | None,
-    ) -> None:
-        self._environ = environ
-        self._interpreter = interpreter
-        self._packages = packages
-        self._limits = limits or Limits()
-        self._lock = anyio.Lock()
-        self._found: F | None = None
-        self._groups = CgroupManager()
+    def __init__(self, **common: Any) -> None:
+        super().__init__(**common)
         self._unremoved: set[Path] = set()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} unremoved={len(self._groups) + len(self._unremoved)}>"
+    @abstractmethod
+    def _steps(self, found: D, directory: RunDirectory, spec: LaunchSpec) -> Mapping[str, Json]:
+        """Return this backend's part of the stage's plan: limits, Landlock, filters."""
 
     @abstractmethod
-    def _look(self) -> F:
-        """Return the findings about this machine. Blocks."""
-
-    @abstractmethod
-    def _steps(self, found: F, spec: LaunchSpec, directory: RunDirectory) -> Mapping[str, Json]:
-        """Return this backend's part of the stage's plan."""
-
-    @abstractmethod
-    def _isolation(self, found: F, spec: LaunchSpec) -> Isolation:
+    def _isolation(self, found: D, spec: LaunchSpec) -> Isolation:
         """Return the layers that a launch puts in force, and what is weaker."""
 
-    @abstractmethod
-    def _details(self, found: F) -> Mapping[str, str]:
-        """Return what `doctor` shows beyond the interpreter, packages and directories."""
-
-    def _confined(self, found: F, directory: RunDirectory, words: list[str]) -> list[str]:
+    def _confined(self, found: D, directory: RunDirectory, words: list[str]) -> list[str]:
         """Return the command line that runs a command confined from outside."""
         return words
 
-    def _watched_memory(self, found: F, spec: LaunchSpec) -> int | None:
+    def _watched_memory(self, found: D, spec: LaunchSpec) -> int | None:
         return None
 
     def _failed(self, said: str) -> SandboxError:
@@ -205,23 +109,35 @@ class UnnamespacedBackend(Backend, Generic[F]):
         return LaunchError(f"{self.name} did not start the sandbox: {said}.")
 
     def _start(
-        self, found: F, spec: LaunchSpec, directory: RunDirectory, group: SandboxCgroups | None
+        self, found: D, spec: LaunchSpec, directory: RunDirectory, group: SandboxCgroups | None
     ) -> LaunchPlan:
-        python, steps = found.interpreter, self._steps(found, spec, directory)
+        python, mark = found.interpreter, directory.path.name
+        # The run's own directories in place of /workspace and /tmp.
+        here = {WORKSPACE: str(directory.workspace), TMP: str(directory.tmp)}
+        env = {name: here.get(value, value) for name, value in spec.env.items()}
+        plan = {**self._stage_plan(found, spec, directory), **self._steps(found, directory, spec)}
+
+        def prepare(descriptors: Descriptors) -> Launch:
+            # The last word marks the run's processes.
+            words = loader_command(python, str(descriptors.stage), mark)
+            given = json.dumps({**plan, "status": descriptors.status})
+            instructions = {
+                "info": descriptors.info,
+                "status": descriptors.status,
+                "env": env,
+                "mark": mark,
+                "adopts": self.linux,
+            }
+            return Launch(
+                inside=self._confined(found, directory, words),
+                stage=stage_payload(found.stage, given),
+                options=json.dumps(instructions).encode("ascii") + b"\n",
+            )
+
         return LaunchPlan(
-            command=loader_command(python),
-            data=(monitor_source(),),
-            inside=lambda descriptors: self._confined(
-                found, directory, stage_command(python, directory, descriptors)
-            ),
-            stage=lambda descriptors: stage_input(
-                spec, python, directory, descriptors, steps, found.stage
-            ),
-            options=lambda descriptors: monitor_instructions(
-                spec, directory, descriptors, adopts=self.linux
-            ),
-            environ={},
-            uid=found.uid,
+            command=[*found.become(found.uid, found.uid), *loader_command(python)],
+            prepare=prepare,
+            files=(monitor_source(),),
             group=group,
             isolation=self._isolation(found, spec),
             monitor_failed=self._failed,
@@ -231,29 +147,28 @@ class UnnamespacedBackend(Backend, Generic[F]):
             memory_bytes=self._watched_memory(found, spec),
         )
 
-    def _success(self, sandbox: Sandbox) -> Probe:
-        found = self._found
-        assert found is not None  # a sandbox runs
-        python = found.interpreter
-        who = "as root, programs as nobody" if found.uid is not None else "as an ordinary user"
-        return Probe(
-            backend=self.name,
-            ok=True,
-            summary=f"{self.title} {who}, Python {python.version}",
-            isolation=sandbox.isolation,
-            details={
-                "interpreter": f"{python.executable} ({python.version})",
-                **self._details(found),
-                "packages": ", ".join(python.packages) or "none",
-                "directories": str(found.base),
-            },
-        )
+    def _stage_plan(
+        self, found: D, spec: LaunchSpec, directory: RunDirectory
+    ) -> Mapping[str, Json]:
+        in_process = spec.argv[:4] == PYTHON and len(spec.argv) == len(PYTHON) + 1
+        argv = list(spec.argv)
+        if argv[0] == PYTHON[0]:
+            argv[0] = found.interpreter.executable
+        return {
+            "argv": argv,
+            "text": argv[len(PYTHON)] if in_process else None,
+            "packages": list(found.interpreter.packages),
+            "cwd": str(directory.workspace),
+            "unset": [name for name in _UNASKED if name not in spec.env],
+            "mounts": [],
+            "landlock": None,
+            "filters": [],
+        }
 
     async def aclose(self) -> None:
-        await self._groups.aclose()
-        with anyio.CancelScope(shield=True):
-            for path in list(self._unremoved):
-                await self._remove(path)
+        await super().aclose()
+        for path in list(self._unremoved):
+            await self._remove(path)
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
@@ -267,26 +182,13 @@ class UnnamespacedBackend(Backend, Generic[F]):
         ):
             yield sandbox
 
-    async def probe(self) -> Probe:
-        return await run_probe(self.name, self.launch, self._success, self._limits)
-
     async def reap(self) -> int:
-        """Remove what dead bridges left.
-
-        Their monitors ended the processes; only cgroups and directories can be left.
-        """
+        count = await super().reap()
         found = await self._look_around()
-        count = await anyio.to_thread.run_sync(reap, found.cgroup_parents, found.owner)
         return max(count, await anyio.to_thread.run_sync(rundir.reap, found.base, found.owner))
 
-    async def _look_around(self) -> F:
-        async with self._lock:
-            if self._found is None:
-                self._found = await anyio.to_thread.run_sync(self._look)
-            return self._found
-
     @asynccontextmanager
-    async def _directory(self, found: F) -> AsyncIterator[RunDirectory]:
+    async def _directory(self, found: D) -> AsyncIterator[RunDirectory]:
         for left in list(self._unremoved):
             await self._remove(left)
         # A thread cannot be interrupted, so a cancelled call still returns what it made.
@@ -294,15 +196,10 @@ class UnnamespacedBackend(Backend, Generic[F]):
         try:
             yield directory
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._remove(directory.path)
+            await self._remove(directory.path)
 
     async def _remove(self, path: Path) -> None:
         self._unremoved.discard(path)
-        gone = await anyio.to_thread.run_sync(rundir.remove, path)
-        if not gone:
-            self._unremoved.add(path)
-
-
-def nobody_uid() -> int:
-    return pwd.getpwnam("nobody").pw_uid
+        with anyio.CancelScope(shield=True):
+            if not await anyio.to_thread.run_sync(rundir.remove, path):
+                self._unremoved.add(path)

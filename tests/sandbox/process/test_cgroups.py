@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +11,10 @@ import pytest
 
 from bridge.errors import CgroupError
 from bridge.model import MEBIBYTE, Limits
-from bridge.sandbox.ownership import Owner
+from bridge.sandbox.ownership import Owner, current_owner, process_start
 from bridge.sandbox.process.cgroups import (
     CgroupParent,
-    CgroupParents,
+    SandboxCgroups,
     candidate_parents,
     group_name,
     group_owner,
@@ -149,31 +151,34 @@ def test_what_is_lacking_is_told_to_whom_it_concerns() -> None:
 def test_a_limit_that_cannot_be_set_leaves_no_group(tmp_path: Path) -> None:
     """Law 4: no sandbox without the limits that were promised, and law 3: nothing left."""
     # An ordinary directory has no `memory.max` to write to.
-    cgroup_parents = CgroupParents(
-        parents=(
-            CgroupParent(directory=str(tmp_path), controllers=frozenset({"memory"}), unified=True),
-        )
-    )
+    parent = CgroupParent(directory=str(tmp_path), controllers=frozenset({"memory"}), unified=True)
     with pytest.raises(CgroupError):
-        make_group(cgroup_parents, OWNER, Limits())
+        make_group((parent,), OWNER, Limits())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_dead_bridges_groups_are_removed(tmp_path: Path) -> None:
-    cgroup_parents = CgroupParents(
-        parents=(
-            CgroupParent(directory=str(tmp_path), controllers=frozenset({"pids"}), unified=True),
-        )
-    )
-    dead, alive = replace(OWNER, pid=43), replace(OWNER, pid=44)
-    for name in (
-        group_name(OWNER, "own"),
-        group_name(dead, "a"),
-        group_name(dead, "b"),
-        group_name(alive, "a"),
-        "stranger",
-    ):
+    parent = CgroupParent(directory=str(tmp_path), controllers=frozenset({"pids"}), unified=True)
+    own = current_owner()
+    dead = replace(own, start="1")
+    alive = replace(own, pid=os.getppid(), start=process_start(os.getppid()) or "")
+    kept = {group_name(own, "own"), group_name(alive, "a"), "stranger"}
+    for name in (*kept, group_name(dead, "a"), group_name(dead, "b")):
         (tmp_path / name).mkdir()
-    assert reap(cgroup_parents, OWNER, dead=lambda owner: owner == dead) == 2
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {group_name(OWNER, "own"), group_name(alive, "a"), "stranger"}
+    assert reap((parent,), own) == 2
+    assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_a_process_enters_its_groups_before_it_becomes_the_command_or_does_not(
+    tmp_path: Path,
+) -> None:
+    entries = tmp_path / "tasks", tmp_path / "procs"
+    for file in entries:
+        file.touch()
+    words = [*SandboxCgroups(entries=entries).entering(), "/bin/echo", "a  b"]
+    assert subprocess.run(words, capture_output=True, check=True).stdout == b"a  b\n"
+    assert [file.read_text() for file in entries] == ["0\n", "0\n"]
+    none = tmp_path / "none" / "tasks"
+    words = [*SandboxCgroups(entries=(*entries, none)).entering(), "/bin/echo"]
+    done = subprocess.run(words, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (71, b"")

@@ -33,7 +33,7 @@ INTERPRETER = Interpreter(
     hidden=("/usr/lib/python3.11/site-packages",),
     packages=("/srv/packages",),
 )
-DESCRIPTORS = Descriptors(info=10, status=11, passwd=12, group=13)
+DESCRIPTORS = Descriptors(info=10, status=11, files=(12, 13))
 FULL = Surroundings(
     landlock_abi=7,
     cpus=2,

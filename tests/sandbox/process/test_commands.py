@@ -30,7 +30,7 @@ INTERPRETER = Interpreter(
 AROUND = Surroundings(
     landlock_abi=7, cpus=2, controllers=frozenset({"memory", "pids"}), processes_per_namespace=True
 )
-DESCRIPTORS = Descriptors(info=10, status=11, passwd=12, group=13, data=(14,))
+DESCRIPTORS = Descriptors(info=10, status=11, files=(12, 13, 14))
 COMMAND = CommandSpec(
     file="/opt/t/bin/tool",
     cwd="/workspace/sub",

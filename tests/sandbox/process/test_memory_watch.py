@@ -12,7 +12,6 @@ import pytest
 from bridge.model import MEBIBYTE, Limits, RunRequest
 from bridge.runs import open_engine
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.cgroups import CgroupParents
 from bridge.sandbox.process.landlock_backend import LandlockBackend
 from bridge.settings import Settings, load
 from tests.engine_rig import ListFinder, settings_in
@@ -32,7 +31,7 @@ async def unlimited(
     async with request.param(environ={"PATH": "/usr/bin:/bin"}) as backend:
         found = await backend._look_around()
         around = replace(found.around, controllers=frozenset(), limits_elsewhere="none here")
-        backend._found = replace(found, cgroup_parents=CgroupParents(), around=around)
+        backend._found = replace(found, cgroup_parents=(), around=around)
         yield backend
 
 
@@ -91,14 +90,15 @@ BOMBS = {
         "fork(end)"
     ),
     "after thousands of processes that end": (
-        "for _ in range(6000): os.waitpid(os.fork() or os._exit(0), 0)\n"
-        "fork(lambda: hold(bytearray(size * 2)))"
+        "for _ in range(2000): os.waitpid(os.fork() or os._exit(0), 0)\n"
+        "fork(lambda: globals().update(kept=hold(bytearray(size * 2))))"
     ),
     "from a thread among thousands that end": (
         "def churn():\n"
         "    while True: threading.Thread(target=int).start()\n"
         "threading.Thread(target=churn, daemon=True).start()\n"
-        "threading.Thread(target=lambda: fork(lambda: hold(bytearray(size * 2)))).start()"
+        "work = lambda: globals().update(kept=hold(bytearray(size * 2)))\n"
+        "threading.Thread(target=fork, args=(work,)).start()"
     ),
 }
 
@@ -217,6 +217,7 @@ threads = list(ThreadPoolExecutor(64).map(lambda _: meet.wait(), range(64)))
 """
 
 
+@pytest.mark.full
 @pytest.mark.node
 async def test_data_libraries_work_in_the_default_memory(
     unlimited: BubblewrapBackend | LandlockBackend, tmp_path: Path

@@ -6,6 +6,7 @@ Its behaviour on macOS can be tested there only, and has not been.
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import signal
 import sys
@@ -21,7 +22,6 @@ from bridge.errors import EngineNotFoundError, LaunchError, WrongSystemError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process import seatbelt_backend
 from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
-from bridge.sandbox.process.unnamespaced import nobody_uid
 from tests.sandbox.process.rig import (
     PATIENCE,
     READY,
@@ -116,7 +116,7 @@ async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
     place, found, session, bounds = ran.out.splitlines()
     assert place.startswith(str(room / "runs"))
     assert place.endswith("/workspace")
-    uid = nobody_uid() if os.getuid() == 0 else os.getuid()
+    uid = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else os.getuid()
     assert found == f"0o700 [] {uid}"
     assert session.startswith("True [0, 1, 2, ")
     assert bounds.startswith("[(0, 0), (16777216, 16777216), (99, 99)]")
