@@ -14,7 +14,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Set
+    from typing import Any, Dict, List, Optional
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -84,14 +84,14 @@ class Children:
 
     Attributes:
         worker: Process id of the one that runs the program; 0 before it is chosen.
-        preforked: Process ids of waiting workers; their usage does not count as the program's.
+        waiting: The worker's until then; its usage does not count as the program's.
     """
 
     def __init__(self) -> None:
         self.is_init = os.getpid() == 1
         self.adopts_orphans = self.is_init
         self.worker = 0
-        self.preforked: Set[int] = set()
+        self.waiting = 0
         self.status: Optional[int] = None
         self.cpu_seconds = 0.0
         self.peak_bytes = 0
@@ -105,8 +105,8 @@ class Children:
                 return False
             if pid == 0:
                 return True
-            if pid in self.preforked:
-                self.preforked.discard(pid)
+            if pid == self.waiting:
+                self.waiting = 0
                 continue
             self.cpu_seconds += usage.ru_utime + usage.ru_stime
             peak = usage.ru_maxrss * RSS_UNIT
