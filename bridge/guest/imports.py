@@ -6,15 +6,13 @@ ends the steps; modules not imported by then are imported when the program needs
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any, Iterator, Sequence, Tuple
+    from typing import Any, Iterator, Sequence
 
 OWN = (
     "bridge.guest.worker.program", "bridge.guest.api.runtime", "bridge.guest.api.values",
@@ -31,16 +29,9 @@ STANDARD = (
 """Together about 100 ms. Modules that others import come first, so that each step is short; modules
 that the guest or one of these imports are left out."""
 
-DATA = ("numpy", "pandas", "matplotlib.pyplot")
-"""Imported by a second worker if the image has them: they take about a second."""
 
-DATA_MEMORY_BYTES = 384 * 1024 * 1024
-"""Least memory limit of a sandbox for preloading them; they take about 150 MB."""
-
-
-def steps(names: Sequence[str], seconds: float = 20.0) -> Iterator[None]:
-    """Import one module per iteration, until `seconds` have passed."""
-    deadline = time.monotonic() + seconds
+def steps(names: Sequence[str]) -> Iterator[None]:
+    """Import one module per iteration."""
     for name in names:
         if name not in sys.modules:
             try:
@@ -50,18 +41,6 @@ def steps(names: Sequence[str], seconds: float = 20.0) -> Iterator[None]:
                 # the error.
                 continue
             yield
-        if time.monotonic() > deadline:
-            return
-
-
-def installed(names: Sequence[str], path: Sequence[str]) -> "Tuple[str, ...]":
-    """Return the packages that an import would find, without importing any."""
-    roots = [(name, name.partition(".")[0]) for name in names]
-    return tuple(
-        name
-        for name, root in roots
-        if any(os.path.isdir(os.path.join(entry, root)) for entry in path)
-    )
 
 
 class OnImport:

@@ -33,12 +33,16 @@ def settings(tmp_path: Path, each_database: str) -> Settings:
 
 @asynccontextmanager
 async def pair(settings: Settings) -> AsyncIterator[tuple[Engine, Engine]]:
-    """Open two replicas on one store."""
     async with (
         reopened(settings, FakeBackend(), replica="a") as one,
         reopened(settings, FakeBackend(), replica="b") as other,
     ):
         yield one, other
+
+
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.8)
 
 
 def _claimed(settings: Settings) -> bool:
@@ -63,7 +67,7 @@ async def test_a_session_between_runs_goes_on_wherever_its_next_run_arrives(
 async def test_a_session_in_use_is_refused_elsewhere_by_the_name_of_the_replica(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
+    _hurry(monkeypatch)
     begun, go = tmp_path / "begun", tmp_path / "go"
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
@@ -77,7 +81,6 @@ async def test_a_session_in_use_is_refused_elsewhere_by_the_name_of_the_replica(
 
 
 async def run_in(engine: Engine, code: str, session: str) -> None:
-    """Run a program whose result is not looked at."""
     await run(engine, code, session=session)
 
 
@@ -108,7 +111,7 @@ async def test_a_session_that_was_ended_elsewhere_is_gone_here(settings: Setting
 async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
+    _hurry(monkeypatch)
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
         with monkeypatch.context() as small:
@@ -167,9 +170,7 @@ async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
 async def test_a_claim_that_is_renewed_does_not_lapse(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.6)
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 1.5)
+    _hurry(monkeypatch)
     store = store_of(settings)
     owner, other = Claims(store, "a"), Claims(store, "b")
     await owner.take(OWNER, ID)

@@ -27,6 +27,7 @@ from bridge.guest.protocol.wire import (
     Stop,
     encode,
     json_start,
+    raw_size,
 )
 from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
 
@@ -69,6 +70,12 @@ class Relay:
         stopped: Whether the host stopped this run before its time was over.
     """
 
+    _captures: Dict[str, Capture]
+    _deadline: float
+    _flush_at: Optional[float]
+    _has_sent: bool
+    _streams: Dict[int, str]
+
     def __init__(
         self,
         *,
@@ -79,7 +86,6 @@ class Relay:
         control: int,
         streams: Mapping[str, int],
         limits: Mapping[str, Any],
-        deadline: float,
     ) -> None:
         self._host_reader = host_reader
         self._host = host
@@ -89,20 +95,11 @@ class Relay:
         frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
         self._decoder = LineDecoder(frame_bytes, drops_long=True)
         self._control = Outbox(control)
-        self._streams = self._all_streams = {fd: stream for stream, fd in streams.items()}
-        output = int(limits.get("output_bytes", 256 * 1024))
-        self._captures = {stream: Capture(stream, output) for stream in streams}
+        self._all_streams = {fd: stream for stream, fd in streams.items()}
         self._gathered: List[Tuple[str, bytes]] = []
         self._gathered_size = 0
-        self._flush_at: Optional[float] = None
-        self._has_sent = False
-        self._deadline = deadline
         self._incoming = Incoming(self._stop, lambda: self.send(Pong()))
-        self.exit_notice = self.placed_notice = b""
-        self.stopped = False
-        self._poller = select.poll()
-        self._interest: Dict[int, int] = {}
-        self._registered: Optional[Tuple[bool, bool, bool, bool]] = None
+        self.begin_run(limits)
         for fd in (host.fd, *streams.values()):
             _enlarge(fd)
 
@@ -119,11 +116,9 @@ class Relay:
                 return False
             if self._flush_at is not None and now >= self._flush_at:
                 self._send_gathered()
-            self._update_poller()
             end = self._deadline if self._flush_at is None else min(self._deadline, self._flush_at)
             # Rounded up: a poll that ends early would spin.
-            events = self._poller.poll(max(0, int((end - now) * 1000) + 1))
-            for fd, event in events:
+            for fd, event in self._poller().poll(max(0, int((end - now) * 1000) + 1)):
                 self._handle(fd, event, children)
             if not self.exit_notice:
                 # What came with it goes out with the frame that follows, and wakes the host once.
@@ -146,7 +141,7 @@ class Relay:
 
     def from_host(self, data: bytes) -> None:
         """Pass the host's bytes to the worker, except the supervisor's own lines."""
-        self._to_worker.put(self._incoming.feed(data))
+        self._to_worker.put(*self._incoming.feed(data))
         self._to_worker.flush()
 
     def send(self, frame: Any) -> None:
@@ -166,13 +161,13 @@ class Relay:
             for frame in capture.finish():
                 self.send(frame)
 
-    def flush(self, seconds: float, most: int = 0) -> None:
+    def flush(self, most: int = 0) -> None:
         """Write bytes queued for the host until at most so many are left.
 
         Raises:
-            HostGoneError: The host closed the channel, or did not read in time.
+            HostGoneError: The host closed the channel, or did not read in 20 s.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 20.0
         self._send_gathered()
         self._host.flush()
         poller = select.poll()
@@ -184,32 +179,22 @@ class Relay:
             poller.poll(int(left * 1000) + 1)
             self._host.flush()
 
-    def _update_poller(self) -> None:
-        """Register the events that can be handled now; hang-ups are always reported."""
-        host_full = self._host.size > HIGH_WATER_BYTES
+    def _poller(self, between_runs: bool = False) -> select.poll:
+        """Return a poller for the events that can be handled now; hang-ups are always reported."""
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
         hungry = self._to_worker.size <= HIGH_WATER_BYTES
-        state = (host_full, hungry, self._host.size > 0, self._to_worker.size > 0)
-        if state == self._registered:
-            return
-        self._registered = state
-        wanted = {self._wake: select.POLLIN}
-        wanted[self._host_reader] = (_HOST_HANGUP & ~_HANGUP) | (select.POLLIN if hungry else 0)
+        own = select.POLLIN if hungry else 0
+        poller.register(self._host_reader, (_HOST_HANGUP & ~_HANGUP) | own)
         if self._host.size:
-            wanted[self._host.fd] = select.POLLOUT
-        if not host_full:
-            for fd in self._streams:
-                wanted[fd] = select.POLLIN
-        if self._worker is not None:
-            if not host_full:
-                wanted[self._worker] = select.POLLIN
-            if self._to_worker.size:
-                wanted[self._worker] = wanted.get(self._worker, 0) | select.POLLOUT
-        for fd in self._interest.keys() - wanted.keys():
-            self._poller.unregister(fd)
-        for fd, events in wanted.items():
-            if self._interest.get(fd) != events:
-                self._poller.register(fd, events)
-        self._interest = wanted
+            poller.register(self._host.fd, select.POLLOUT)
+        reads = self._host.size <= HIGH_WATER_BYTES and not between_runs
+        for fd in self._streams if reads else ():
+            poller.register(fd, select.POLLIN)
+        events = (select.POLLIN if reads else 0) | (select.POLLOUT if self._to_worker.size else 0)
+        if self._worker is not None and events:
+            poller.register(self._worker, events)
+        return poller
 
     def _handle(self, fd: int, event: int, children: Children) -> None:
         if fd == self._wake:
@@ -225,7 +210,7 @@ class Relay:
                 self._gather(self._streams[fd], data)
             elif data is not None:
                 # Every process that could write has ended or closed it.
-                self._close(fd)
+                os.close(fd)
                 del self._streams[fd]
         elif fd == self._worker:
             self._read_worker()
@@ -244,15 +229,9 @@ class Relay:
             self._pass_lines(data)
         elif data is not None and fd is not None:
             # The program closed its end: it can make no more calls, but may go on.
-            self._close(fd)
+            os.close(fd)
             self._worker = None
             self._to_worker.drop()
-
-    def _close(self, fd: int) -> None:
-        self._registered = None
-        if self._interest.pop(fd, None) is not None:
-            self._poller.unregister(fd)
-        os.close(fd)
 
     def _pass_lines(self, data: bytes) -> None:
         lines = list(self._decoder.feed(data))
@@ -293,8 +272,8 @@ class Relay:
         self._gathered_size = 0
         self._flush_at = None
 
-    def begin_run(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
-        """Begin another run.
+    def begin_run(self, limits: Mapping[str, Any], quiet: bool = False) -> None:
+        """Begin a run.
 
         Args:
             quiet: It runs no program (a save): output of threads is left for the next run.
@@ -302,8 +281,8 @@ class Relay:
         # The same dictionary, so that a closed stream stays removed.
         self._streams = {} if quiet else self._all_streams
         output = int(limits.get("output_bytes", 256 * 1024))
-        self._captures = {stream: Capture(stream, output) for stream in self._captures}
-        self._deadline = deadline
+        self._captures = {stream: Capture(stream, output) for stream in self._all_streams.values()}
+        self._deadline = time.monotonic() + float(limits.get("timeout", 30.0))
         self._has_sent = False
         self._flush_at = None
         self.exit_notice = self.placed_notice = b""
@@ -316,24 +295,19 @@ class Relay:
             HostGoneError: The host closed the channel.
             Terminated: A signal asked for the end.
         """
-        self._interest.clear()
-        while True:
-            if self._incoming.runs:
-                self._reset_poller()
-                return self._incoming.runs.pop(0)
+        while not self._incoming.runs:
             if children.status is not None:
                 return None
-            poller = select.poll()
-            poller.register(self._wake, select.POLLIN)
-            poller.register(self._host_reader, select.POLLIN)
-            if self._host.size:
-                poller.register(self._host.fd, select.POLLOUT)
-            if self._to_worker.size and self._worker is not None:
-                poller.register(self._worker, select.POLLOUT)
-            poller.poll()
+            self._poller(between_runs=True).poll()
             self._host.flush()
             self._to_worker.flush()
-            self._handle_between_runs(children)
+            self._handle_signals(children)
+            data = read_some(self._host_reader)
+            if data:
+                self.from_host(data)
+            elif data is not None or self._host.broken:
+                raise HostGoneError
+        return self._incoming.runs.pop(0)
 
     def send_run(self, frame: Tuple[bytes, bytes], children: Children) -> bool:
         """Send the worker its next run; return whether it read all of it."""
@@ -352,14 +326,6 @@ class Relay:
             self._handle_signals(children)
         return not self._control.broken
 
-    def _handle_between_runs(self, children: Children) -> None:
-        self._handle_signals(children)
-        data = read_some(self._host_reader)
-        if data:
-            self.from_host(data)
-        elif data is not None or self._host.broken:
-            raise HostGoneError
-
     def _handle_signals(self, children: Children) -> None:
         noted = read_some(self._wake) or b""
         if {_signal.SIGTERM, _signal.SIGINT} & set(noted):
@@ -370,11 +336,6 @@ class Relay:
     def _stop(self, late: bool) -> None:
         self.stopped = not late
         self._deadline = time.monotonic()
-
-    def _reset_poller(self) -> None:
-        # Descriptors registered before may have been closed meanwhile.
-        self._poller = select.poll()
-        self._registered = None
 
 
 def _enlarge(fd: int) -> None:
@@ -400,13 +361,10 @@ def _read_rest(fd: int) -> List[bytes]:
     return found
 
 
-_STOPS = {encode(Stop(late=late)).rstrip(b"\n"): late for late in (True, False)}
-_PING = encode(Ping()).rstrip(b"\n")  # Lines for the supervisor, beside a session's next run.
-
-_HEADS = (b'{"type":"stop",', _PING)
+# Lines for the supervisor, beside a session's next run.
+_STOPS = {encode(Stop(late=late)): late for late in (True, False)}
+_PING = encode(Ping())
 _RUN = b'{"type":"run",'
-_LONGEST = max(map(len, (*_HEADS, _RUN)))
-_TEXT_MARK = b"+"
 
 
 class Incoming:
@@ -423,76 +381,38 @@ class Incoming:
         runs: Lines of received runs; the caller removes them.
     """
 
-    def __init__(
-        self, on_stop: Callable[[bool], None], on_ping: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, on_stop: Callable[[bool], None], on_ping: Callable[[], None]) -> None:
         self._on_stop = on_stop
         self._on_ping = on_ping
-        self._run: Optional[List[bytes]] = None
         self.runs: List[bytes] = []
+        self._line: List[bytes] = []
         self._text_left = 0
-        self._in_line = False
-        self._partial = b""
 
-    def feed(self, data: bytes) -> bytes:
-        """Return the bytes for the worker in `data` and in bytes held back before."""
-        if self._partial:
-            data, self._partial = self._partial + data, b""
-        size = len(data)
-        kept: List[bytes] = []
-        start = begin = 0
-        while start < size:
+    def feed(self, data: bytes) -> List[bytes]:
+        """Return what is for the worker in `data` and in the line before it, in whole lines."""
+        found: List[bytes] = []
+        start = 0
+        while start < len(data):
             if self._text_left:
-                step = min(self._text_left, size - start)
-                self._text_left -= step
-                start += step
+                found.append(data[start : start + self._text_left])
+                start += len(found[-1])
+                self._text_left -= len(found[-1])
                 continue
-            end = data.find(b"\n", start)
-            begins = not self._in_line and data.startswith(_RUN, start)
-            if self._run is not None or begins:
-                kept.append(data[begin:start])
-                begin = start = self._take_run(data, start, end)
-                continue
-            if self._in_line or not _is_short(data[start : start + _LONGEST]):
-                self._in_line = end < 0
-                start = size if end < 0 else end + 1
-                continue
-            if end < 0:
-                # Too short to tell; the rest of the line decides.
-                self._partial = data[start:]
-                break
-            line = data[start:end]
-            if line.startswith(_TEXT_MARK):
-                self._text_left = int(line)
-            elif line in _STOPS or line == _PING:
-                kept.append(data[begin:start])
-                begin = end + 1
-                self._dispatch(line)
-            start = end + 1
-        if not begin and not self._partial:
-            return data
-        kept.append(data[begin : size - len(self._partial)])
-        return b"".join(kept)
+            end = data.find(b"\n", start) + 1
+            self._line.append(data[start : end or len(data)])
+            start = end or len(data)
+            if end:
+                self._take(b"".join(self._line), found)
+                self._line.clear()
+        return found
 
-    def _take_run(self, data: bytes, start: int, end: int) -> int:
-        """Store the part of a run's line in `data`; return its end."""
-        parts = self._run = [] if self._run is None else self._run
-        parts.append(data[start:] if end < 0 else data[start:end])
-        if end < 0:
-            return len(data)
-        self.runs.append(b"".join(parts))
-        self._run = None
-        return end + 1
-
-    def _dispatch(self, line: bytes) -> None:
-        if line == _PING:
-            self._on_ping()
-        else:
+    def _take(self, line: bytes, found: List[bytes]) -> None:
+        if line in _STOPS:
             self._on_stop(_STOPS[line])
-
-
-def _is_short(head: bytes) -> bool:
-    """Return whether a line with this beginning must be read whole."""
-    if head.startswith((_TEXT_MARK, *_HEADS)):
-        return True
-    return any(known.startswith(head) for known in (*_HEADS, _RUN))
+        elif line == _PING:
+            self._on_ping()
+        elif line.startswith(_RUN):
+            self.runs.append(line[:-1])
+        else:
+            found.append(line)
+            self._text_left = raw_size(line)

@@ -18,10 +18,9 @@ import time
 from bridge.guest import imports
 from bridge.guest.api.program_files import PROGRAM_FILE
 from bridge.guest.descriptors import Outbox, claim_channel, close_others, private, read_some
-from bridge.guest.processes import Children, adopt_orphans, cpu_clock, forbid_tracing, kill
+from bridge.guest.processes import Children, adopt_orphans, cpu_clock, forbid_tracing
 from bridge.guest.protocol import json_text
 from bridge.guest.protocol.wire import (
-    MAX_FRAME_BYTES,
     MAX_ID,
     Exited,
     Hello,
@@ -34,24 +33,16 @@ from bridge.guest.supervisor.denial_probes import denials
 from bridge.guest.supervisor.isolation_facts import OomKills, isolation_facts
 from bridge.guest.supervisor.relay import HostGoneError, Relay, Terminated
 from bridge.guest.worker import worker
-from bridge.guest.worker.run_io import search_path
 from bridge.guest.worker.worker import frame_for_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
+    from typing import Any, Dict, List, Mapping, NoReturn, Optional
 
 _NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
 """The fields of an exit notice, and the largest value accepted for each."""
 
 _decoded = json_text.decoder()
-
-ANSWER_SECONDS = 0.005
-"""After a run, before the sandbox ends itself: the host's answer takes 1 to 2 ms. The limit
-`answer_seconds` replaces it: a cluster drops what is on its way to the host when a pod ends."""
-
-FLUSH_SECONDS = 20.0
-"""Time for the host to read the last frames; then the sandbox ends without sending them."""
 
 
 def main(digest: str, precompiled: bool = False) -> NoReturn:
@@ -84,19 +75,17 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     children.adopts_orphans = adopt_orphans()
     facts = isolation_facts()
     facts["precompiled"] = precompiled
-    facts["adopts_orphans"] = children.adopts_orphans
     facts["denials"] = denials()
-    facts["untraceable"] = forbid_tracing()
+    forbid_tracing()
     outbox = Outbox(writer)
     outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()
     gc.freeze()
-    workers = PreforkedWorkers(children)
-    workers.fork_all(facts.get("memory_limit_bytes"))
+    waiting = Worker(children)
     gc.enable()
     oom = OomKills()
-    received = _await_run(reader, outbox, wake, workers)
-    seconds = _serve_runs(received, reader, outbox, wake, children, workers, oom)
+    received = _await_run(reader, outbox, wake, waiting)
+    seconds = _serve_runs(received, reader, outbox, wake, children, waiting, oom)
     # To end all processes takes CPU time, which the host's answer should get first.
     _await_end_of_input(reader, seconds)
     return 0
@@ -116,7 +105,7 @@ def _serve_runs(
     outbox: Outbox,
     wake: int,
     children: Children,
-    workers: PreforkedWorkers,
+    chosen: Worker,
     oom: OomKills,
 ) -> float:
     """Serve one run, or the runs of a session while its process lives and the channel is open.
@@ -130,18 +119,19 @@ def _serve_runs(
     """
     kills = oom.count()
     # The worker begins while the rest is prepared here.
-    chosen = workers.begin(received[0])
+    chosen.begin(received[0])
     run = _decode_run(received.pop(0))
-    answer_seconds = float(run.limits.get("answer_seconds", ANSWER_SECONDS))
+    # The host's answer takes 1 to 2 ms. A cluster drops what is on its way when a pod ends, and so
+    # asks for more.
+    answer_seconds = float(run.limits.get("answer_seconds", 0.005))
     relay = Relay(
         host_reader=reader,
         host=outbox,
         wake=wake,
         worker=chosen.channel,
         control=chosen.control,
-        streams={"stdout": chosen.stdout, "stderr": chosen.stderr},
+        streams=chosen.streams,
         limits=run.limits,
-        deadline=_deadline(run),
     )
     relay.from_host(received.pop())
     output_files = OutputFiles()
@@ -160,7 +150,7 @@ def _serve_runs(
             return answer_seconds
         kills = oom.count()
         run = _decode_run(next_line)
-        relay.begin_run(run.limits, _deadline(run), quiet=run.save)
+        relay.begin_run(run.limits, quiet=run.save)
         if not relay.send_run(frame_for_worker(next_line), children):
             # The worker no longer reads: it can run nothing more.
             finish(relay, children, False, 0)
@@ -175,10 +165,6 @@ def _decode_run(line: bytes) -> Run:
         raise WireError("the host sent a frame that is not a run")
     run.files.clear()
     return run
-
-
-def _deadline(run: Run) -> float:
-    return time.monotonic() + float(run.limits.get("timeout", 30.0))
 
 
 def _wake_on_signals() -> int:
@@ -199,22 +185,16 @@ def _on_signal(number: int, frame: Any) -> None:
     """Do nothing: the wake-up descriptor has the signal's number."""
 
 
-def _await_run(reader: int, outbox: Outbox, wake: int, workers: PreforkedWorkers) -> List[bytes]:
+def _await_run(reader: int, outbox: Outbox, wake: int, waiting: Worker) -> List[bytes]:
     """Return the line of the host's `Run`, and the bytes that came after it."""
-    parts: List[bytes] = []
-    size = 0
-    while True:
-        data = _next_bytes(reader, outbox, wake, workers)
-        line, newline, rest = data.partition(b"\n")
-        parts.append(line)
-        size += len(line)
-        if size > MAX_FRAME_BYTES:
-            raise WireError("the run frame is longer than %d bytes" % MAX_FRAME_BYTES)
-        if newline:
-            return [b"".join(parts), rest]
+    parts = [_next_bytes(reader, outbox, wake, waiting)]
+    while b"\n" not in parts[-1]:
+        parts.append(_next_bytes(reader, outbox, wake, waiting))
+    line, _, rest = b"".join(parts).partition(b"\n")
+    return [line, rest]
 
 
-def _next_bytes(reader: int, outbox: Outbox, wake: int, workers: PreforkedWorkers) -> bytes:
+def _next_bytes(reader: int, outbox: Outbox, wake: int, waiting: Worker) -> bytes:
     """Return the next bytes from the host; write queued frames while waiting."""
     while True:
         poller = select.poll()
@@ -226,7 +206,7 @@ def _next_bytes(reader: int, outbox: Outbox, wake: int, workers: PreforkedWorker
         outbox.flush()
         if {_signal.SIGTERM, _signal.SIGINT} & set(read_some(wake) or b""):
             raise Terminated
-        workers.reap_ended()
+        waiting.check()
         data = read_some(reader)
         if data:
             return data
@@ -263,7 +243,7 @@ def finish(
             children.kill_all()
         output_files.send(relay, more_runs=kept)
     relay.send(_exited_frame(notice, children, timed_out, kills, kept))
-    relay.flush(FLUSH_SECONDS)
+    relay.flush()
     if not kept and notice is not None and not children.is_init:
         children.kill_all()
     return kept
@@ -308,7 +288,7 @@ class OutputFiles:
         def send(frame: Any) -> None:
             relay.send(frame)
             # One piece may wait while the next is read.
-            relay.flush(FLUSH_SECONDS, PIECE_BYTES)
+            relay.flush(PIECE_BYTES)
 
         self._collector = self._collector or Collector()
         try:
@@ -357,113 +337,45 @@ def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
     return notice if all(0 <= notice[key] <= most for key, most in _NOTICE_MAXIMA.items()) else None
 
 
-class PreforkedWorker:
-    """A worker that waits for a run, and the supervisor's ends of its descriptors.
+class Worker:
+    """The process that waits for a run, and the supervisor's ends of its descriptors.
 
     Attributes:
         channel: Queue for the socket for frames.
         control: Pipe for a session's later runs.
-        packages: Package names; a run must contain one to get this worker. Empty: any run may.
-    """
-
-    def __init__(
-        self,
-        pid: int,
-        channel: int,
-        control: int,
-        stdout: int,
-        stderr: int,
-        packages: Sequence[bytes],
-    ) -> None:
-        self.pid = pid
-        self.channel = Outbox(channel)
-        self.control = control
-        self.stdout = stdout
-        self.stderr = stderr
-        self.packages = tuple(packages)
-
-    def matches(self, line: bytes) -> bool:
-        """Return whether a run's line names a package that this worker has imported."""
-        # The run's own packages may include other versions of these.
-        return not self.packages or (
-            b'"paths":["' not in line and any(name in line for name in self.packages)
-        )
-
-    def close(self) -> None:
-        for fd in (self.channel.fd, self.control, self.stdout, self.stderr):
-            os.close(fd)
-
-    def dismiss(self) -> None:
-        self.close()
-        kill(self.pid)
-
-
-class PreforkedWorkers:
-    """Workers forked before the run arrives, the most specific first.
-
-    The first imports common standard modules while it waits. If the image has the large data
-    packages, a second one imports those. A run whose code names one of them gets the second worker;
-    the other one is killed.
+        streams: Pipes of its stdout and stderr.
     """
 
     def __init__(self, children: Children) -> None:
+        """Fork it: while it waits, it imports what most programs need."""
         self._children = children
-        self._waiting: List[PreforkedWorker] = []
-
-    def fork_all(self, memory: Any) -> None:
-        """Fork the workers that this image and its memory limit (bytes, or None) allow."""
-        self._fork(imports.STANDARD, ())
-        names = imports.installed(imports.DATA, search_path())
-        if names and (memory is None or memory >= imports.DATA_MEMORY_BYTES):
-            packages = [name.partition(".")[0].encode() for name in names]
-            self._fork((*names, *imports.STANDARD), packages)
-
-    def reap_ended(self) -> None:
-        """Reap workers that have ended.
-
-        Raises:
-            ChildProcessError: The worker that takes any run has ended.
-        """
-        self._children.reap()
-        for candidate in list(self._waiting):
-            if candidate.pid not in self._children.preforked:
-                self._waiting.remove(candidate)
-                # Close, not kill: its process id may belong to another process now.
-                candidate.close()
-                if not candidate.packages:
-                    raise ChildProcessError("the process that waited for the program has ended")
-
-    def begin(self, line: bytes) -> PreforkedWorker:
-        chosen = next(candidate for candidate in self._waiting if candidate.matches(line))
-        self._children.preforked.discard(chosen.pid)
-        self._children.worker = chosen.pid
-        # CPU time spent before the run does not count as the program's.
-        self._children.cpu_seconds = -cpu_clock(chosen.pid)
-        chosen.channel.put(*frame_for_worker(line))
-        chosen.channel.flush()
-        for candidate in self._waiting:
-            if candidate is not chosen:
-                candidate.dismiss()
-        self._waiting.clear()
-        return chosen
-
-    def _fork(self, modules: Sequence[str], packages: Sequence[bytes]) -> None:
         ours, theirs = _socket.socketpair()
         control_read, control = os.pipe()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            for candidate in self._waiting:
-                # Otherwise this process would keep the other worker's channel open.
-                candidate.close()
-            own = (theirs.detach(), control_read)
-            worker.main(*own, out_write, err_write, self._children.is_init, modules)
-        self._children.preforked.add(pid)
+        self.pid = os.fork()
+        if self.pid == 0:
+            own = (theirs.detach(), control_read, out_write, err_write)
+            worker.main(*own, children.is_init, imports.STANDARD)
         for fd in (theirs.detach(), control_read, out_write, err_write):
             os.close(fd)
-        channel, control = private(ours.detach()), private(control)
-        streams = private(out_read), private(err_read)
-        for fd in (channel, control, *streams):
+        self.channel = Outbox(private(ours.detach()))
+        self.control = private(control)
+        self.streams = {"stdout": private(out_read), "stderr": private(err_read)}
+        for fd in (self.channel.fd, self.control, *self.streams.values()):
             os.set_blocking(fd, False)
-        self._waiting.insert(0, PreforkedWorker(pid, channel, control, *streams, packages))
+        children.waiting = self.pid
+
+    def check(self) -> None:
+        """Raise ChildProcessError if it has ended before a run came."""
+        self._children.reap()
+        if not self._children.waiting:
+            raise ChildProcessError("the process that waited for the program has ended")
+
+    def begin(self, line: bytes) -> None:
+        self._children.waiting = 0
+        self._children.worker = self.pid
+        # CPU time spent before the run does not count as the program's.
+        self._children.cpu_seconds = -cpu_clock(self.pid)
+        self.channel.put(*frame_for_worker(line))
+        self.channel.flush()
