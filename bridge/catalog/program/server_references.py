@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.arguments import CallReader
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import NO_SERVER, Symbol, SymbolResolver
+from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.prose import clip
 from bridge.guest.schema.names import nearest
 from bridge.text import valid_text
@@ -171,9 +171,9 @@ class _Reader:
                 continue
             if symbol.server is not None:
                 self._found.append((node.lineno, node.col_offset, symbol.server.name))
-            elif symbol.kind == NO_SERVER and not context.dead:
+            elif symbol.kind == Kind.NO_SERVER and not context.dead:
                 self._missing.append((node.lineno, node.col_offset, symbol.name))
-            found |= symbol.server is not None or symbol.kind == NO_SERVER
+            found |= symbol.server is not None or symbol.kind == Kind.NO_SERVER
         return found
 
 
