@@ -19,9 +19,9 @@ tools first: one server with five hundred tools must not take the signatures fro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from itertools import chain
+from itertools import accumulate, chain
 
 from bridge.catalog.entries import ServerEntry, ToolEntry, mark_twins
 from bridge.catalog.prose import first_sentence, one_line
@@ -38,8 +38,6 @@ _HEADINGS = re.compile(
 
 
 class Level(IntEnum):
-    """The level of detail on one server."""
-
     BARE = 0
     COUNTED = 1
     NAMES = 2
@@ -108,15 +106,31 @@ def outdated(described: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bo
 
 def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | None:
     """Return each server's level, or None if not even the lowest fits."""
-    costs = _Costs(servers)
-    for base in sorted(Level, reverse=True):
-        total = costs.total(base, tokens)
-        if total is not None:
-            break
-    else:
+    known: dict[tuple[int, Level], int] = {}
+
+    def cost(number: int, level: Level, room: int) -> int:
+        """Return the tokens of one server at a level; any number above `room` if it is more."""
+        if (number, level) not in known:
+            server, spent = servers[number], 0
+            if _least(server, level) > room:
+                return room + 1
+            for line in _lines(server, level):
+                spent += count_tokens(line) + 1
+                if spent > room:
+                    return spent
+            known[number, level] = spent
+        return known[number, level]
+
+    def left_over(level: Level) -> int:
+        left = tokens if sum(_least(server, level) for server in servers) <= tokens else -1
+        for number in range(len(servers)):
+            left -= cost(number, level, left) if left >= 0 else 0
+        return left
+
+    base = next((level for level in sorted(Level, reverse=True) if left_over(level) >= 0), None)
+    if base is None:
         return None
-    levels = [base] * len(servers)
-    left = tokens - total
+    left, levels = left_over(base), [base] * len(servers)
     smallest_first = sorted(range(len(servers)), key=lambda number: len(servers[number].tools))
     for level in sorted(Level, reverse=True):
         if level <= base:
@@ -124,60 +138,20 @@ def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | 
         for number in smallest_first:
             if levels[number] > base:
                 continue
-            spent = costs.of(number, base)
-            cost = costs.bounded(number, level, left + spent)
-            if cost is None:
+            room = left + known[number, base]
+            left = room - cost(number, level, room)
+            if left < 0:
                 # The servers that follow have more tools, so they are unlikely to fit either.
+                left = room - known[number, base]
                 break
             levels[number] = level
-            left -= cost - spent
     return levels
 
 
-class _Costs:
-    """Tokens of servers' lines; formats each only as far as it fits."""
-
-    def __init__(self, servers: Sequence[ServerEntry]) -> None:
-        self._servers = servers
-        self._found: dict[tuple[int, Level], int] = {}
-
-    def of(self, number: int, level: Level) -> int:
-        return self._found[number, level]
-
-    def total(self, level: Level, room: int) -> int | None:
-        """Return the tokens of all servers at a level; None if more than `room`."""
-        if sum(_least(server, level) for server in self._servers) > room:
-            return None
-        total = 0
-        for number in range(len(self._servers)):
-            cost = self.bounded(number, level, room - total)
-            if cost is None:
-                return None
-            total += cost
-        return total
-
-    def bounded(self, number: int, level: Level, room: int) -> int | None:
-        """Return the tokens of one server at a level; None if more than `room`."""
-        found = self._found.get((number, level))
-        if found is None:
-            server = self._servers[number]
-            if _least(server, level) > room:
-                return None
-            found = 0
-            for line in _lines(server, level):
-                found += count_tokens(line) + 1
-                if found > room:
-                    return None
-            self._found[number, level] = found
-        return found if found <= room else None
-
-
 def _least(server: ServerEntry, level: Level) -> int:
-    """Return a lower bound of a server's tokens."""
-    if level <= Level.COUNTED:
-        return 1
-    # Lower bounds: levels that cannot fit are rejected without formatting them.
-    return (2 if level == Level.NAMES else 4) * len(server.tools)
+    """Return a lower bound of a server's tokens: what cannot fit is not written."""
+    tools = len(server.tools) if level >= Level.NAMES else 0
+    return 1 + (2 if level == Level.NAMES else 4) * tools
 
 
 def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
@@ -240,17 +214,11 @@ def _only_aliases(servers: Sequence[ServerEntry], tokens: int, others: str) -> s
     heading = f"{len(servers):,} servers (search for their tools): "
     rest = f"{{:,}} more: {others}"
     room = tokens - count_tokens(heading) - count_tokens(f" and {rest.format(len(servers))}.") - 1
-    kept = list(_that_fit((f"mcp_{server.alias}" for server in servers), room))
+    names = [f"mcp_{server.alias}" for server in servers]
+    ends = accumulate(count_tokens(name) + 1 for name in names)
+    kept = [name for name, end in zip(names, ends, strict=True) if end <= room]
     left_out = len(servers) - len(kept)
     if not left_out:
         return f"{heading}{', '.join(kept)}."
     more = rest.format(left_out)
     return f"{heading}{', '.join(kept)} and {more}." if kept else f"{heading}{more}."
-
-
-def _that_fit(names: Iterable[str], room: int) -> Iterator[str]:
-    for name in names:
-        room -= count_tokens(name) + 1
-        if room < 0:
-            return
-        yield name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from bridge.catalog.naming import tool_aliases
 from bridge.guest.schema.names import alike
@@ -67,13 +68,16 @@ class ServerEntry:
     changing: bool = False
     twin: str = ""
 
+    @cached_property
+    def by_alias(self) -> Mapping[str, ToolEntry]:
+        return {each.alias: each for each in self.tools}
+
     def named(self, tool: str) -> ToolEntry | None:
         """Return the tool of that name or alias, or the only one that is spelled alike."""
         for each in self.tools:
             if tool in (each.tool.name, each.alias):
                 return each
-        by_alias = {each.alias: each for each in self.tools}
-        return by_alias.get(alike(tool, by_alias, self.name))
+        return self.by_alias.get(alike(tool, self.by_alias, self.name))
 
 
 def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:

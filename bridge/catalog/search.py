@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.catalog.words import MAX_WORD_CHARS, asked, indexed, mended, parts, runs, same, words
 from bridge.errors import InvalidRequestError, SearchUnavailableError
-from bridge.model import MEBIBYTE, Tool
+from bridge.model import Tool
 from bridge.text import valid_text
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ DEFAULT_LIMIT = 5
 MAX_LIMIT = 50
 """More results would cost a model more than another query."""
 
-MAX_QUERY_CHARS = 400
-MAX_TOOLS_PER_SERVER = 16_384
-"""Tools indexed of one server: more than the 10,000 that a session accepts."""
+MAX_QUERY_CHARS = 400  # A client's query may have any length.
 
 _SPELLED = 4
 """Number of first columns whose words may correct a mistyped one."""
@@ -96,12 +94,10 @@ class ToolIndex:
 
     def __init__(self) -> None:
         self._database: sqlite3.Connection | None = None
-        self._first_rows: dict[str, int] = {}
+        self._rows: dict[str, range] = {}
         self._next_row = 1
         self._servers: dict[str, tuple[Tool, ...]] = {}
         self._tools: dict[int, Tool] = {}
-        self._exact: dict[tuple[str, ...], set[int]] = {}
-        self._vocabulary: Counter[str] = Counter()
         self._own_words: dict[str, frozenset[str]] = {}
 
     def __len__(self) -> int:
@@ -162,26 +158,27 @@ class ToolIndex:
             raise InvalidRequestError(
                 message, remedy='Say what the tool should do, for example "create issue".'
             )
-        first = 0 if server is None else self._first_rows.get(server, -1)
-        if first < 0 or self._database is None:
+        rows = range(self._next_row) if server is None else self._rows.get(server, range(0))
+        if self._database is None:
             return []
-        rows = range(first, self._next_row if server is None else first + MAX_TOOLS_PER_SERVER)
         asked_words = islice(dict.fromkeys(self._asked_words(asked_runs)), 16)
         found = [self._term(word) for word in asked_words]
         terms = list({term.text: term for term in found if term}.values())
         scores = _summed(terms, rows)
         typed = words(spelled)
+        named = set()
         for row in self._best(scores, MAX_LIMIT):
             tool = self._tools[row]
-            name = {*_exact_name(tool)} - {*words(tool.server[:_MAX_NAME_CHARS])}
-            if len(name) > 1 and name.issubset(typed):
+            name = _words_of_name(tool)
+            own = {*name} - {*words(tool.server[:_NAME_CHARS])}
+            if len(own) > 1 and own.issubset(typed):
                 scores[row] *= _WHOLE_NAME
-        named = [row for row in self._exact.get(tuple(typed), ()) if row in rows]
-        for row in named:
-            scores[row] = scores.get(row, 0.0) + _EXACT_NAME_BONUS
+            if name == typed:
+                scores[row] += _EXACT_NAME_BONUS
+                named.add(row)
         best = self._best(scores, max(1, min(limit, MAX_LIMIT)))
         fits = self._fits(best, terms, found.count(None))
-        fits.update(dict.fromkeys(fits.keys() & set(named), 1.0))
+        fits.update(dict.fromkeys(fits.keys() & named, 1.0))
         return [Match(tool=self._tools[row], score=best[row], fit=fits[row]) for row in best]
 
     def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
@@ -209,37 +206,21 @@ class ToolIndex:
         return max(1e-6, log((len(self._tools) - count + 0.5) / (count + 0.5)))
 
     def _add(self, database: sqlite3.Connection, server: str, tools: tuple[Tool, ...]) -> None:
-        first, self._next_row = self._next_row, self._next_row + MAX_TOOLS_PER_SERVER
-        self._first_rows[server] = first
+        rows = self._rows[server] = range(self._next_row, self._next_row + len(tools))
+        self._next_row = rows.stop
         self._servers[server] = tools
-        known: set[str] = set()
-        rows = []
-        for row, tool in enumerate(tools[:MAX_TOOLS_PER_SERVER], first):
-            name = _exact_name(tool)
-            texts = _columns(tool, name)
-            known.update(runs(" ".join(texts[:_SPELLED]).lower()))
-            rows.append((row, *texts))
-            self._tools[row] = tool
-            self._exact.setdefault(name, set()).add(row)
-        database.executemany(_ADD, rows)
-        self._own_words[server] = frozenset(known)
-        self._vocabulary.update(known)
+        self._tools.update(zip(rows, tools, strict=True))
+        texts = [_columns(tool) for tool in tools]
+        database.executemany(_ADD, ((row, *own) for row, own in zip(rows, texts, strict=True)))
+        spelled = " ".join(text for own in texts for text in own[:_SPELLED])
+        self._own_words[server] = frozenset(runs(spelled.lower()))
 
     def _remove(self, database: sqlite3.Connection, server: str) -> None:
-        first = self._first_rows.pop(server, None)
-        tools = self._servers.pop(server, ())
-        if first is None:
-            return
-        for row, tool in enumerate(tools[:MAX_TOOLS_PER_SERVER], first):
-            del self._tools[row]
-            name = _exact_name(tool)
-            # The table stores no texts, so deleting a row needs them again.
-            database.execute(_DELETE, (row, *_columns(tool, name)))
-            self._exact[name].discard(row)
-            if not self._exact[name]:
-                del self._exact[name]
-        self._vocabulary.subtract(self._own_words.pop(server))
-        self._vocabulary += Counter()
+        self._servers.pop(server, None)
+        self._own_words.pop(server, None)
+        # The table stores no texts, so deleting a row needs them again.
+        rows = self._rows.pop(server, ())
+        database.executemany(_DELETE, [(row, *_columns(self._tools.pop(row))) for row in rows])
 
     def _asked_words(self, asked_runs: Sequence[str]) -> Iterable[str]:
         """Yield a query's words; "GitHub" is one word if a tool has it, else "git" and "hub"."""
@@ -260,9 +241,9 @@ class ToolIndex:
             text = f"{_quoted(word)} *"
             scores = self._scores(text)
         if not scores:
-            near = mended(word, self._vocabulary)
+            vocabulary = Counter(word for own in self._own_words.values() for word in own)
             # Prefer corrections that most servers have.
-            near.sort(key=lambda other: -self._vocabulary[other])
+            near = sorted(mended(word, vocabulary), key=lambda other: -vocabulary[other])
             text = f"({' OR '.join(map(_quoted, near[:3]))})"
             scores = self._scores(text) if near else {}
         if not scores:
@@ -298,8 +279,7 @@ def _quoted(word: str) -> str:
     return f'"{word}"'
 
 
-_MAX_NAME_CHARS = 200
-_MAX_LEAD_CHARS = 300
+_NAME_CHARS = 200
 COLUMNS: Mapping[str, float] = {
     "name": 2.0,
     "also": 1.0,
@@ -325,24 +305,21 @@ _SCORED = (
 
 _FOUND = "SELECT rowid FROM tools WHERE tools MATCH ?"
 
-_WRITTEN_AT_ONCE = 8 * MEBIBYTE
-"""Bytes of the index that are collected before they are sorted and written."""
 
-
-def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
-    """Return a tool's indexed texts, by column; `name` has the words of its name."""
-    described = tool.description.lstrip()[: _MAX_LEAD_CHARS + 500]
-    lead = described[:_MAX_LEAD_CHARS]
+def _columns(tool: Tool) -> tuple[str, ...]:
+    """Return a tool's indexed texts, in the order of `COLUMNS`."""
+    described = tool.description.lstrip()[:800]
+    lead = described[:300]
     ends = [index for mark in (". ", ".\n", "\n") if (index := lead.find(mark)) > 0]
     end = min(ends, default=len(lead))
     properties = tool.input_schema.get("properties")
     given = properties if isinstance(properties, Mapping) else {}
     names = (parameter[:64] for parameter in islice(given, 64))
     return (
-        indexed(tool.name[:_MAX_NAME_CHARS]),
-        " ".join(same([*name, *words(tool.server[:_MAX_NAME_CHARS])])),
-        indexed(tool.server[:_MAX_NAME_CHARS]),
-        indexed(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
+        indexed(tool.name[:_NAME_CHARS]),
+        " ".join(same([*_words_of_name(tool), *words(tool.server[:_NAME_CHARS])])),
+        indexed(tool.server[:_NAME_CHARS]),
+        indexed(f"{tool.title[:_NAME_CHARS]} {described[:end]}"),
         # Prose has few joined words, and splitting it would take as long as all the rest.
         valid_text(described[end:]),
         indexed(" ".join(names)),
@@ -362,8 +339,8 @@ def _details(properties: Mapping[str, Any]) -> Iterable[str]:
                 yield str(choice)[:30]
 
 
-def _exact_name(tool: Tool) -> tuple[str, ...]:
-    return tuple(words(tool.name[:_MAX_NAME_CHARS]))
+def _words_of_name(tool: Tool) -> list[str]:
+    return words(tool.name[:_NAME_CHARS])
 
 
 def _open_index() -> sqlite3.Connection:
@@ -380,11 +357,9 @@ def _open_index() -> sqlite3.Connection:
             f"CREATE VIRTUAL TABLE tools USING fts5({_NAMES},"
             " content = '', tokenize = 'porter unicode61')"
         )
-        # Nothing is rolled back, and a few thousand tools are written at once.
+        # Nothing is rolled back, and 8 MiB of the index are collected before they are written.
         database.execute("PRAGMA journal_mode = OFF")
-        database.execute(
-            "INSERT INTO tools(tools, rank) VALUES ('hashsize', ?)", (_WRITTEN_AT_ONCE,)
-        )
+        database.execute("INSERT INTO tools(tools, rank) VALUES ('hashsize', 8388608)")
     except sqlite3.OperationalError as error:
         database.close()
         raise SearchUnavailableError from error

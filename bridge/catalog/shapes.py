@@ -12,19 +12,20 @@ is below such keys.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from itertools import islice
 from typing import NamedTuple
 
+from bridge.guest.schema.schemas import as_list, as_mapping
 from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
+# A server's results have any size.
 MAX_DEPTH = 6  # Nesting that is recorded; of deeper objects and lists only their presence.
 MAX_FIELDS = 40  # An object with more fields is a map: its keys are probably ids.
+MAX_NODES = 400  # Values read in one result; other calls add the rest.
 SAMPLED_ITEMS = 20  # Items read of one list. Most lists have items of one kind.
-
-MAX_NODES = 400
-"""Values read in one result, which takes a tenth of a millisecond; other calls add the rest."""
 
 
 class Fields(NamedTuple):
@@ -93,10 +94,7 @@ def outline(shape: Shape) -> object:
 
 
 class _Look:
-    """Reads one result, at most `MAX_NODES` values of it."""
-
-    def __init__(self) -> None:
-        self.left = MAX_NODES
+    left = MAX_NODES
 
     def shape_of(self, wire: Mapping[str, Json], depth: int = 0) -> Shape:
         if "blocks" in wire:
@@ -113,23 +111,16 @@ class _Look:
         if isinstance(value, dict):
             return Shape(fields=_BARE if depth >= MAX_DEPTH else self._fields(value, depth + 1))
         if isinstance(value, list):
-            return Shape(items=NOTHING if depth >= MAX_DEPTH else self._items(value, depth + 1))
+            some = _sample(value) if depth < MAX_DEPTH else ()
+            shapes = (self.shape(item, depth + 1) for item in some if self.left > 0)
+            return Shape(items=merged(*shapes))
         return NOTHING
-
-    def _items(self, values: Sequence[Json], depth: int) -> Shape:
-        found = NOTHING
-        for value in _sample(values):
-            if self.left <= 0:
-                break
-            found = merged(found, self.shape(value, depth))
-        return found
 
     def _fields(self, value: Mapping[str, Json], depth: int) -> Fields:
         named: dict[str, Shape] = {}
         other: Shape | None = None
         for seen, (key, item) in enumerate(value.items()):
-            # Each name counts even after the bound on values, since a missing one would seem
-            # optional. With more than `MAX_FIELDS` names it is a map in any case.
+            # A name counts even after the bound on values: a missing one would seem optional.
             if seen > MAX_FIELDS and self.left <= 0:
                 break
             shape = self.shape(item, depth) if self.left > 0 else NOTHING
@@ -193,13 +184,17 @@ def pruned(shape: Shape, depth: int) -> Shape:
     if depth <= 0:
         items = None if shape.items is None else NOTHING
         return shape._replace(items=items, fields=None if shape.fields is None else _BARE)
-    items = None if shape.items is None else pruned(shape.items, depth - 1)
-    fields = shape.fields
+    return _changed(shape, lambda below: pruned(below, depth - 1))
+
+
+def _changed(shape: Shape, change: Callable[[Shape], Shape]) -> Shape:
+    """Return a shape with another shape of everything directly in it."""
+    items, fields = shape.items, shape.fields
     if fields is not None:
-        named = {name: pruned(below, depth - 1) for name, below in fields.named.items()}
-        other = None if fields.other is None else pruned(fields.other, depth - 1)
-        fields = Fields(named, fields.always, other, fields.is_map)
-    return shape._replace(items=items, fields=fields)
+        named = {name: change(below) for name, below in fields.named.items()}
+        other = None if fields.other is None else change(fields.other)
+        fields = fields._replace(named=named, other=other)
+    return shape._replace(items=None if items is None else change(items), fields=fields)
 
 
 def schema(shape: Shape) -> dict[str, Json]:
@@ -240,22 +235,11 @@ def shown(shape: Shape) -> dict[str, Json]:
     A field that was always null probably has another, unknown value at other times, so its type is
     left out.
     """
-    return schema(_without_lone_nulls(shape))
+    return schema(_changed(shape, _without_null))
 
 
-def _without_lone_nulls(shape: Shape) -> Shape:
-    items, fields = shape.items, shape.fields
-    if items is not None:
-        items = _below(items)
-    if fields is not None:
-        named = {name: _below(below) for name, below in fields.named.items()}
-        other = None if fields.other is None else _below(fields.other)
-        fields = fields._replace(named=named, other=other)
-    return shape._replace(items=items, fields=fields)
-
-
-def _below(shape: Shape) -> Shape:
-    return NOTHING if shape == _NULL else _without_lone_nulls(shape)
+def _without_null(shape: Shape) -> Shape:
+    return NOTHING if shape == _NULL else _changed(shape, _without_null)
 
 
 def from_schema(document: Json) -> Shape:
@@ -292,15 +276,11 @@ def _branch(document: Json, depth: int) -> Shape:
 
 def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
     properties, required = document.get("properties"), document.get("required")
-    named: dict[str, Shape] = {}
-    if isinstance(properties, dict):
-        for name, below in properties.items():
-            if len(named) > MAX_FIELDS:
-                break
-            if is_field_name(name):
-                named[name] = _from_schema(below, depth + 1)
-    listed = required if isinstance(required, list) else []
-    always = frozenset(name for name in listed if isinstance(name, str) and name in named)
+    names = filter(is_field_name, as_mapping(properties))
+    # One more than an object may have makes it a map.
+    some = islice(names, MAX_FIELDS + 1)
+    named = {name: _from_schema(as_mapping(properties)[name], depth + 1) for name in some}
+    always = frozenset(name for name in as_list(required) if isinstance(name, str)) & named.keys()
     other = document.get("additionalProperties")
     return _bounded(
         Fields(
@@ -320,9 +300,7 @@ _ORDINARY = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,5}")
 """Most names there are; recognised at once."""
 
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{8,}")
-
 _RUNS = re.compile(r"[A-Z]+")
-
 _WORDS = re.compile(r"[A-Z]*[^\WA-Z\d_]+|[A-Z]+")
 
 _TOKEN = re.compile(
@@ -339,19 +317,12 @@ def is_field_name(key: str) -> bool:
         return False
     if _ORDINARY.fullmatch(key):
         return True
-    if not _NAME.fullmatch(key) or len(re.findall(r"\d+", key)) > 2:
+    if not _NAME.fullmatch(key) or _TOKEN.match(key):
         return False
-    if sum(map(str.isdigit, key)) > 4:
-        return False
-    if _TOKEN.match(key):
+    if len(re.findall(r"\d+", key)) > 2 or sum(map(str.isdigit, key)) > 4:
         return False
     runs = len(_RUNS.findall(key))
     if len(key) >= 12 and runs > 1 and runs * 4 > len(key) and not key.isupper():
-        return _is_separated(key)
+        # Each upper-case run begins a part of its own: `X-Rate-Limit`, `API_KEY_ID`.
+        return all(len(_RUNS.findall(part)) <= 1 for part in re.split(r"[-_:]+", key))
     return all(len(word) <= 24 for word in _WORDS.findall(key))  # Longer words are tokens.
-
-
-def _is_separated(key: str) -> bool:
-    """Whether each upper-case run begins a part of its own: `X-Rate-Limit`, `API_KEY_ID`."""
-    parts = re.split(r"[-_:]+", key)
-    return all(len(_RUNS.findall(part)) <= 1 for part in parts)

@@ -13,9 +13,9 @@ from typing import Any
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.entries import returns as result_schema
 from bridge.catalog.prose import one_line
-from bridge.guest.schema.parameters import read_parameters
+from bridge.guest.schema.parameters import Parameter, read_parameters
 from bridge.guest.schema.schemas import as_mapping
-from bridge.guest.schema.signatures import MAX_NAME_CHARS, Argument, Head
+from bridge.guest.schema.signatures import Head, has_usual_name
 from bridge.guest.schema.typetext import Names
 from bridge.model import Json, Tool
 
@@ -42,8 +42,7 @@ def signature(
     result = tool.result_schema if result is None else result
     data = {"inputSchema": tool.input_schema, "outputSchema": result if returns else None}
     # Names that alone are too long need no types to show that they do not fit.
-    every = read_parameters(tool.input_schema)[0]
-    names = [one.alias for one in every if len(one.alias) <= MAX_NAME_CHARS]
+    names = [one.alias for one in filter(has_usual_name, read_parameters(tool.input_schema)[0])]
     budgets = _TYPE_BUDGETS if sum(map(len, names)) <= MAX_SIGNATURE_CHARS else ()
     # A schema that says nothing promises no arguments either.
     named = as_mapping(tool.input_schema).keys() - {"$schema", "description", "title", "type"}
@@ -64,7 +63,7 @@ def signature(
         rest = "others"
 
 
-def parameter_list(arguments: Iterable[Argument], rest: str, *, typed: bool = True) -> list[str]:
+def parameter_list(arguments: Iterable[Parameter], rest: str, *, typed: bool = True) -> list[str]:
     """Return the parameters of a function as source, typed or only named."""
     parts = list[str]()
     optional = False

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.prose import one_line
 from bridge.catalog.stubs import parameter_list, tool_data
-from bridge.guest.schema.signatures import Argument, Head, docstring, typed_dicts
+from bridge.guest.schema.parameters import Parameter
+from bridge.guest.schema.signatures import Head, docstring, typed_dicts
 from bridge.guest.schema.typetext import Names, class_base
 from bridge.text import valid_text
 
@@ -95,7 +96,7 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     return typed_dicts(head.objects), f"{text}\n{body}"
 
 
-def _receiver(arguments: Iterable[Argument]) -> str:
+def _receiver(arguments: Iterable[Parameter]) -> str:
     """Return the name of a method's first parameter: `self`, unless another has that name."""
     taken = {argument.alias for argument in arguments}
     name = "self"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, MAX_TOOLS_PER_SERVER, Match, ToolIndex
+from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, Match, ToolIndex
 from bridge.catalog.words import indexed, mended, words
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
@@ -343,16 +343,6 @@ def test_a_word_that_all_tools_have_does_not_keep_the_others_from_being_found() 
     found = search([*everywhere, tool("s", "close", "Whatever it closes.")], "whatever close")
     assert found[0].name == "close"
     assert len(search(everywhere, "whatever it is")) == 5
-
-
-def test_more_tools_than_a_server_may_have_are_left_out() -> None:
-    many = tuple(tool("s", f"t{number}") for number in range(MAX_TOOLS_PER_SERVER + 1))
-    index = ToolIndex()
-    index.update({"s": many, "t": (tool("t", "other"),)})
-    assert len(index) == MAX_TOOLS_PER_SERVER + 1
-    index.update({"t": (tool("t", "other"),)})
-    assert len(index) == 1
-    assert [match.tool.server for match in index.search("other")] == ["t"]
 
 
 @pytest.mark.parametrize(

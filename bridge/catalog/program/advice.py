@@ -23,9 +23,6 @@ from bridge.guest.schema.names import NAME_CHARS, nearest
 SIGNATURE = " Signature: "
 """Separates the problem with a call from the call's signature."""
 
-MAX_LISTED = 12
-"""Names listed in one message."""
-
 FOREIGN: Mapping[str, str] = {
     "NaN": 'Write `float("nan")`.',
     "console": "This is Python: write `print(...)`.",
@@ -170,7 +167,6 @@ def quoted(name: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names, separated by commas, at most `MAX_LISTED` of them."""
-    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:MAX_LISTED]) or "none"
-    more = len(names) - MAX_LISTED
-    return f"{shown} and {more} more" if more > 0 else shown
+    """Return at most twelve names, separated by commas."""
+    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:12]) or "none"
+    return f"{shown} and {len(names) - 12} more" if names[12:] else shown

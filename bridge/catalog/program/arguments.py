@@ -81,7 +81,6 @@ class CallReader:
         self._survey = survey
         self._symbols = symbols
         self._parameters: dict[int, Parameters] = {}
-        self._left = 0
 
     def parameters(self, entry: ToolEntry) -> Parameters:
         if id(entry) not in self._parameters:
@@ -103,7 +102,7 @@ class CallReader:
                 kwargs.update(value)
         args = [] if starred else [self.value(item, context) for item in node.args]
         values: list[object] = [*node.args[:1]]
-        if values and isinstance(first := values[0], ast.Name):
+        if node.args and isinstance(first := node.args[0], ast.Name):
             values = [value for value, _ in self._survey.bound(first.id, context)] or values
         scalar = bool(values) and all(isinstance(v, ast.Constant | ast.JoinedStr) for v in values)
         return CallText(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
@@ -142,7 +141,6 @@ class CallReader:
         )
 
     def _target(self, target: dict[str, Json], named: Mapping[str, Json]) -> dict[str, Json]:
-        """Return the parameters of a `call_tool`, as the guest reads them."""
         own = split_target(target, named)
         if isinstance(tool := target["tool"], dict) and tool != COMPUTED:
             target["tool"], target["arguments"] = None, tool
@@ -162,31 +160,27 @@ class CallReader:
             if not fixed or not isinstance(value, ast.Constant):
                 return COMPUTED
             node = value
-        self._left = 2000  # A program may contain megabytes of literals.
-        return self._literal(node, 0)
+        return _literal(node)
 
-    def _literal(self, node: ast.expr, depth: int) -> Json:
-        self._left -= 1
-        if self._left >= 0 and depth <= 64:
-            match node:
-                case ast.Constant(value=str() | int() | float() | None):
-                    return node.value
-                case ast.List() | ast.Tuple():
-                    items = [self._literal(item, depth + 1) for item in node.elts]
-                    starred = any(isinstance(item, ast.Starred) for item in node.elts)
-                    return COMPUTED if starred else items
-                case ast.Dict():
-                    keys = [getattr(key, "value", None) for key in node.keys]
-                    if all(isinstance(key, str) for key in keys):
-                        values = (self._literal(value, depth + 1) for value in node.values)
-                        return dict(zip(keys, values, strict=True))
-                case ast.UnaryOp(op=ast.USub()):
-                    inner = self._literal(node.operand, depth + 1)
-                    if isinstance(inner, int | float) and not isinstance(inner, bool):
-                        return -inner
-                case _:
-                    pass
-        return COMPUTED
+
+def _literal(node: ast.expr) -> Json:
+    match node:
+        case ast.Constant(value=str() | int() | float() | None):
+            return node.value
+        case ast.List() | ast.Tuple():
+            starred = any(isinstance(item, ast.Starred) for item in node.elts)
+            return COMPUTED if starred else [_literal(item) for item in node.elts]
+        case ast.Dict():
+            keys = [getattr(key, "value", None) for key in node.keys]
+            if all(isinstance(key, str) for key in keys):
+                return dict(zip(keys, map(_literal, node.values), strict=True))
+        case ast.UnaryOp(op=ast.USub()):
+            inner = _literal(node.operand)
+            if isinstance(inner, int | float) and not isinstance(inner, bool):
+                return -inner
+        case _:
+            pass
+    return COMPUTED
 
 
 def is_computed(value: Json) -> bool:

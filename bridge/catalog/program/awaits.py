@@ -13,7 +13,7 @@ from bridge.catalog.program.advice import quoted
 from bridge.catalog.program.edits import AWAIT, Edit
 from bridge.catalog.program.report import Report
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, SymbolResolver
+from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
 from bridge.model import Severity
 
@@ -54,8 +54,8 @@ class AwaitRules:
         self._symbols = symbols
         self._report = report
         self._under_await = dict(self._chains())
-        self._awaits = {id(node.value): node for node, _ in survey.each(ast.Await)}
-        values = [node.value for node in self._awaits.values()]
+        values = [node.value for node, _ in survey.each(ast.Await)]
+        self._awaits = {id(value) for value in values}
         self._awaited_names = {value.id for value in values if isinstance(value, ast.Name)}
 
     def check(self) -> None:
@@ -90,13 +90,13 @@ class AwaitRules:
 
     def _dropped(self, node: ast.stmt, value: ast.expr, context: Context) -> None:
         symbol = self._symbols.of(value, context)
-        if symbol is not None and symbol.kind == COROUTINE:
+        if symbol is not None and symbol.kind == Kind.COROUTINE:
             # A forgotten `asyncio.sleep(1)` loses no result.
             lost = symbol.tool or symbol.function or symbol.helper
             severity = self._survey.happens(context) if lost else "note"
             problem = "is called without `await`, so nothing happens"
             self._missing(value, severity, symbol, problem, context)
-        elif symbol is not None and symbol.kind == TOOL:
+        elif symbol is not None and symbol.kind == Kind.TOOL:
             message = f"{quoted(symbol.name)} is only named; call it: `await {symbol.name}(...)`"
             self._report.add(node, "not-called", "note", message)
 
@@ -104,7 +104,7 @@ class AwaitRules:
         """Check `x = tool()`: report it if `x` is a tuple of targets or is never read."""
         target = node.targets[0]
         symbol = self._symbols.of(node.value, context)
-        if symbol is None or symbol.kind != COROUTINE or len(node.targets) != 1:
+        if symbol is None or symbol.kind != Kind.COROUTINE or len(node.targets) != 1:
             return
         if isinstance(target, ast.Tuple | ast.List):
             severity = self._survey.raises(context, "TypeError")
@@ -119,10 +119,10 @@ class AwaitRules:
 
     def _used(self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit) -> None:
         symbol = self._symbols.of(node, context)
-        if symbol is None or symbol.kind not in (COROUTINE, FUTURE):
+        if symbol is None or symbol.kind not in (Kind.COROUTINE, Kind.FUTURE):
             return
         named = node.id if isinstance(node, ast.Name) else ""
-        future = symbol.kind == FUTURE
+        future = symbol.kind == Kind.FUTURE
         if future and use.startswith(_TAKEN):
             # Tasks are hashable values: comparing them is fine.
             return
@@ -161,7 +161,7 @@ class AwaitRules:
                 f"{quoted(node.id)} {use}, but it is {quoted(call)} without its value; write "
                 f"`{node.id} = await {call}`"
             )
-        elif symbol.kind == FUTURE:
+        elif symbol.kind == Kind.FUTURE:
             message += " before its values are used"
         self._report.add(node, "missing-await", severity, message, edits)
 
@@ -198,7 +198,7 @@ class AwaitRules:
                         yield value, context, use
         for node, context in self._survey.each(ast.Attribute):
             symbol = self._symbols.of(node.value, context)
-            if symbol and symbol.kind == COROUTINE and not hasattr(CoroutineType, node.attr):
+            if symbol and symbol.kind == Kind.COROUTINE and not hasattr(CoroutineType, node.attr):
                 yield node.value, context, f"is asked for {quoted(node.attr)}"
         for node, context in self._survey.each(ast.Call):
             yield from self._data_arguments(node, context)
@@ -246,7 +246,7 @@ class AwaitRules:
         value = node.value
         symbol = self._symbols.of(value, context)
         rule, edits = "not-awaitable", tuple[Edit, ...]()
-        if symbol is not None and symbol.kind == TOOL:
+        if symbol is not None and symbol.kind == Kind.TOOL:
             rule = "not-called"
             call = f"`await {symbol.name}(...)`"
             message = f"{quoted(symbol.name)} is awaited but not called: {call}"
@@ -268,7 +268,6 @@ class AwaitRules:
         return dotted in DATA_MEMBERS or self._symbols.is_builtin(function, SHOWING)
 
     def _outside(self, node: ast.AST, context: Context, what: str) -> None:
-        """Report a construct that only compiles inside an `async def`."""
         scope = context.scope.function()
         edits: tuple[Edit, ...] = ()
         if scope.kind == "class":
@@ -321,12 +320,11 @@ class AwaitRules:
             self._report.add(first, "gather-list", severity, message, edits)
         for one in node.args:
             call = self._symbols.of(one.value, context) if isinstance(one, ast.Await) else None
-            if call is not None and call.kind == COROUTINE and call.tool is not None:
+            if call is not None and call.kind == Kind.COROUTINE and call.tool is not None:
                 message = "`asyncio.gather` takes calls without `await`"
                 self._report.add(one, "not-awaitable", severity, message, (Edit("bare", one),))
 
 
 def _in_generator(context: Context) -> bool:
-    """Return whether the context is inside a generator expression: its consumer awaits."""
     inner = takewhile(lambda scope: scope.kind == "comprehension", context.scope.chain())
     return any(scope.generator for scope in inner)

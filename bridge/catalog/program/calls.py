@@ -22,15 +22,7 @@ from bridge.catalog.program.advice import (
 from bridge.catalog.program.arguments import CallReader, CallText, helper_parameters
 from bridge.catalog.program.report import Report
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import (
-    HELPER,
-    NO_HELPER,
-    NO_TOOL,
-    SERVER,
-    TOOL,
-    Symbol,
-    SymbolResolver,
-)
+from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.program.tables import BY_NAME
 from bridge.catalog.stubs import call_signature
 from bridge.guest.schema.binding import Parameters
@@ -42,7 +34,7 @@ _INTROSPECTIVE = frozenset(
     query_tool_docs_sync describe_server search_tool_docs search_tool_docs_sync TOOLS TOOL_MAP
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""With these a program can find out which tools exist, and then use only those."""
+"""With these names a program can use only the tools that exist."""
 
 
 class CallRules:
@@ -77,7 +69,7 @@ class CallRules:
     def _name(
         self, node: ast.expr | ast.stmt, context: Context, symbol: Symbol | None, raised: str
     ) -> None:
-        if symbol is None or symbol.kind not in (NO_TOOL, NO_HELPER):
+        if symbol is None or symbol.kind not in (Kind.NO_TOOL, Kind.NO_HELPER):
             return
         name, server = symbol.name, symbol.server
         severity = self._survey.raises(context, raised)
@@ -99,21 +91,21 @@ class CallRules:
         symbol = self._symbols.of(node.func, context)
         if symbol is None:
             return
-        if symbol.kind == SERVER and symbol.server is not None:
+        if symbol.kind == Kind.SERVER and symbol.server is not None:
             message = (
                 f"{quoted(symbol.name)} is a server and cannot be called; call one of its tools: "
                 f"`await {symbol.name}.<tool>(...)`. Tools: {tools_of(symbol.server)}"
             )
             severity = self._survey.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
-        elif symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
+        elif symbol.kind == Kind.TOOL and symbol.server is not None and symbol.tool is not None:
             self._called.setdefault(symbol.server.name, (node.lineno, node.col_offset))
             severity = self._survey.raises(context, "ArgumentsError", later=later)
             parameters = self._reader.parameters(symbol.tool)
             signature = partial(call_signature, symbol.server.alias, symbol.tool)
             text = self._reader.text(node, context)
             self._bind(node, text, parameters, severity, symbol.name, signature)
-        elif symbol.kind == HELPER and symbol.helper is not None:
+        elif symbol.kind == Kind.HELPER and symbol.helper is not None:
             later = later and symbol.helper.asynchronous
             severity = self._survey.raises(context, "TypeError", later=later)
             signature = partial(getattr, symbol.helper, "signature")
@@ -123,7 +115,6 @@ class CallRules:
                 self._by_name(node, context, symbol, later=later)
 
     def _by_name(self, node: ast.Call, context: Context, symbol: Symbol, *, later: bool) -> None:
-        """`runtime.call_tool("server", "tool", {...})`."""
         call = self._reader.helper(node, context, symbol)
         if call is None or call.server is None or call.tool is None or not call.server.known:
             return
@@ -152,7 +143,6 @@ class CallRules:
         label: str,
         signature: Callable[[], str],
     ) -> None:
-        """Report which of a call's arguments do not fit."""
         if self._seconds_left <= 0:
             return
         started = time.perf_counter()

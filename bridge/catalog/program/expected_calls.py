@@ -14,18 +14,7 @@ from dataclasses import dataclass, field, replace
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.arguments import COMPUTED, CallReader, CallText, is_computed
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import (
-    HELPER,
-    NO_HELPER,
-    NO_TOOL,
-    PACKAGE,
-    RUNTIME,
-    SERVER,
-    SERVERS,
-    TOOL,
-    Symbol,
-    SymbolResolver,
-)
+from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.program.tables import BY_NAME
 from bridge.catalog.prose import clip
 from bridge.model import Json, Tool
@@ -91,11 +80,7 @@ class UnnamedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedCalls:
-    """The calls that a program may make.
-
-    Attributes:
-        calls, open: In the order of the lines.
-    """
+    """The calls that a program may make, in the order of the lines."""
 
     calls: tuple[ExpectedCall, ...] = ()
     open: tuple[UnnamedCall, ...] = ()
@@ -143,9 +128,9 @@ class _Reader:
 
     def _call(self, node: ast.Call, context: Context) -> None:
         symbol = self._symbols.of(node.func, context)
-        if symbol is None or symbol.kind not in (TOOL, HELPER, NO_TOOL):
+        if symbol is None or symbol.kind not in (Kind.TOOL, Kind.HELPER, Kind.NO_TOOL):
             return
-        if symbol.kind == HELPER:
+        if symbol.kind == Kind.HELPER:
             self._account(node.func)
             self._helper(node, symbol, context)
         elif symbol.server is not None and (symbol.tool or not symbol.server.known):
@@ -215,12 +200,14 @@ class _Reader:
                 open=text.starred or text.unpacked,
                 definition=None if isinstance(tool, str) else tool.tool,
                 loops=context.loops,
-                deferred=_is_deferred(context),
+                deferred=any(
+                    scope.kind == "function" or scope.generator for scope in context.scope.chain()
+                ),
             )
         )
 
     def _account(self, node: ast.expr) -> None:
-        """Mark an expression, and those it is taken from, as understood."""
+        """Mark an expression as understood, with those that it is taken from."""
         self._accounted.add(id(node))
         while isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
@@ -231,39 +218,34 @@ class _Reader:
         for node, context in self._survey.each(ast.Assign):
             named = all(isinstance(target, ast.Name) for target in node.targets)
             symbols = [self._symbols.of(target, context) for target in node.targets if named]
-            if named and all(one is not None and one.kind != NO_TOOL for one in symbols):
+            if named and all(one is not None and one.kind != Kind.NO_TOOL for one in symbols):
                 self._account(node.value)
 
     def _mention(self, node: ast.Name | ast.Attribute | ast.Subscript, context: Context) -> None:
         symbol = self._symbols.of(node, context)
-        if symbol is None or symbol.kind == NO_HELPER:
+        if symbol is None or symbol.kind == Kind.NO_HELPER:
             if isinstance(node, ast.Attribute):
                 # `runtime.MCPError`: attributes of these are known, or make no call.
                 base = self._symbols.of(node.value, context)
-                if base is not None and base.kind in (RUNTIME, PACKAGE):
+                if base is not None and base.kind in (Kind.RUNTIME, Kind.PACKAGE):
                     self._account(node.value)
             return
         if isinstance(node, ast.Attribute | ast.Subscript):
             # Report the whole expression once.
             self._account(node)
-        if symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
+        if symbol.kind == Kind.TOOL and symbol.server is not None and symbol.tool is not None:
             text = CallText(kwargs={}, unpacked=True)
             self._add(node, context, symbol.server, symbol.tool, text)
-        elif symbol.kind == SERVER:
+        elif symbol.kind == Kind.SERVER:
             self._open(node.lineno, "the server is used as a whole", symbol.server)
-        elif symbol.kind == NO_TOOL and not isinstance(node, ast.Name):
+        elif symbol.kind == Kind.NO_TOOL and not isinstance(node, ast.Name):
             self._open(node.lineno, f"it has no known tool {symbol.name!r}", symbol.server)
         elif symbol.helper is not None and symbol.helper.name in _CALLING:
             self._open(node.lineno, f"{symbol.name} is passed on")
-        elif symbol.kind in (SERVERS, PACKAGE, RUNTIME):
+        elif symbol.kind in (Kind.SERVERS, Kind.PACKAGE, Kind.RUNTIME):
             self._open(node.lineno, "it chooses among the servers at run time")
 
     def _open(self, line: int, why: str, server: ServerEntry | None = None) -> None:
         why = valid_text(clip(why, 110))
         name = None if server is None else server.name
         self.open.append(UnnamedCall(line=line, why=why, server=name))
-
-
-def _is_deferred(context: Context) -> bool:
-    """Return whether a context is inside a function or a generator, so that it runs later."""
-    return any(scope.kind == "function" or scope.generator for scope in context.scope.chain())

@@ -25,9 +25,6 @@ from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import IMPORTERS, SymbolResolver
 from bridge.model import Severity
 
-MAX_PATH_ARGUMENTS = 4
-"""Arguments of a call that may be paths; no function in the table takes more."""
-
 _ACCESSORS = frozenset({"builtins.getattr", "builtins.setattr", "builtins.delattr"})
 _GETTERS = frozenset({"operator.attrgetter", "operator.methodcaller"})
 _PATH_METHODS = frozenset(
@@ -48,8 +45,6 @@ def check(survey: Survey, denied: Sequence[str] = ()) -> Verdict:
 
 
 class _Checker:
-    """Applies the rules to one program."""
-
     def __init__(self, survey: Survey, denied: Sequence[str]) -> None:
         self._denied = denied
         self._tails = _TAILS | {name.rpartition(".")[2] for name in denied}
@@ -167,7 +162,7 @@ class _Checker:
                 self._add(node, "computed-import", f"{function.removeprefix('builtins.')}()")
 
     def _named_attributes(self, node: ast.Call, given: list[ast.expr], context: Context) -> None:
-        for argument in given[:MAX_PATH_ARGUMENTS]:
+        for argument in given:
             text = self._symbols.text(argument, context)
             for part in text.split(".") if text else ():
                 self._attribute_text(node, part)
@@ -181,5 +176,4 @@ class _Checker:
 
 
 def _arguments(node: ast.Call) -> list[ast.expr]:
-    given = [*node.args[:MAX_PATH_ARGUMENTS], *(item.value for item in node.keywords)]
-    return given[: 2 * MAX_PATH_ARGUMENTS]
+    return [*node.args, *(item.value for item in node.keywords)]

@@ -20,12 +20,10 @@ from bridge.catalog.program.report import plainly
 from bridge.model import Finding
 
 MAX_SCANNED_CHARS = 128 * 1024
-"""Longest program that is parsed. The tree of so much text takes a second and 130 MB to build; for
-the longest program that a run accepts, ten seconds and 900 MB were measured."""
+"""Longest program that is parsed: a program chooses its length, and this one takes a second."""
 
 MAX_BRACES = 10_000
-"""Opening braces allowed in a program with f-strings. Python 3.11 parses each field separately:
-20,000 take a third of a second."""
+"""Braces of a program with f-strings: Python 3.11 takes a third of a second for 20,000 fields."""
 
 _F_STRING = re.compile("[fF][rR]?['\"]")
 

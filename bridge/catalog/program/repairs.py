@@ -25,7 +25,7 @@ from bridge.errors import InvalidRequestError
 from bridge.model import RunRequest
 
 ATTEMPTED_CHARS = 1024 * 1024
-"""Characters parsed in search of a repair: half a second, and hundreds of texts of usual length."""
+"""Characters parsed in search of a repair: half a second, and hundreds of usual texts."""
 
 _ARGUMENTS = {field.name for field in dataclasses.fields(RunRequest)} | {"apply", "profile"}
 
@@ -215,7 +215,6 @@ def _has_code(lines: list[str]) -> bool:
 
 
 def _is_code(line: str) -> bool:
-    """Return whether a line may be part of a program, or of a text in one."""
     plain = re.sub(r"`[^`]*`", "", line).strip()
     if re.search(r"=|[\[\]{}\\]|\"\"\"|'''|^[@)#]|\w\((?!e?s\))", plain):
         return True

@@ -13,7 +13,7 @@ from bridge.model import Finding, FindingSource, Severity
 from bridge.text import valid_text
 
 MAX_FINDINGS = 25
-"""Findings reported of each severity; after fixing so many, the program is checked again."""
+"""Findings of each severity; a program may have any number of mistakes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,6 @@ NOTHING = Verdict()
 
 
 class Report:
-    """Collects findings."""
-
     def __init__(self, source: FindingSource = "preflight") -> None:
         self._source: FindingSource = source
         self._found: dict[tuple[int, str, str], Finding] = {}
@@ -71,7 +69,7 @@ class Report:
         self._fixable &= bool(edits) or severity != "deny"
         self._edits += edits if severity == "deny" else ()
         self._tried += 1
-        # To find the nearest name takes a millisecond for each mistake of a program.
+        # Finding the nearest name takes a millisecond for each mistake.
         if self._tried > 4 * MAX_FINDINGS or self._counts[severity] >= MAX_FINDINGS:
             self._omitted += 1
             return

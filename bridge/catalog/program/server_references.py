@@ -17,13 +17,10 @@ from dataclasses import dataclass, field
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.arguments import CallReader
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import NO_SERVER, Symbol, SymbolResolver
+from bridge.catalog.program.symbols import Kind, Symbol, SymbolResolver
 from bridge.catalog.prose import clip
 from bridge.guest.schema.names import nearest
 from bridge.text import valid_text
-
-MAX_UNKNOWN = 16
-"""Unknown names reported."""
 
 _PREFIX = "mcp_"
 _OF_LOADED = {"list_loaded_server_metadata", "list_servers_sync", "search_tool_docs_sync"}
@@ -70,8 +67,6 @@ def references(
 
 
 class _Reader:
-    """Collects the references of one program."""
-
     def __init__(self, survey: Survey, aliases: Mapping[str, str]) -> None:
         self._survey = survey
         self._aliases = aliases
@@ -104,13 +99,12 @@ class _Reader:
                 self._consumed.add(id(node.value))
 
     def references(self, *, more_names: bool) -> References:
-        """Return the collected references, in the order of the program's text."""
         servers = dict.fromkeys(name for _, _, name in sorted(self._found))
         unknown: dict[str, str] = {}
         for line, _, text in sorted(self._missing):
             name = text.strip("'\"")
             own = more_names and text.startswith(_PREFIX)
-            if name not in unknown and not own and len(unknown) < MAX_UNKNOWN:
+            if name not in unknown and not own and len(unknown) < 16:
                 unknown[name] = f"line {line}: no server is called {self._describe(text)}"
         objects = {f"{_PREFIX}{self._aliases[name]}": name for name in servers}
         return References(
@@ -131,7 +125,6 @@ class _Reader:
                 yield server.name
 
     def _describe(self, text: str) -> str:
-        """Return a name, `mcp_name` or in quotes, with the most similar one."""
         own = {alias: name for name, alias in self._aliases.items()}
         if text.startswith(_PREFIX):
             near = nearest(text.removeprefix(_PREFIX), own, _CUTOFF)
@@ -165,16 +158,13 @@ class _Reader:
         self, node: ast.stmt | ast.expr, context: Context, symbols: Iterable[Symbol | None]
     ) -> bool:
         """Record servers, and unknown ones where the program would fail; return whether any is."""
-        found = False
-        for symbol in symbols:
-            if symbol is None:
-                continue
+        named = [one for one in symbols if one and (one.server or one.kind == Kind.NO_SERVER)]
+        for symbol in named:
             if symbol.server is not None:
                 self._found.append((node.lineno, node.col_offset, symbol.server.name))
-            elif symbol.kind == NO_SERVER and not context.dead:
+            elif not context.dead:
                 self._missing.append((node.lineno, node.col_offset, symbol.name))
-            found |= symbol.server is not None or symbol.kind == NO_SERVER
-        return found
+        return bool(named)
 
 
 _PLAIN_MODULES = frozenset(
@@ -204,9 +194,6 @@ _TELLTALES = ("__", "mcp", "MCP_", "runtime", "globals")
 
 def _reach(survey: Survey, names: dict[str, str]) -> Reach | None:
     """Return the attributes of servers that the program can reach; None if that is unknown.
-
-    Ordinary programs write `mcp_github.create_issue(...)` and need that tool and not the other five
-    thousand. A program that uses reflection needs all of them.
 
     Args:
         names: Each named server by its object's name.

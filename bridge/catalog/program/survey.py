@@ -125,16 +125,6 @@ class Survey:
     """The nodes, scopes and bindings of one program.
 
     Attributes:
-        tree: The program's syntax tree.
-        root: The module's scope.
-        functions: Scopes of all functions.
-        names: Every name that the program binds anywhere.
-        words: Short texts in the program, which may name attributes.
-        caught: Names of exceptions that are caught anywhere.
-        tricky: Whether names may be bound dynamically.
-        stars: Modules imported with `*`.
-        stored: Attributes that are assigned to.
-        shared: Names that some function declares `global` or `nonlocal`.
         given: Names that the run gives the program in addition to the usual ones, with what they
             mean; see `NameTable.resolve`.
     """
@@ -144,40 +134,16 @@ class Survey:
         self.tree = tree
         self.root = Scope(kind="module")
         self.functions: list[Scope] = []
-        self.names: set[str] = set()
-        self.words: set[str] = set()
-        self.caught: frozenset[str] = NOTHING
-        self.tricky = False
-        self.stars: list[str] = []
-        self.stored: set[str] = set()
-        self.shared: set[str] = set()
+        self.names: set[str] = set()  # Every name that the program binds anywhere.
+        self.words: set[str] = set()  # Short texts in the program, which may name attributes.
+        self.caught: frozenset[str] = NOTHING  # Exceptions that are caught anywhere.
+        self.tricky = False  # Whether names may be bound dynamically.
+        self.stars: list[str] = []  # Modules imported with `*`.
+        self.stored: set[str] = set()  # Attributes that are assigned to.
+        self.shared: set[str] = set()  # Names that some function declares `global` or `nonlocal`.
         self._nodes: defaultdict[type, list[tuple[Any, Context]]] = defaultdict(list)
         self._stack: list[tuple[ast.AST, Context]] = []
         self._parts: dict[type, tuple[str, ...]] = {}
-        self._handlers = {
-            kind: handler
-            for kinds, handler in (
-                ((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda), self._function),
-                ((ast.ClassDef,), self._class),
-                ((ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp), self._comprehension),
-                ((ast.Try, getattr(ast, "TryStar", ast.Try)), self._try),
-                ((ast.With, ast.AsyncWith), self._with),
-                ((ast.If, ast.IfExp, ast.While), self._if),
-                ((ast.For, ast.AsyncFor), self._loop),
-                ((ast.Assign, ast.AnnAssign), self._assign),
-                ((ast.NamedExpr,), self._walrus),
-                ((ast.Import,), self._import),
-                ((ast.ImportFrom,), self._import_from),
-                ((ast.Global, ast.Nonlocal), self._global),
-                ((ast.ExceptHandler,), self._handler),
-                ((ast.Name,), self._name),
-                ((ast.Attribute,), self._attribute),
-                ((ast.Constant,), self._constant),
-                ((ast.Call,), self._call),
-                ((ast.Yield, ast.YieldFrom), self._yield),
-            )
-            for kind in kinds
-        }
         self._walk(tree)
         self._move_outside()
 
@@ -264,14 +230,13 @@ class Survey:
 
     def _walk(self, tree: ast.Module) -> None:
         self._block(tree.body, Context(scope=self.root), last=True)
-        stack, handlers, nodes = self._stack, self._handlers, self._nodes
+        stack, nodes = self._stack, self._nodes
         while stack:
             item = stack.pop()
             node, context = item
             kind = type(node)
             nodes[kind].append(item)
-            handler: Any = handlers.get(kind, self._children)
-            handler(node, context)
+            _HANDLERS.get(kind, Survey._children)(self, node, context)
         for found in nodes.values():
             # The last node of a block is walked first.
             found.reverse()
@@ -391,13 +356,9 @@ class Survey:
         self.names.update(node.names)
         # Another function may bind the name at any time.
         self.shared.update(node.names)
-        scope = context.scope.function()
-        home: Scope | None = self.root
-        if isinstance(node, ast.Nonlocal):
-            home = scope.parent
-            while home is not None and home.kind != "function":
-                home = home.parent
-        home = home or self.root
+        scope, home = context.scope.function(), self.root
+        if isinstance(node, ast.Nonlocal) and scope.parent is not None:
+            home = scope.parent.holder()
         scope.outside.update(dict.fromkeys(node.names if home is not scope else (), home))
 
     def _handler(self, node: ast.ExceptHandler, context: Context) -> None:
@@ -432,8 +393,8 @@ class Survey:
 
     def _class(self, node: ast.ClassDef, context: Context) -> None:
         self._bind(node.name, None, context)
-        for item in (*node.bases, *node.decorator_list, *(k.value for k in node.keywords)):
-            self._stack.append((item, context))
+        outer = (*node.bases, *node.decorator_list, *(k.value for k in node.keywords))
+        self._stack.extend((item, context) for item in outer)
         inner = context.inside(scope=Scope(kind="class", parent=context.scope))
         self._stack.extend((parameter, inner) for parameter in getattr(node, "type_params", ()))
         self._block(node.body, inner)
@@ -480,6 +441,31 @@ class Survey:
         self._block(node.orelse, context)
 
 
+_HANDLERS: Mapping[type[ast.AST], Any] = {
+    kind: handler
+    for handler, *kinds in (
+        (Survey._function, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda),
+        (Survey._class, ast.ClassDef),
+        (Survey._comprehension, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+        (Survey._try, ast.Try, getattr(ast, "TryStar", ast.Try)),
+        (Survey._with, ast.With, ast.AsyncWith),
+        (Survey._if, ast.If, ast.IfExp, ast.While),
+        (Survey._loop, ast.For, ast.AsyncFor),
+        (Survey._assign, ast.Assign, ast.AnnAssign),
+        (Survey._walrus, ast.NamedExpr),
+        (Survey._import, ast.Import),
+        (Survey._import_from, ast.ImportFrom),
+        (Survey._global, ast.Global, ast.Nonlocal),
+        (Survey._handler, ast.ExceptHandler),
+        (Survey._name, ast.Name),
+        (Survey._attribute, ast.Attribute),
+        (Survey._constant, ast.Constant),
+        (Survey._call, ast.Call),
+        (Survey._yield, ast.Yield, ast.YieldFrom),
+    )
+    for kind in kinds
+}
+
 _BUILTIN = {
     name: kind
     for name, kind in vars(builtins).items()
@@ -518,21 +504,16 @@ def catches(caught: frozenset[str], kind: str) -> bool:
 def _swallowed(handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]) -> frozenset[str]:
     """Return the exceptions that a handler, or the `finally`, does not let propagate.
 
-    If that is unknown, everything counts as caught: only an exception that is sure to end the
-    program may be called certain.
+    If that is unknown, everything counts as caught.
     """
     if last and isinstance(last[-1], ast.Return | ast.Break | ast.Continue):
         # The exception is dropped.
         return EVERYTHING
-    found = NOTHING
-    for handler in handlers:
-        if not _raises_again(handler.body):
-            found |= _exceptions(handler.type)
-    return found
+    swallowing = (handler for handler in handlers if not _raises_again(handler.body))
+    return NOTHING.union(*(_exceptions(handler.type) for handler in swallowing))
 
 
 def _raises_again(body: Sequence[ast.stmt]) -> bool:
-    """Return whether a handler only evaluates expressions and then raises the same again."""
     last = body[-1]
     plain = all(isinstance(statement, ast.Expr) for statement in body[:-1])
     return isinstance(last, ast.Raise) and last.exc is None and plain
@@ -562,7 +543,6 @@ def last_name(node: ast.expr | None) -> str:
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    """Return whether nothing after a statement runs in its block."""
     if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
         return True
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):

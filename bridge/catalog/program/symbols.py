@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
@@ -27,39 +28,24 @@ from bridge.catalog.prose import clip
 from bridge.guest.protocol.helpers import GLOBAL_HELPERS
 from bridge.text import valid_text
 
-MAX_DEPTH = 12
-"""Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items."""
-
-MAX_STEPS = 100
-"""Parts of one text that are read; a path that a program joins has about ten."""
-
-MAX_SYMBOLS = 4
-"""Symbols of one name, as after `try: import a as x` and `except: import b as x`."""
-
-MAX_TEXT_CHARS = 4096
-"""Longest text that is read; longer ones name no module, attribute or file."""
+# A program decides how long its chains of names and its texts are.
+MAX_DEPTH = 12  # Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items.
+MAX_STEPS = 100  # Parts of one text that are read; a path that a program joins has about ten.
+MAX_TEXT_CHARS = 4096  # Longest text that is read; longer ones name no module, attribute or file.
 
 _SPEAKING = frozenset({ast.Attribute, ast.Call, ast.Name, ast.Subscript})
 
-SERVER = "server"
-TOOL = "tool"
-HELPER = "helper"
-RUNTIME = "runtime"
-PACKAGE = "package"
-SERVERS = "servers"
-MODULES = "modules"
-GETTER = "getter"
-FUNCTION = "function"
-BUILTIN = "builtin"
-MEMBER = "member"
-COROUTINE = "coroutine"
-FUTURE = "future"
-NO_SERVER = "no server"
-NO_TOOL = "no tool"
-NO_HELPER = "no helper"
-"""The last three: a name where a server, a tool or a helper is meant, and none has it."""
+Kind = Enum(
+    "Kind",
+    "SERVER TOOL HELPER RUNTIME PACKAGE SERVERS MODULES GETTER FUNCTION BUILTIN MEMBER COROUTINE "
+    "FUTURE NO_SERVER NO_TOOL NO_HELPER",
+)
+"""What an expression refers to. The last three: a name where a server, a tool or a helper is meant,
+and none has it."""
 
-_OF_PACKAGE = {"runtime": RUNTIME, "servers": MODULES}
+_OF_PACKAGE = {"runtime": Kind.RUNTIME, "servers": Kind.MODULES}
+_HOLDERS = frozenset({Kind.MODULES, Kind.PACKAGE, Kind.SERVERS})
+_ABSENT = frozenset({Kind.NO_SERVER, Kind.NO_TOOL, Kind.NO_HELPER})
 _IMPORTED = frozenset({"mcp", "runtime"})
 """Modules of a run; `mcp_<alias>` is one too."""
 
@@ -75,14 +61,13 @@ class Symbol:
     """What an expression refers to.
 
     Attributes:
-        kind: One of the constants above.
         name: The name of a builtin, or the dotted name of a module's member; of any other kind, its
             name for messages. Symbols of the same kind and name are equal.
         server: The server; of a tool, or a server's method, its server.
         function: The definition in the program, if it is one of its functions.
     """
 
-    kind: str
+    kind: Kind
     name: str = ""
     server: ServerEntry | None = field(default=None, compare=False)
     tool: ToolEntry | None = field(default=None, compare=False)
@@ -92,9 +77,9 @@ class Symbol:
     @property
     def dotted(self) -> str:
         """The dotted name of a builtin or of a module's member; empty for anything else."""
-        if self.kind == BUILTIN:
+        if self.kind == Kind.BUILTIN:
             return f"builtins.{self.name}"
-        return self.name if self.kind == MEMBER else ""
+        return self.name if self.kind == Kind.MEMBER else ""
 
 
 Found = tuple[Symbol | None, ...]
@@ -113,7 +98,6 @@ class SymbolResolver:
     def __init__(self, survey: Survey, servers: Mapping[str, ServerEntry]) -> None:
         self._survey = survey
         self._servers = servers
-        self._tools: dict[str, dict[str, ToolEntry]] = {}
         self._named: dict[tuple[int, str], Found] = {}
         self._found: dict[int, Found] = {}
         self._left = 0
@@ -160,12 +144,6 @@ class SymbolResolver:
                 break
         return self.text(node, context) or ""
 
-    def tools(self, server: ServerEntry) -> Mapping[str, ToolEntry]:
-        found = self._tools.get(server.alias)
-        if found is None:
-            found = self._tools[server.alias] = {entry.alias: entry for entry in server.tools}
-        return found
-
     def named_server(self, name: str) -> ServerEntry | None:
         """Return the server that a text names, by name or by alias, as helpers accept it."""
         for alias, server in self._servers.items():
@@ -200,7 +178,7 @@ class SymbolResolver:
         owner = self._survey.owner(name, context)
         if owner is None:
             found = self._unbound(name)
-            stars = self._survey.stars if found is not None and found.kind == BUILTIN else ()
+            stars = self._survey.stars if found is not None and found.kind == Kind.BUILTIN else ()
             imported = (self.imported(f"{star}.{name}") for star in stars if star)
             return _each([found, *map(_present, imported)])
         key = (id(owner), name)
@@ -220,7 +198,7 @@ class SymbolResolver:
         if isinstance(value, str):
             return (self.imported(value),)
         if isinstance(value, ast.FunctionDef | ast.AsyncFunctionDef):
-            return (Symbol(kind=FUNCTION, name=value.name, function=value),)
+            return (Symbol(kind=Kind.FUNCTION, name=value.name, function=value),)
         if isinstance(value, ast.expr) and not isinstance(value, ast.Lambda):
             return self._of(value, context, depth)
         return UNKNOWN
@@ -229,33 +207,32 @@ class SymbolResolver:
         if name in self._survey.given:
             return self._path(self._survey.given[name])
         if name == "mcp_servers":
-            return Symbol(kind=SERVERS)
+            return Symbol(kind=Kind.SERVERS)
         if name.startswith("mcp_"):
             server = self._servers.get(name.removeprefix("mcp_"))
             if server is None and not self._survey.stars and name not in self._survey.names:
-                return Symbol(kind=NO_SERVER, name=name)
+                return Symbol(kind=Kind.NO_SERVER, name=name)
             return None if server is None else _server(server)
         if name == "runtime":
-            return Symbol(kind=RUNTIME)
+            return Symbol(kind=Kind.RUNTIME)
         if name == "mcp":
-            return Symbol(kind=PACKAGE)
+            return Symbol(kind=Kind.PACKAGE)
         if name in GLOBAL_HELPERS and name not in self._survey.names:
             return _helper(HELPERS[name], name)
-        return Symbol(kind=BUILTIN, name=name)
+        return Symbol(kind=Kind.BUILTIN, name=name)
 
     def imported(self, dotted: str) -> Symbol | None:
         """Return what an import of a module, or of a module's member, binds."""
         first, _, rest = dotted.partition(".")
         if first == "builtins" and rest and "." not in rest:
-            return Symbol(kind=BUILTIN, name=rest)
+            return Symbol(kind=Kind.BUILTIN, name=rest)
         if first.startswith("mcp_"):
             # `import mcp_github` is `import mcp.servers.github`; others are the program's own.
             found = self._path(f"mcp.servers.{dotted[4:]}")
-            return None if found and found.kind == NO_SERVER else found
-        return self._path(dotted) if first in _IMPORTED else Symbol(kind=MEMBER, name=dotted)
+            return None if found and found.kind == Kind.NO_SERVER else found
+        return self._path(dotted) if first in _IMPORTED else Symbol(kind=Kind.MEMBER, name=dotted)
 
     def _path(self, path: str) -> Symbol | None:
-        """Return what a path such as `mcp_github.create_issue` means in every program."""
         if " " in path:
             # `import json`, `from pathlib import Path`, `import numpy as np`.
             words = path.split()
@@ -269,52 +246,51 @@ class SymbolResolver:
     def _attribute(self, base: Symbol | None, name: str) -> Symbol | None:
         if base is None:
             return None
-        if base.kind == MEMBER:
+        if base.kind == Kind.MEMBER:
             return self.imported(f"{base.name}.{name}")
-        if base.kind == NO_SERVER:
+        if base.kind == Kind.NO_SERVER:
             return base
         if name in self._survey.stored:
             return None
-        if base.kind == SERVERS and name == "get":
-            return Symbol(kind=GETTER)
-        if base.kind == SERVER and base.server is not None:
+        if base.kind == Kind.SERVERS and name == "get":
+            return Symbol(kind=Kind.GETTER)
+        if base.kind == Kind.SERVER and base.server is not None:
             return self._of_server(base.server, name)
-        if base.kind == PACKAGE and name in _OF_PACKAGE:
+        if base.kind == Kind.PACKAGE and name in _OF_PACKAGE:
             return Symbol(kind=_OF_PACKAGE[name])
-        if name in HELPERS and base.kind in (RUNTIME, PACKAGE):
+        if name in HELPERS and base.kind in (Kind.RUNTIME, Kind.PACKAGE):
             return _helper(HELPERS[name], f"runtime.{name}")
-        server = self._servers.get(name) if base.kind in (MODULES, PACKAGE, SERVERS) else None
-        if server is not None:
-            return _server(server)
+        if base.kind in _HOLDERS and name in self._servers:
+            return _server(self._servers[name])
         if name.startswith("_") or name in RUNTIME_TYPES:
             return None
-        if base.kind == MODULES:
+        if base.kind == Kind.MODULES:
             return _no_server(name)
-        return Symbol(kind=NO_HELPER, name=name) if base.kind == RUNTIME else None
+        return Symbol(kind=Kind.NO_HELPER, name=name) if base.kind == Kind.RUNTIME else None
 
     def _of_server(self, server: ServerEntry, name: str) -> Symbol | None:
-        entry = self.tools(server).get(name)
-        helper = SERVER_METHODS.get(name)
-        if entry is None and helper is not None:
-            return replace(_helper(helper, f"mcp_{server.alias}.{name}"), server=server)
-        if entry is None and (name in MODULE_NAMES or name.startswith("_")):
-            return None
-        if entry is None and name == "tools":
-            return _server(server)
-        entry = entry or server.named(name)
+        entry = server.by_alias.get(name)
         if entry is None:
-            return Symbol(kind=NO_TOOL, name=name, server=server)
+            if name in SERVER_METHODS:
+                symbol = _helper(SERVER_METHODS[name], f"mcp_{server.alias}.{name}")
+                return replace(symbol, server=server)
+            if name in MODULE_NAMES or name.startswith("_"):
+                return None
+            if name == "tools":
+                return _server(server)
+            entry = server.named(name)
+        if entry is None:
+            return Symbol(kind=Kind.NO_TOOL, name=name, server=server)
         label = f"mcp_{server.alias}.{entry.alias}"
-        return Symbol(kind=TOOL, name=label, server=server, tool=entry)
+        return Symbol(kind=Kind.TOOL, name=label, server=server, tool=entry)
 
     def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
-        """Return the symbols of a call's result."""
         function, argument = node.func, node.args[0] if node.args else None
         found: list[Symbol | None] = []
         for called in self._of(function, context, depth):
             dotted = called.dotted if called else ""
             self.computes |= dotted == "builtins.globals"
-            if called and called.kind == GETTER and argument:
+            if called and called.kind == Kind.GETTER and argument:
                 key = self._text(argument, context)
                 self.computes |= key is None
                 found.append(_present(self.server(key)) if key else None)
@@ -328,7 +304,7 @@ class SymbolResolver:
             elif dotted == "builtins.getattr" and argument and len(node.args) > 1:
                 name = self._text(node.args[1], context)
                 owners = self._of(argument, context, depth)
-                self.computes |= not name and any(one and one.kind == MODULES for one in owners)
+                self.computes |= not name and Kind.MODULES in {one.kind for one in owners if one}
                 # A program that asks for a name by `getattr` handles its absence.
                 found += [_present(self._attribute(one, name)) if name else None for one in owners]
             else:
@@ -340,9 +316,9 @@ class SymbolResolver:
         function = called.function
         own = isinstance(function, ast.AsyncFunctionDef) and id(function) not in self._generators
         helper = called.helper is not None and called.helper.asynchronous
-        if called.kind == TOOL or own or helper or called.dotted in COROUTINES:
-            return replace(called, kind=COROUTINE)
-        return Symbol(kind=FUTURE, name=called.name) if called.dotted in FUTURES else None
+        if called.kind == Kind.TOOL or own or helper or called.dotted in COROUTINES:
+            return replace(called, kind=Kind.COROUTINE)
+        return Symbol(kind=Kind.FUTURE, name=called.name) if called.dotted in FUTURES else None
 
     @cached_property
     def _generators(self) -> frozenset[int]:
@@ -351,18 +327,19 @@ class SymbolResolver:
     def _item(self, node: ast.Subscript, context: Context, depth: int) -> Found:
         key, value = self._text(node.slice, context), node.value
         if key is None:
-            bases = self._of(value, context, depth)
-            self.computes |= any(base and base.kind in (PACKAGE, SERVERS) for base in bases)
+            kinds = {base.kind for base in self._of(value, context, depth) if base}
+            self.computes |= not kinds.isdisjoint((Kind.PACKAGE, Kind.SERVERS))
             return UNKNOWN
         # `os.__dict__["system"]`, `vars(os)["system"]`
+        holder = None
         if isinstance(value, ast.Attribute) and value.attr == "__dict__":
-            owners = self._of(value.value, context, depth)
-            return _each(self._attribute(owner, key) for owner in owners)
-        if isinstance(value, ast.Call) and len(value.args) == 1:
+            holder = value.value
+        elif isinstance(value, ast.Call) and len(value.args) == 1:
             functions = self._of(value.func, context, depth)
             if any(one is not None and one.dotted == "builtins.vars" for one in functions):
-                owners = self._of(value.args[0], context, depth)
-                return _each(self._attribute(owner, key) for owner in owners)
+                holder = value.args[0]
+        if holder is not None:
+            return _each(self._attribute(one, key) for one in self._of(holder, context, depth))
         return _each(self._of_base(base, key) for base in self._of(value, context, depth))
 
     def _of_base(self, base: Symbol | None, key: str) -> Symbol | None:
@@ -370,9 +347,9 @@ class SymbolResolver:
             return None
         if base.dotted == "sys.modules":
             return self.imported(key)
-        if base.kind in (MODULES, PACKAGE, SERVERS):
+        if base.kind in _HOLDERS:
             return self.server(key)
-        if base.kind == SERVER and base.server is not None:
+        if base.kind == Kind.SERVER and base.server is not None:
             entry = base.server.named(key)
             return self._of_server(base.server, key if entry is None else entry.alias)
         return None
@@ -381,17 +358,13 @@ class SymbolResolver:
         self._left -= 1
         if self._left < 0:
             return None
-        parts = self._parts(node, context)
-        if parts is None:
-            return None
-        pieces = []
-        for part, at in parts:
-            piece = part if isinstance(part, str) else self._text(part, at)
-            if piece is None:
+        parts, whole = self._parts(node, context), ""
+        for part, at in parts or ():
+            piece = self._text(part, at) if isinstance(part, ast.expr) else part
+            if piece is None or len(whole) + len(piece) > MAX_TEXT_CHARS:
                 return None
-            pieces.append(piece)
-        whole = "".join(pieces)
-        return whole if len(whole) <= MAX_TEXT_CHARS else None
+            whole += piece
+        return None if parts is None else whole
 
     def _parts(
         self, node: ast.expr, context: Context
@@ -434,26 +407,23 @@ class SymbolResolver:
 
 
 def _each(found: Iterable[Symbol | None]) -> Found:
-    """Return the symbols, each once; if some are cut off, None stands for them."""
-    every = tuple(dict.fromkeys(found))
-    return every if len(every) <= MAX_SYMBOLS else (*every[: MAX_SYMBOLS - 1], None)
+    return tuple(dict.fromkeys(found))
 
 
 def _server(server: ServerEntry) -> Symbol:
-    return Symbol(kind=SERVER, name=f"mcp_{server.alias}", server=server)
+    return Symbol(kind=Kind.SERVER, name=f"mcp_{server.alias}", server=server)
 
 
 def _no_server(name: str) -> Symbol:
-    return Symbol(kind=NO_SERVER, name=repr(valid_text(clip(name, 80))))
+    return Symbol(kind=Kind.NO_SERVER, name=repr(valid_text(clip(name, 80))))
 
 
 def _present(symbol: Symbol | None) -> Symbol | None:
-    """Return a symbol; None for one of a name that nothing has."""
-    return None if symbol and symbol.kind in (NO_SERVER, NO_TOOL, NO_HELPER) else symbol
+    return None if symbol and symbol.kind in _ABSENT else symbol
 
 
 def _helper(helper: Helper, label: str) -> Symbol:
-    return Symbol(kind=HELPER, name=label, helper=helper)
+    return Symbol(kind=Kind.HELPER, name=label, helper=helper)
 
 
 def _between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:

@@ -23,8 +23,7 @@ class Helper:
         positional: Parameters that may be given by position, in order.
         keywords: Those that may be given by name only.
         required: How many of `positional` have no default.
-        open: Whether it takes any name besides.
-        owner: What it is an attribute of, as programs write that.
+        open: Whether it takes any other name.
     """
 
     name: str

@@ -79,13 +79,13 @@ def documentation(tool: Mapping[str, Any]) -> str:
 def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
     """Return how a tool is called and what it returns, with objects written out as in search."""
     from bridge.guest.api.arguments import Parameters
-    from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
+    from bridge.guest.schema.typetext import INLINE, Names
 
     parameters = Parameters(str(tool["alias"]), tool.get("inputSchema"))
     text = "mcp_%s.%s%s" % (
         server["alias"],
         tool["alias"],
-        parameters.signature(tool, Names(inline=MAX_INLINE_CHARS)),
+        parameters.signature(tool, Names(inline=INLINE)),
     )
     # That it may be anything says nothing.
     return text[: -len(" -> Any")] if text.endswith(" -> Any") else text

@@ -9,7 +9,7 @@ from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema.names import NAME_CHARS, PARAMETER_NAMES, alike, nearest
 from bridge.guest.schema.parameters import read_parameters, synonyms
 from bridge.guest.schema.schemas import ANYTHING, leaves, wanted_types
-from bridge.guest.schema.validation import certain_types, convert, filled, problem
+from bridge.guest.schema.validation import convert, filled, problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ class Parameters:
         own = {name: one for one in self.all for name in (one.alias, one.name)}
         self.synonyms = synonyms(self.all)
         self.by_name: Dict[str, Parameter] = {**self.synonyms, **own}
-        # Arguments that need no check: most calls have plain strings where the schema wants them.
-        self._certain: Dict[str, Any] = {}
         self._whole = not _WHOLE.isdisjoint(self.root)
         self._fills = self._whole or bool(filled({}, self.root, self.root))
 
@@ -119,18 +117,10 @@ class Parameters:
     def _take(
         self, bound: Dict[str, Any], parameter: Parameter, value: Any, wrong: List[Wrong]
     ) -> None:
-        """Put an argument's JSON value in place."""
         name, schema = parameter.name, parameter.schema
-        certain = self._certain.get(name)
-        if certain is None:
-            certain = self._certain[name] = certain_types(schema)
-        if type(value) in certain and type(value) is not int:
-            bound[name] = value
+        if not self._put(bound, name, value, schema, wrong):
             return
-        if not self._put(bound, name, value, schema, wrong) or type(bound[name]) in certain:
-            return
-        plain = bound[name]
-        text = problem(plain, schema, self.root, parameter.alias)
+        text = problem(bound[name], schema, self.root, parameter.alias)
         if text is None:
             return
         if value is None and not parameter.required:
@@ -147,9 +137,8 @@ class Parameters:
         try:
             bound[name] = self.plain(value, schema, name)
         except TypeError as error:
-            wrong.append(
-                Wrong("wrong-value", name, "is given a value that is not JSON: %s" % error)
-            )
+            text = "is given a value that is not JSON: %s" % error
+            wrong.append(Wrong("wrong-value", name, text))
             return False
         return True
 
@@ -157,10 +146,9 @@ class Parameters:
         return ""
 
     def _describe_objects(self, parameter: Parameter) -> str:
-        """Return the keys of the objects that an argument takes; empty if it takes none."""
-        from bridge.guest.schema.typetext import MAX_TYPE_CHARS, Names, TypeWriter
+        from bridge.guest.schema.typetext import Names, TypeWriter
 
-        writer = TypeWriter(self.root, "", Names(inline=MAX_TYPE_CHARS // 2))
+        writer = TypeWriter(self.root, "", Names(inline=600))
         text = writer.write(parameter.schema, (parameter.name,))
         return "; `%s` is %s" % (parameter.alias, text) if "{" in text else ""
 

@@ -5,32 +5,34 @@ Owns `Found`, which says what is wrong and where, and the checks that look at no
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 
 from bridge.guest.schema.names import nearest
-from bridge.guest.schema.schemas import same
+from bridge.guest.schema.schemas import is_number, same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, List, Optional, Sequence, TypeGuard, Union
+    from typing import Any, Iterable, List, Optional, Sequence, Union
 
 
-# What a failure tells of how near a branch was meant, by rank.
+# How near a branch came, by what failed.
 TYPE, CHOICE, KEYS, OTHER = range(4)
 
 
 class Found:
-    """What is wrong, and where: path segments from the inside out."""
+    """What is wrong, and where: path segments from the inside out.
 
-    __slots__ = ("more", "path", "rank", "text", "types")
+    Attributes:
+        more: What else is wrong with the same object.
+    """
 
     def __init__(self, text: str, rank: int, types: Sequence[str] = ()) -> None:
         self.text = text
         self.rank = rank
         self.types = types
         self.path: List[Union[str, int]] = []
-        # What else is wrong with the same object.
         self.more: List[Found] = []
 
     def under(self, segment: Union[str, int]) -> Found:
@@ -40,7 +42,7 @@ class Found:
         return self
 
     def sentence(self, where: str) -> str:
-        """Return the whole, about a value that is called `where`."""
+        """Return the sentence on a value that is called `where`."""
         return "; ".join(found._sentence(where) for found in (self, *self.more)[:MAX_CHOICES])
 
     def _sentence(self, where: str) -> str:
@@ -60,46 +62,23 @@ class Found:
         return self.text
 
 
+_LIMITS = (
+    ("minimum", operator.lt, "at least"),
+    ("maximum", operator.gt, "at most"),
+    ("exclusiveMinimum", operator.le, "more than"),
+    ("exclusiveMaximum", operator.ge, "less than"),
+)
+
+
 def number_problem(value: Any, schema: Mapping[str, Any]) -> Optional[Found]:
-    least, most = schema.get("minimum"), schema.get("maximum")
-    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    # Draft 4 has a boolean there, about the other limit.
-    if above is True:
-        above, least = least, None
-    if below is True:
-        below, most = most, None
-    for limit, wrong, text in (
-        (least, is_number(least) and value < least, "at least"),
-        (most, is_number(most) and value > most, "at most"),
-        (above, is_number(above) and value <= above, "more than"),
-        (below, is_number(below) and value >= below, "less than"),
-    ):
-        if wrong:
+    for key, breaks, text in _LIMITS:
+        limit = schema.get(key)
+        if limit is True:
+            # In draft 4 it says that the other limit is exclusive.
+            limit = schema.get("m" + key[len("exclusiveM") :])
+        if is_number(limit) and breaks(value, limit):
             return Found("must be %s %s, not %s" % (text, shown(limit), shown(value)), OTHER)
     return None
-
-
-def fits_type(value: Any, kind: str) -> bool:
-    if kind == "string":
-        return isinstance(value, str)
-    if kind == "integer":
-        if isinstance(value, float):
-            return value.is_integer()
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind == "number":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind == "boolean":
-        return isinstance(value, bool)
-    if kind == "array":
-        return isinstance(value, (list, tuple))
-    if kind == "object":
-        return isinstance(value, Mapping)
-    return kind == "null" and value is None
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is a number in JSON, where True is none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def type_problem(value: Any, kinds: Sequence[str]) -> Found:
@@ -141,11 +120,7 @@ def choices_of(branches: Sequence[Any]) -> Optional[List[Any]]:
 def size_problem(
     size: int, schema: Mapping[str, Any], kind: str, noun: str, rank: int = OTHER
 ) -> Optional[Found]:
-    """Return that something is too small or too large.
-
-    Args:
-        kind: How the keywords end: "Length", "Items", "Properties".
-    """
+    """Return that something is too small or too large; `kind` ends its keywords: "Length"."""
     least, most = schema.get("min" + kind), schema.get("max" + kind)
     if is_number(least) and size < least:
         if not size:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from itertools import islice
 
-from bridge.guest.schema.faults import fits_type
 from bridge.guest.schema.schemas import (
     ANYTHING,
     as_list,
     as_mapping,
     convert,
+    fits_type,
     leaves,
     pointed_at,
     wanted_types,
@@ -25,13 +24,7 @@ from bridge.guest.schema.validation import filled, problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
-
-MAX_PARAMETERS = 10_000
-"""Read of one tool; with more, what is not read counts among the other arguments it takes."""
-
-MAX_DEFAULT_CHARS = 40  # Of a default that is shown; a longer one is the server's affair.
-
+    from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 _NAME = r"[`'\"]?[A-Za-z_]\w*[`'\"]?"
 _SYNONYMS = re.compile(
@@ -44,14 +37,26 @@ _SYNONYMS = re.compile(
 
 
 class Parameter:
-    """One argument of a tool: its own name, and the Python name it goes by."""
+    """One argument of a tool.
 
-    __slots__ = ("alias", "name", "required", "schema")
+    Attributes:
+        name, alias: Its own name, and the Python name it goes by.
+        text: Its type; `Head` sets it and what follows.
+        default: As text; None for one that has to be given.
+        has_default: Whether `value` is its default; it is left out of the call otherwise.
+        keyword_only: Whether Python's syntax allows it by keyword only. By position it is accepted
+            all the same, in the order of the schema.
+    """
+
+    text = ""
+    default: Optional[str] = None
+    has_default = keyword_only = False
+    value: Any = None
 
     def __init__(self, name: str, alias: str, schema: Any, required: bool) -> None:
         self.name = name
         self.alias = alias
-        self.schema: Mapping[str, Any] = schema if isinstance(schema, dict) else {}
+        self.schema = as_mapping(schema)
         self.required = required
 
 
@@ -83,9 +88,6 @@ def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
     open_ended = reader.gather(reader.root, properties, required, 0) or reader.left < 0
     for name in required:
         properties.setdefault(name, {})
-    if len(properties) >= MAX_PARAMETERS:
-        open_ended = True
-        properties = dict(islice(properties.items(), MAX_PARAMETERS))
     details = (as_mapping(properties.get(name)) for name in required)
     some = not all(_DEFAULTS.isdisjoint(detail) for detail in details)
     defaults = filled({}, reader.root, reader.root) if some else {}
@@ -101,8 +103,7 @@ def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
 def default_of(parameter: Parameter, root: Any) -> Tuple[bool, Any]:
     """Return whether an optional argument has a default worth showing, and which.
 
-    Only a scalar that fits the argument's own schema, or None: what else a server writes there may
-    be no value of the type that stands beside it.
+    It is a short scalar that fits the argument's own schema, or None.
     """
     found = leaves(parameter.schema, root)
     for schema in found:
@@ -121,7 +122,7 @@ def default_of(parameter: Parameter, root: Any) -> Tuple[bool, Any]:
 
 def _is_short(value: Any) -> bool:
     if isinstance(value, str):
-        return len(value) <= MAX_DEFAULT_CHARS and len(repr(value)) <= MAX_DEFAULT_CHARS + 2
+        return len(value) <= 40 and len(repr(value)) <= 42
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and abs(value) < 2**63
@@ -146,8 +147,7 @@ def python_name(name: str, taken: Collection[str]) -> str:
         if alias not in taken:
             return alias
         alias += "_"
-    # Thousands of names can come to the same one. Doubling leaves nobody a way to choose others
-    # so that each of these takes as many steps.
+    # A server may send thousands of names with one alias: doubling keeps the steps few.
     number = len(taken) + 1
     while "%s%d" % (alias, number) in taken:
         number *= 2
@@ -171,15 +171,11 @@ class _Reader:
         own = schema.get("properties")
         names = schema.get("required")
         if isinstance(own, dict):
-            for name, detail in islice(own.items(), MAX_PARAMETERS):
-                properties.setdefault(name, detail)
+            properties.update((name, own[name]) for name in own if name not in properties)
         if isinstance(names, list):
-            some = names[:MAX_PARAMETERS]
-            required.update((name, None) for name in some if isinstance(name, str))
+            required.update((name, None) for name in names if isinstance(name, str))
         more = schema.get("additionalProperties")
-        open_ended = bool(schema.get("patternProperties")) or (
-            more is not None and more is not False
-        )
+        open_ended = bool(schema.get("patternProperties")) or more not in (None, False)
         parts = [(part, required) for part in as_list(schema.get("allOf"))]
         # What one branch requires, another may not know.
         parts += [(part, {}) for key in ("anyOf", "oneOf") for part in as_list(schema.get(key))]

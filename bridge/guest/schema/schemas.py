@@ -16,25 +16,20 @@ from bridge.guest.protocol.placeholders import Unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, FrozenSet, List, Set, Tuple
+    from typing import Any, FrozenSet, List, Set, Tuple, TypeGuard
 
+# A server sends the schemas, and their references may lead anywhere.
 MAX_LEAVES = 64  # Schemas that one stands for, once references and combinations are taken apart.
-MAX_DEPTH = 48  # Nesting of values compared.
+MAX_DEPTH = 48  # Nesting of schemas and of values.
 ANYTHING = "anything"  # A type that stands for all of them.
 
 _TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
-_KINDS = (
-    (bool, "boolean"), (str, "string"), (int, "integer"), (float, "number"), (list, "array"),
-    (dict, "object"),
-)  # fmt: skip
 _PARTS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 
 def pointed_at(reference: Any, root: Any) -> Tuple[bool, Any]:
     """Return whether a local JSON pointer leads somewhere, and to what."""
-    if not isinstance(reference, str) or len(reference) > 512:
-        return False, None
-    if reference[:1] != "#":
+    if not isinstance(reference, str) or len(reference) > 512 or reference[:1] != "#":
         return False, None
     pointer = reference[1:]
     if "%" in pointer:
@@ -59,12 +54,10 @@ def pointed_at(reference: Any, root: Any) -> Tuple[bool, Any]:
 
 
 def as_list(value: Any) -> List[Any]:
-    """Return a list unchanged; an empty one for anything else."""
     return value if isinstance(value, list) else []
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    """Return an object unchanged; an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -112,20 +105,31 @@ def wanted_types(found: List[Mapping[str, Any]]) -> FrozenSet[str]:
         else:
             values = schema.get("enum", [schema["const"]] if "const" in schema else None)
             if isinstance(values, list) and values:
-                wanted.update(map(_type_of, values[:MAX_LEAVES]))
+                some = values[:MAX_LEAVES]
+                wanted.update(kind for kind in _TYPES for one in some if fits_type(one, kind))
                 wanted.update((ANYTHING,) if len(values) > MAX_LEAVES else ())
             elif _PARTS.isdisjoint(schema):
                 wanted.add(ANYTHING)
     return frozenset(wanted or (ANYTHING,))
 
 
-def _type_of(value: Any) -> str:
-    if value is None:
-        return "null"
-    for kind, name in _KINDS:
-        if isinstance(value, kind):
-            return name
-    return ANYTHING
+_CLASSES: Mapping[str, Any] = {
+    "string": str,
+    "boolean": bool,
+    "array": (list, tuple),
+    "object": Mapping,
+}
+
+
+def fits_type(value: Any, kind: str) -> bool:
+    if kind in ("integer", "number"):
+        return is_number(value) and (kind == "number" or value == value // 1)
+    return isinstance(value, _CLASSES[kind]) if kind in _CLASSES else value is None
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value is a number in JSON, which True is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def same(one: Any, other: Any, depth: int = 0) -> bool:
@@ -145,29 +149,17 @@ def same(one: Any, other: Any, depth: int = 0) -> bool:
     return bool(one == other)
 
 
-#
-# Only conversions that lose nothing and that the schema asks for: a set where a list is wanted, a
-# path or a date where text is. Text is parsed as JSON only where the schema takes no text. What
-# cannot be converted is returned unchanged, and refused by the check of the value.
+# Conversions lose nothing, and the schema asks for them: a set where a list is wanted, a path or a
+# date where text is. Text is parsed as JSON only where the schema takes no text. What cannot be
+# converted is returned unchanged, and the check of the value refuses it.
 
 _PLAIN = frozenset({str, bool, type(None), int})
 
 _ISO = frozenset({("datetime", "datetime"), ("datetime", "date"), ("datetime", "time")})
 """Their `isoformat` is what schemas call date-time, date and time."""
 
-_LISTS = (
-    set,
-    frozenset,
-    range,
-    deque,
-    KeysView,
-    ValuesView,
-    Generator,
-    map,
-    filter,
-    zip,
-    enumerate,
-)
+_SETS = (set, frozenset)
+_LISTS = (*_SETS, range, deque, KeysView, ValuesView, Generator, map, filter, zip, enumerate)
 
 _ANY = frozenset((ANYTHING,))
 
@@ -202,16 +194,11 @@ def _parse_text(text: str, found: List[Mapping[str, Any]]) -> Any:
         value = decoder()(bare.lower() if bare in ("True", "False", "None") else bare)
     except ValueError:
         return text
-    kind = _type_of(value)
-    whole = kind == "number" and value.is_integer() and "integer" in wanted
-    return value if whole or not wanted.isdisjoint((kind, _WIDER.get(kind))) else text
-
-
-_WIDER = {"integer": "number"}
+    return value if any(fits_type(value, kind) for kind in wanted) else text
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether there is nothing to convert; a float may have to become an integer."""
+    """Return whether there is nothing to convert; a float may have to become an integer."""
     if type(value) in _PLAIN:
         return True
     if isinstance(value, dict):
@@ -254,7 +241,9 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
     if hasattr(kind, "__dataclass_fields__"):
         return {name: getattr(value, name) for name in kind.__dataclass_fields__}
     if hasattr(kind, "model_dump") and (anything or "object" in wanted):
-        return _dumped(value)
+        # The mode "json" looks at the fields, which stops the program at a placeholder.
+        plan = "bridge.guest.api.held_results" in sys.modules
+        return value.model_dump(mode="python" if plan else "json")
     if isinstance(value, os.PathLike) and (anything or "string" in wanted):
         path = os.fspath(value)
         return path if isinstance(path, str) else value
@@ -271,20 +260,12 @@ def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
     return value
 
 
-def _dumped(model: Any) -> Any:
-    # The other mode looks at what it finds, which a placeholder takes amiss; see `held`.
-    plan = "bridge.guest.api.held_results" in sys.modules
-    return model.model_dump(mode="python" if plan else "json")
-
-
 def _ordered(value: Any) -> List[Any]:
-    """Return the items as a list; of a set in the same order on every run, if they have one."""
-    if isinstance(value, (set, frozenset)):
-        try:
-            return sorted(value)
-        except TypeError:
-            return list(value)
-    return list(value)
+    try:
+        # A set has the same order in every run, if its items have one.
+        return sorted(value) if isinstance(value, _SETS) else list(value)
+    except TypeError:
+        return list(value)
 
 
 def _decimal(value: Any, wanted: FrozenSet[str]) -> Any:

@@ -9,51 +9,27 @@ import keyword
 import unicodedata
 from collections.abc import Mapping
 
-from bridge.guest.schema.faults import block, flat, is_number, shown
+from bridge.guest.schema.faults import block, flat, shown
 from bridge.guest.schema.parameters import default_of, read_parameters
-from bridge.guest.schema.schemas import leaves
+from bridge.guest.schema.schemas import is_number, leaves
 from bridge.guest.schema.typetext import Names, TypeWriter, class_base
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterable, List, Mapping, Optional, Sequence, Set
+    from typing import Any, List, Mapping, Optional, Sequence, Set
 
     from bridge.guest.schema.parameters import Parameter
-    from bridge.guest.schema.typetext import Names, Object
+    from bridge.guest.schema.typetext import Object
 
 MAX_PARAMETERS = 250
-"""Written out; the largest tools seen in the wild have some sixty. The rest are taken too."""
-
-MAX_NAME_CHARS = 100  # Of a parameter that is written out.
-
-
-class Argument:
-    """One parameter of the function.
-
-    Attributes:
-        default: As text; None for one that has to be given.
-        has_default: Whether `value` is its default; it is left out of the call otherwise.
-        keyword_only: Whether Python's syntax allows it by keyword only. By position it is accepted
-            all the same, in the order of the schema.
-    """
-
-    __slots__ = ("alias", "default", "has_default", "keyword_only", "text", "value")
-
-    def __init__(self, alias: str, text: str, default: Optional[str]) -> None:
-        self.alias = alias
-        self.text = text
-        self.default = default
-        self.has_default = False
-        self.value: Any = None
-        self.keyword_only = False
+"""Parameters written out of all that a server may list; calls take the others too."""
 
 
 class Head:
     """A tool's function as text.
 
     Attributes:
-        parameters: All that the schema names.
-        shown: Those written out, as `arguments`.
+        arguments: The parameters that are written out.
         rest: The name of further arguments; empty if there can be none.
         returns: The type of the result; "Any" if nothing is known.
         objects: The classes that the types refer to, parts before wholes.
@@ -65,18 +41,18 @@ class Head:
         names = Names() if names is None else names
         root = tool.get("inputSchema")
         base = class_base(str(tool.get("alias") or ""))
-        self.parameters, open_ended = read_parameters(root)
-        some = self.parameters[:MAX_PARAMETERS]
-        self.shown = [parameter for parameter in some if len(parameter.alias) <= MAX_NAME_CHARS]
+        every, open_ended = read_parameters(root)
+        self.arguments = [one for one in every[:MAX_PARAMETERS] if has_usual_name(one)]
         writer = TypeWriter(root, base, names)
-        self.arguments = [_argument(parameter, root, writer) for parameter in self.shown]
         optional_seen = keyword_only = False
         for argument in self.arguments:
-            required = argument.default is None
-            argument.keyword_only = keyword_only = keyword_only or (required and optional_seen)
-            optional_seen = optional_seen or not required
+            _describe(argument, root, writer)
+            argument.keyword_only = keyword_only = keyword_only or (
+                argument.required and optional_seen
+            )
+            optional_seen = optional_seen or not argument.required
         self.rest = ""
-        if open_ended or len(self.shown) < len(self.parameters):
+        if open_ended or len(self.arguments) < len(every):
             self.rest = "arguments"
             while any(argument.alias == self.rest for argument in self.arguments):
                 self.rest += "_"
@@ -89,25 +65,21 @@ class Head:
         self.observed = seen if declared is None and isinstance(seen, int) else 0
 
 
-def _argument(parameter: Parameter, root: Any, writer: TypeWriter) -> Argument:
-    text = writer.write(parameter.schema, (parameter.name,))
-    argument = Argument(parameter.alias, text, None)
+def has_usual_name(parameter: Parameter) -> bool:
+    """Return whether a name is short enough for a signature."""
+    return len(parameter.alias) <= 100
+
+
+def _describe(parameter: Parameter, root: Any, writer: TypeWriter) -> None:
+    text = parameter.text = writer.write(parameter.schema, (parameter.name,))
     if not parameter.required:
-        argument.has_default, argument.value = default_of(parameter, root)
-        argument.default = repr(argument.value) if argument.has_default else "..."
-        null = argument.has_default and argument.value is None
+        parameter.has_default, parameter.value = default_of(parameter, root)
+        parameter.default = repr(parameter.value) if parameter.has_default else "..."
+        null = parameter.has_default and parameter.value is None
         if null and text not in ("None", "Any") and not text.endswith(" | None"):
             # A default of null is taken where nothing else is, whatever the type says.
-            argument.text = text + " | None"
-    return argument
+            parameter.text = text + " | None"
 
-
-# Descriptions, units, limits and defaults in docstrings.
-
-MAX_PARAMETER_CHARS = 240
-MAX_DOCUMENTED = 64  # Parameters with a line of their own.
-
-MAX_PATTERN_CHARS = 60
 
 _RESERVED = frozenset(
     "Any Literal NotRequired TypedDict bool dict float int list str".split()  # noqa: SIM905
@@ -119,9 +91,8 @@ def docstring(tool: Mapping[str, Any], head: Head) -> str:
     """Return a tool's documentation: what it does, its arguments and its result."""
     root = tool.get("inputSchema")
     parts = [block(tool.get("description"), 2_000)]  # The whole is in the full documentation.
-    lines = [_line(parameter, root) for parameter in head.shown[:MAX_DOCUMENTED]]
-    lines = [line for line in lines if line]
-    if len(head.shown) > MAX_DOCUMENTED:
+    lines = [line for line in (_line(one, root) for one in head.arguments[:64]) if line]
+    if len(head.arguments) > 64:
         lines.append("    ... and more")
     if lines:
         parts.append("Args:\n" + "\n".join(lines))
@@ -131,7 +102,7 @@ def docstring(tool: Mapping[str, Any], head: Head) -> str:
         result.append("Observed in %s; may differ." % calls)
     declared = tool.get("outputSchema")
     if isinstance(declared, Mapping):
-        result.append(flat(declared.get("description"), MAX_PARAMETER_CHARS))
+        result.append(flat(declared.get("description"), 240))
     if any(result):
         parts.append("Returns:\n    " + " ".join(part for part in result if part))
     if tool.get("name") != tool.get("alias"):
@@ -144,17 +115,13 @@ def docstring(tool: Mapping[str, Any], head: Head) -> str:
 def _line(parameter: Parameter, root: Any) -> str:
     notes = ["sent as %s" % shown(parameter.name)] if parameter.alias != parameter.name else []
     notes += constraints(parameter.schema, root)
-    known = parameter.required or default_of(parameter, root)[0]
     # One that the signature shows as `...`.
-    notes += [] if known else _default(parameter.schema, root)
-    text = description(parameter.schema, root, MAX_PARAMETER_CHARS)
-    if not text and not notes:
-        return ""
-    return "    %s: %s" % (parameter.alias, _with_notes(text, notes))
+    notes += _default(parameter.schema, root) if parameter.default == "..." else []
+    text = _with_notes(description(parameter.schema, root, 240), notes)
+    return "    %s: %s" % (parameter.alias, text) if text else ""
 
 
 def _default(schema: Any, root: Any) -> List[str]:
-    """Return a note on a schema's default; none if there is none."""
     found = [one["default"] for one in leaves(schema, root) if "default" in one]
     return ["default %s" % _sample(found[0])] if found else []
 
@@ -173,12 +140,9 @@ def constraints(schema: Any, root: Any) -> List[str]:
     for one in leaves(schema, root):
         for key, value in one.items():
             own.setdefault(key, value)
-    items = own.get("items")
-    if isinstance(items, Mapping):
-        for one in leaves(items, root):
-            for key in ("pattern", "format"):
-                if key in one:
-                    own.setdefault("items " + key, one[key])
+    for one in leaves(own.get("items"), root):
+        for key in one.keys() & {"pattern", "format"}:
+            own.setdefault("items " + key, one[key])
     notes = [
         _between(own.get("minimum"), own.get("maximum"), ""),
         _limit("more than %s", own.get("exclusiveMinimum")),
@@ -191,7 +155,7 @@ def constraints(schema: Any, root: Any) -> List[str]:
     for key in ("format", "pattern", "items format", "items pattern"):
         value = own.get(key)
         if isinstance(value, str) and value:
-            notes.append("%s: %s" % (key, flat(value, MAX_PATTERN_CHARS)))
+            notes.append("%s: %s" % (key, flat(value, 60)))
     if own.get("deprecated") is True:
         notes.append("deprecated")
     return [note for note in notes if note]
@@ -213,19 +177,12 @@ def _limit(text: str, value: Any) -> str:
 
 
 def _sample(value: Any) -> str:
-    if isinstance(value, (list, dict)) and value:
-        # A short one is worth showing; repr of a long one would be costly to make.
-        text = repr(value) if len(value) <= 8 and _is_flat(value) else shown(value)
-        return text if len(text) <= MAX_PATTERN_CHARS else shown(value)
+    parts = value.values() if isinstance(value, dict) else value
+    if isinstance(value, (list, dict)) and 0 < len(value) <= 8:
+        text = "" if any(isinstance(part, (list, dict)) for part in parts) else repr(value)
+        if 0 < len(text) <= 60:
+            return text
     return shown(value)
-
-
-def _is_flat(value: Any) -> bool:
-    parts: Iterable[Any] = [*value, *value.values()] if isinstance(value, dict) else value
-    return all(
-        not isinstance(part, (list, dict)) and len(shown(part)) < MAX_PATTERN_CHARS
-        for part in parts
-    )
 
 
 def _with_notes(text: str, notes: Sequence[str]) -> str:
@@ -244,7 +201,6 @@ def typed_dicts(objects: Sequence[Object]) -> List[str]:
 
 
 def _typed_dict(made: Object, defined: Set[str]) -> str:
-    """Return one definition; what is not `defined` yet has to stand in quotes."""
     if all(_is_field_name(field.key) for field in made.fields):
         lines = ["class %s(TypedDict):" % made.name]
         for field in made.fields:
@@ -253,22 +209,19 @@ def _typed_dict(made: Object, defined: Set[str]) -> str:
             notes += [] if field.required else _default(field.schema, made.root)
             note = _with_notes(description(field.schema, made.root, 120), notes)
             lines.append("    %s: %s%s" % (field.key, text, "  # " + note if note else ""))
-        if made.more or not made.fields:
-            lines.append("    # ... and %d more" % made.more if made.more else "    pass")
-        if made.more and not made.fields:
-            lines.append("    pass")
+        lines += ["    # ... and %d more" % made.more] if made.more else []
+        lines += [] if made.fields else ["    pass"]
         return "\n".join(lines)
     lines = ['%s = TypedDict("%s", {' % (made.name, made.name)]
     for field in made.fields:
         text = _forward(field.text, defined)
-        lines.append(
-            "    %s: %s," % (repr(field.key), text if field.required else "NotRequired[%s]" % text)
-        )
+        text = text if field.required else "NotRequired[%s]" % text
+        lines.append("    %r: %s," % (field.key, text))
     return "\n".join([*lines, "})"])
 
 
 def _forward(text: str, defined: Set[str]) -> str:
-    """Return a type as it can be evaluated before all of its classes are there."""
+    """Return a type as it can be evaluated before all of its classes are `defined`."""
     import re
 
     words = set(re.findall(r"\w+", re.sub(r"'[^']*'|\"[^\"]*\"", "", text)))

@@ -9,33 +9,24 @@ a bound or cannot be said becomes wider, never narrower.
 from __future__ import annotations
 
 import re
+from collections import namedtuple
 from collections.abc import Mapping
 
-from bridge.guest.schema.schemas import as_list, pointed_at
+from bridge.guest.schema.schemas import as_list, as_mapping, pointed_at
 from bridge.guest.schema.validation import filled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Tuple
 
-MAX_SCHEMAS = 500  # Written out for one tool's arguments, or for its results.
-MAX_LEVELS = 8  # Of objects and lists in each other.
-MAX_FIELDS = 60  # Of one object that are written out.
-MAX_MEMBERS = 16  # Of a union.
+# A server chooses its schemas: how many, how deep and how long they are.
+MAX_SCHEMAS = 500  # Schemas written out for one tool's arguments, or for its results.
+MAX_LEVELS = 8  # Objects and lists in each other.
+MAX_MEMBERS = 16  # Members of a union.
+MAX_TYPE_CHARS = 1_200  # Characters of one annotation; a longer one is `Any`.
 
-MAX_TYPE_CHARS = 1_200  # Of one annotation; a longer one is `Any`.
-
-MAX_INLINE_CHARS = 160
-"""Of a type whose objects are written where they are used, in search and in errors: two lines."""
-
-MAX_INLINE_SCHEMAS, MAX_INLINE_SCHEMAS_IN_ALL = 200, 5_000
-"""Written out for one such type, and for all of a tool."""
-
-MAX_INLINE_MEMBERS, MAX_INLINE_LITERAL_CHARS = 12, 40
-"""Fields of an object and values of a `Literal` in such a type, and the length of a value."""
-
-MAX_CLASS_CHARS = 80
-MAX_KEY_CHARS = 100
+INLINE = 160
+"""Characters of a type with objects where they are used, in search and in errors: two lines."""
 
 BLOB: Mapping[str, Any] = {"title": "Blob"}
 """Stands for binary content in what was learnt from results: programs get a `Blob`."""
@@ -76,7 +67,7 @@ class Names:
 
     def take(self, wanted: str) -> str:
         """Return a class name that is not used yet, and reserve it."""
-        wanted = wanted[:MAX_CLASS_CHARS]
+        wanted = wanted[:80]
         name, number = wanted, 2
         while name in self.taken:
             name, number = "%s%d" % (wanted, number), number + 1
@@ -84,35 +75,10 @@ class Names:
         return name
 
 
-class Field:
-    """A key of an object."""
+Field = namedtuple("Field", "key text required schema")
 
-    __slots__ = ("key", "required", "schema", "text")
-
-    def __init__(self, key: str, text: str, required: bool, schema: Any) -> None:
-        self.key = key
-        self.text = text
-        self.required = required
-        self.schema = schema
-
-
-class Object:
-    """An object that needs a class of its own.
-
-    Attributes:
-        root: The document that its fields' schemas are part of.
-        more: How many fields were left out.
-        is_open: Whether the schema says that there may be others.
-    """
-
-    __slots__ = ("fields", "is_open", "more", "name", "root")
-
-    def __init__(self, name: str, root: Any, fields: List[Field], more: int, is_open: bool) -> None:
-        self.name = name
-        self.root = root
-        self.fields = fields
-        self.more = more
-        self.is_open = is_open
+Object = namedtuple("Object", "name root fields more")
+"""An object that needs a class: the document with its fields' schemas, how many are left out."""
 
 
 class TypeWriter:
@@ -130,7 +96,7 @@ class TypeWriter:
         self._results = results
         self._left = MAX_SCHEMAS
         self._detail = MAX_LEVELS
-        self._left_in_all = MAX_INLINE_SCHEMAS_IN_ALL
+        self._left_in_all = 10 * MAX_SCHEMAS
         # By schema: its text once written; while it is being written, its class if it has one.
         self._done: Dict[int, List[str]] = {}
         self._active: Dict[int, Optional[str]] = {}
@@ -141,7 +107,7 @@ class TypeWriter:
             return self._bounded(self._parts(schema, path, 0))
         text = "Any"
         for self._detail in range(4, -1, -1):
-            self._left = granted = max(0, min(MAX_INLINE_SCHEMAS, self._left_in_all))
+            self._left = granted = max(0, min(200, self._left_in_all))
             text = " | ".join(self._parts(schema, path, 0))
             self._left_in_all -= granted - self._left
             if len(text) <= self.names.inline:
@@ -167,7 +133,7 @@ class TypeWriter:
         if key in self._active:
             return [self._active[key] or "Any"]
         self._active[key] = None
-        parts = self._unlike_null(schema, path, level, key)
+        parts = self._written(schema, path, level, key)
         if schema.get("nullable") is True:
             parts = self._union([parts, ["None"]])
         del self._active[key]
@@ -176,7 +142,7 @@ class TypeWriter:
             self._done[key] = parts
         return parts
 
-    def _unlike_null(
+    def _written(
         self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
     ) -> List[str]:
         if "$ref" in schema and _ANNOTATIONS.issuperset(set(schema) - {"$ref", "$defs"}):
@@ -201,21 +167,13 @@ class TypeWriter:
             if isinstance(branches, list) and branches and "properties" not in schema:
                 if len(branches) > MAX_MEMBERS:
                     return ["Any"]
-                numbered = enumerate(branches, 1)
-                return self._union(
-                    [
-                        self._parts(branch, self._branch_path(path, number, branch), level)
-                        for number, branch in numbered
-                    ]
-                )
+                members = []
+                for number, branch in enumerate(branches, 1):
+                    title = as_mapping(branch).get("title") or ("" if number == 1 else str(number))
+                    inner = (*path, title) if isinstance(title, str) and title else path
+                    members.append(self._parts(branch, inner, level))
+                return self._union(members)
         return self._typed(schema, path, level, key)
-
-    def _branch_path(self, path: Tuple[str, ...], number: int, branch: Any) -> Tuple[str, ...]:
-        """Return what to call a union's member that turns out to be an object."""
-        title = branch.get("title") if isinstance(branch, Mapping) else None
-        if isinstance(title, str) and title:
-            return (*path, title)
-        return path if number == 1 else (*path, str(number))
 
     def _typed(
         self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
@@ -274,8 +232,8 @@ class TypeWriter:
     def _object(
         self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
     ) -> str:
-        properties = schema.get("properties")
-        names = list(properties) if isinstance(properties, Mapping) else []
+        properties = as_mapping(schema.get("properties"))
+        names = list(properties)
         if level >= self._detail:
             return self._generic("dict")
         if not names or len(self.objects) >= 40:
@@ -284,9 +242,9 @@ class TypeWriter:
             if not names and isinstance(others, Mapping):
                 inside = " | ".join(self._parts(others, (*path, "value"), level + 1))
             return self._generic("dict", inside)
-        name, most = "", MAX_INLINE_MEMBERS
+        name, most = "", 12
         if self.names.inline is None:
-            most = MAX_FIELDS
+            most = 60
             name = self.names.take(self._base + "".join(map(pascal, path[-4:])))
             self._active[key] = name
         required = schema.get("required")
@@ -297,22 +255,21 @@ class TypeWriter:
             names.sort(key=lambda one: one not in wanted)
         fields: List[Field] = []
         for field in names[:most]:
-            if isinstance(field, str) and len(field) <= MAX_KEY_CHARS and _is_text(field):
-                own = properties[field] if isinstance(properties, Mapping) else {}
+            if len(field) <= 100 and _is_text(field):
+                own = properties[field]
                 text = self._bounded(self._parts(own, (*path, field), level + 1))
                 fields.append(Field(field, text, field in wanted, own))
         if self.names.inline is not None:
             parts = ["%r%s: %s" % (f.key, "" if f.required else "?", f.text) for f in fields]
             text = ", ".join(parts + ["..."] * (len(names) > len(fields)))
             return "{%s}" % text if fields else "dict"
-        is_open = schema.get("additionalProperties") not in (None, False)
-        self.objects.append(Object(name, self.root, fields, len(names) - len(fields), is_open))
+        self.objects.append(Object(name, self.root, fields, len(names) - len(fields)))
         return name
 
     def _literals(self, values: Sequence[Any]) -> List[str]:
         most, chars, more = 40, 80, []
         if self.names.inline is not None:
-            most, chars = MAX_INLINE_MEMBERS, MAX_INLINE_LITERAL_CHARS
+            most, chars = 12, 40
             more = ["..."] * (len(values) > most)
         texts = [_literal(value, chars) for value in values[:most]]
         if None not in texts and (len(values) <= most or more) and self._detail:
@@ -366,7 +323,7 @@ class TypeWriter:
 
 def pascal(name: str) -> str:
     """Return a name, or part of one, as it stands in a class name."""
-    words = re.findall(r"[A-Za-z0-9]+", name[:MAX_CLASS_CHARS])
+    words = re.findall(r"[A-Za-z0-9]+", name[:80])
     return "".join(word[:1].upper() + word[1:] for word in words)
 
 

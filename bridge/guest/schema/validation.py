@@ -26,28 +26,29 @@ from bridge.guest.schema.faults import (
     Found,
     choice_problem,
     choices_of,
-    fits_type,
-    is_number,
     near,
     number_problem,
     shown,
     size_problem,
     type_problem,
 )
-from bridge.guest.schema.schemas import as_list, as_mapping, leaves, pointed_at, same
+from bridge.guest.schema.schemas import (
+    MAX_DEPTH,
+    as_list,
+    as_mapping,
+    fits_type,
+    is_number,
+    leaves,
+    pointed_at,
+    same,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 MAX_STEPS = 10_000
-"""Values and keywords looked at for one argument: some 50 ms; the rest is left to the server."""
-
-MAX_DEPTH = 48  # Nesting of schemas followed, references included.
-_MAX_BRANCHES = 64  # Branches of one `anyOf` that are tried.
-
-_ANNOTATIONS = frozenset({"type", "title", "description", "default", "examples", "format"})
-_CERTAIN = {"string": str, "boolean": bool, "integer": int, "null": type(None)}
+"""Values and keywords looked at for one argument, as a server's schema may take any time: 50 ms."""
 
 
 def problem(value: Any, schema: Any, root: Any, where: str = "") -> Optional[str]:
@@ -83,24 +84,8 @@ def filled(value: Any, schema: Any, root: Any) -> Any:
         return value
 
 
-def certain_types(schema: Any, inner: bool = False) -> FrozenSet[type]:
-    """Return the Python types of which every value fits; floats are never sure."""
-    if not isinstance(schema, Mapping):
-        return frozenset()
-    if _ANNOTATIONS.issuperset(schema):
-        kind = schema.get("type")
-        kinds = kind[: len(NAMES)] if isinstance(kind, list) else [kind]
-        return frozenset(_CERTAIN[one] for one in kinds if isinstance(one, str) and one in _CERTAIN)
-    # How many servers write "or null".
-    branches = schema.get("anyOf")
-    plain = not inner and isinstance(branches, list) and len(branches) <= len(NAMES)
-    if not plain or "type" in schema or not _ANNOTATIONS.issuperset(set(schema) - {"anyOf"}):
-        return frozenset()
-    return frozenset().union(*(certain_types(branch, True) for branch in as_list(branches)))
-
-
 class _Check:
-    """One value against one schema, counting the work."""
+    """Checks one value against one schema, counting the work."""
 
     defaults_fit = True
 
@@ -217,8 +202,6 @@ class _Check:
 
     def _any(self, value: Any, branches: Sequence[Any], depth: int) -> Optional[Found]:
         """Return what is wrong with the branch that was most likely meant; None if any fits."""
-        if len(branches) > _MAX_BRANCHES:
-            return None
         failures = []
         for branch in branches:
             found = self.check(value, branch, depth + 1)
@@ -242,7 +225,6 @@ class _Check:
 
 
 def _property(name: str, parts: Sequence[Mapping[str, Any]], other: Any = None) -> Any:
-    """Return the schema of a key, in the first of several that names it; `other` if none does."""
     for part in parts:
         properties = as_mapping(part.get("properties"))
         if name in properties:
@@ -251,8 +233,6 @@ def _property(name: str, parts: Sequence[Mapping[str, Any]], other: Any = None) 
 
 
 class _Filler(_Check):
-    """Fills one value's defaults in, counting the work."""
-
     defaults_fit = False
 
     def fill(self, value: Any, schema: Any, depth: int) -> Any:
@@ -293,15 +273,14 @@ class _Filler(_Check):
         known, target = pointed_at(schema.get("$ref"), self.root)
         parts = [schema]
         for part in [*([target] if known else []), *as_list(schema.get("allOf"))]:
-            if isinstance(part, Mapping) and len(parts) < _MAX_BRANCHES and depth < MAX_DEPTH:
+            if isinstance(part, Mapping) and self.left > 0 and depth < MAX_DEPTH:
                 parts += self._together(part, depth + 1)
         return parts
 
     def _branch(self, value: Any, branches: Sequence[Any], depth: int) -> Any:
         """Return what makes a value fit one of several schemas; itself if it fits one already."""
-        some = branches[:_MAX_BRANCHES]
-        if not any(self.check(value, branch, 0) is None for branch in some):
-            for branch in some:
+        if not any(self.check(value, branch, 0) is None for branch in branches):
+            for branch in branches:
                 whole = self.fill(value, branch, depth + 1)
                 if self.check(whole, branch, 0) is None:
                     return whole
@@ -318,7 +297,7 @@ class _Filler(_Check):
 
 
 def _places(schema: Mapping[str, Any]) -> Tuple[Sequence[Any], Any]:
-    """Return the schemas of an array's first items, and that of the others."""
+    """Return the schemas of an array's first items, and the schema of the others."""
     items = schema.get("items", True)
     if isinstance(items, list):
         # How older drafts write what is `prefixItems` now.
@@ -334,6 +313,5 @@ def _not_known_yet(value: Any) -> bool:
 
 
 def _nearness(found: Found) -> Tuple[int, int]:
-    """Return how near a branch came: who got its `kind` wrong meant another, whatever else fits."""
     rank = OTHER if found.rank == TYPE and found.path else found.rank
     return rank, len(found.path)
