@@ -24,8 +24,7 @@ from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
 from bridge.plans.shared_plans import Plans
 from bridge.runs.admission import Admission
-from bridge.runs.execution import Executions
-from bridge.runs.places import Places
+from bridge.runs.execution import Parts
 from bridge.runs.records import RunRecords
 from bridge.runs.runner import Runner, attended, caller_of
 from bridge.runs.sandboxes import Sandboxes
@@ -86,8 +85,17 @@ class Engine:
         self.guide = GuestGuide(servers, settings, self.skills.shelf)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
         self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
+        parts = Parts(
+            servers=servers,
+            guide=self.guide,
+            skills=self.skills,
+            artifacts=self.artifacts,
+            packages=self.packages,
+            sandboxes=self.sandboxes,
+            plans=self.plans,
+        )
         self._runner = Runner(
-            servers,
+            parts,
             Admission(
                 settings,
                 servers,
@@ -96,17 +104,8 @@ class Engine:
                 sessions=self.sessions,
                 gate_services=self.gate,
             ),
-            Places(self.queue, self.packages, self.sandboxes, self.sessions),
-            Executions(
-                settings,
-                servers,
-                guide=self.guide,
-                skills=self.skills,
-                artifacts=self.artifacts,
-                packages=self.packages,
-                sandboxes=self.sandboxes,
-                plans=self.plans,
-            ),
+            self.queue,
+            self.sessions,
             self.records,
         )
         self._stack = AsyncExitStack()
