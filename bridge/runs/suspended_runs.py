@@ -33,10 +33,6 @@ WAIT_SECONDS = 540.0
 """For a client to come back. A little less than one answer may take, so that a run whose client
 has gone ends here, and does not go on with the question counted as cancelled."""
 
-GATHER_SECONDS = 0.02
-"""After a first question, for others that a program's calls ask at the same moment: a client makes
-only some ten rounds of questions for one request."""
-
 
 @dataclass(eq=False)
 class Question:
@@ -295,7 +291,8 @@ class SuspendedRuns:
                 message = "The run was cancelled: the bridge ends, or its client did not come back."
                 raise InvalidRequestError(message)
             if run.unseen():
-                await anyio.sleep(GATHER_SECONDS)
+                # For what its calls ask at the same moment: clients make few rounds of questions.
+                await anyio.sleep(0.02)
                 if run.unseen():
                     return
                 continue

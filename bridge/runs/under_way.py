@@ -16,11 +16,6 @@ from bridge.errors import DrainingError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
-
-END_SECONDS = 12.0
-"""For runs that are ended: a session's program is interrupted first, which keeps its state."""
-
 
 class UnderWay:
     """The runs.
@@ -72,12 +67,13 @@ class UnderWay:
         self.draining = True
         with anyio.move_on_after(seconds):
             while self._scopes or waits():  # noqa: ASYNC110 - `waits` announces nothing
-                await anyio.sleep(LOOK_SECONDS)
+                await anyio.sleep(0.05)
             return
         logger.warning("%d runs are ended: %g s are over", self.count, seconds)
         for scope in self._scopes:
             scope.cancel()
-        with anyio.move_on_after(END_SECONDS):
-            # So long a client that answers a question, or looks after its task, is told too.
+        # A session's program is interrupted first, which keeps its state. So long a client that
+        # answers a question, or looks after its task, is told too.
+        with anyio.move_on_after(12.0):
             while self._scopes or waits():  # noqa: ASYNC110
-                await anyio.sleep(LOOK_SECONDS)
+                await anyio.sleep(0.05)

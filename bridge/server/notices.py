@@ -43,9 +43,7 @@ QUIET_SECONDS = 0.5
 """Nothing may change for this long before lists are compared: servers that start together learn
 their tools within a second, and an editor writes a file in several steps."""
 
-LONGEST_SECONDS = 5.0  # Longest delay of the comparison while changes go on.
-MAX_URIS = 100  # Resources that one connection or stream subscribes to.
-MAX_URI = 2048  # Characters of a subscribed URI; the bridge's own are far shorter.
+MAX_URIS = 100  # Of 2,048 characters: a client can subscribe without end.
 
 Shown = Callable[[], Hashable]
 """Returns a list's current content; equal values mean an unchanged list."""
@@ -158,7 +156,7 @@ class Notices:
     ) -> types.SubscriptionsListenResult:
         """Handle `subscriptions/listen` (2026-07-28) until the client closes the stream."""
         uris = params.notifications.resource_subscriptions or ()
-        if len(uris) > MAX_URIS or any(len(str(uri)) > MAX_URI for uri in uris):
+        if len(uris) > MAX_URIS or any(len(str(uri)) > 2048 for uri in uris):
             raise _too_much()
         self._bus.opening_for(self._owner(context))
         return await self._listen(context, params)
@@ -176,7 +174,7 @@ class Notices:
         """
         known, uri = self._of(context), str(params.uri)
         if known is not None:
-            if uri not in known.uris and len(known.uris) >= MAX_URIS or len(uri) > MAX_URI:
+            if uri not in known.uris and len(known.uris) >= MAX_URIS or len(uri) > 2048:
                 raise _too_much()
             known.uris.add(uri)
         return types.EmptyResult()
@@ -239,7 +237,7 @@ class Notices:
 
     async def _wait_until_quiet(self) -> None:
         """Return when nothing has changed for `quiet_seconds`."""
-        with anyio.move_on_after(LONGEST_SECONDS):
+        with anyio.move_on_after(5.0):
             quiet = False
             while not quiet:
                 self._changed = anyio.Event()
@@ -288,5 +286,5 @@ def _is_subscribed(uri: str, owner: str, known: _Subscriptions) -> bool:
 
 
 def _too_much() -> MCPError:
-    message = f"A client may subscribe to {MAX_URIS} resources of {MAX_URI:,} characters at most."
+    message = f"A client may subscribe to {MAX_URIS} resources of 2,048 characters at most."
     return MCPError(types.INVALID_PARAMS, message)

@@ -32,10 +32,6 @@ REPLICA = "mcp-bridge-replica"
 
 SESSION = "mcp-session-id"
 
-STORE_SECONDS = 2.0  # For the store to answer; what takes longer counts as out of reach.
-LOOK_SECONDS = 1.0  # Between looks at what is missing, and at what dead replicas left.
-RETRY_SECONDS = 5  # After which a client that is refused may come again.
-
 _NEEDED = ("sandboxes", "store")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 
@@ -70,7 +66,7 @@ class Replica:
                 if problem and problem != self._problems.get(what):
                     logger.warning("%s: %s", what, problem)
                 self._problems[what] = problem
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(1.0)
 
     async def drain(self) -> None:
         """Let no more runs begin, and return when none is left or the deadline is over."""
@@ -89,11 +85,11 @@ class Replica:
         return await (await self._engine.backend()).problem()
 
     async def _store_problem(self) -> str:
-        with anyio.move_on_after(STORE_SECONDS):
+        with anyio.move_on_after(2.0):
             read = partial(self._store.documents, "ready", [""])
             await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
             return ""
-        return f"it does not answer within {STORE_SECONDS:g} s"
+        return "it does not answer within 2 s"
 
     async def _end_orphans(self) -> str:
         await end_orphans(self._engine.gate.audit)
@@ -144,7 +140,7 @@ class Replica:
         begins = begins_session(headers) and scope["method"] == "POST"
         if begins and self._engine.under_way.draining:
             problem = "This replica of the bridge is ending. Begin the session again: another has."
-            retry = {"retry-after": str(RETRY_SECONDS), REPLICA: self.name}
+            retry = {"retry-after": "5", REPLICA: self.name}
             await refuse(503, problem, INTERNAL_ERROR, retry)(scope, receive, send)
             return
         if session is not None and self.name and (named := _NAMED.fullmatch(session)):

@@ -24,7 +24,7 @@ from bridge.errors import InvalidRequestError, LibraryError
 from bridge.model import Provenance
 from bridge.skills.provenance import SKILLS, add_read, forget_read, is_known_to_flow_rules
 from bridge.skills.source import (
-    MAX_FILE_BYTES,
+    MAX_SOURCE_BYTES,
     NAME,
     Header,
     Tools,
@@ -95,7 +95,7 @@ class SkillFiles:
     def text(self, name: str) -> str | None:
         """Return a skill's file; None if there is none."""
         try:
-            data = read_regular(self._path(name), MAX_FILE_BYTES)
+            data = read_regular(self._path(name), 2 * MAX_SOURCE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -314,7 +314,7 @@ class SkillFiles:
         number, _ = version_of(*decode_skill(text))
         with suppress(OSError, ValueError):
             if number in self._versions(name) and read_regular(
-                self._version(name, number), MAX_FILE_BYTES
+                self._version(name, number), 2 * MAX_SOURCE_BYTES
             ) == _bytes(text):
                 return
         self._keep(name, max(number, max(self._versions(name), default=0) + 1), text)

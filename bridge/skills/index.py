@@ -28,9 +28,7 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings, store_of
 from bridge.skills.files import SkillFiles, State
 from bridge.skills.provenance import SKILLS, read_by_writers
-from bridge.skills.source import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
-
-MAX_STALE = 5  # Tools named that are not what they were.
+from bridge.skills.source import Skill, SkillCode, Tools, read_skill
 
 
 class SkillIndex:
@@ -154,7 +152,7 @@ class SkillIndex:
         known = self._servers.inventory
         entries = [known.entry(name) for name in self.references(code).servers]
         found: dict[str, dict[str, str]] = {}
-        for call in expected_calls(Survey(code.tree), entries).calls[:MAX_TOOLS]:
+        for call in expected_calls(Survey(code.tree), entries).calls[:200]:
             if call.definition is not None:
                 found.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
         return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}
@@ -178,8 +176,8 @@ class SkillIndex:
                     found.append(f"{server}.{name:.80} is gone")
                 elif tool_digest(tool) != digest:
                     found.append(f"{server}.{name:.80} has changed")
-        if len(found) > MAX_STALE:
-            found = [*found[:MAX_STALE], f"and {len(found) - MAX_STALE} more"]
+        if len(found) > 5:
+            found = [*found[:5], f"and {len(found) - 5} more"]
         if not found:
             return ""
         return f"since it was saved (version {skill.version}): {'; '.join(found)}"

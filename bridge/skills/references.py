@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 
-MAX_NAMED = 50  # Skills that are sent along with one program; more are asked for when it runs.
 PACKAGE = "skills"  # What programs import skills from.
 
 
@@ -43,4 +42,4 @@ def named_skills(tree: ast.Module) -> tuple[str, ...]:
             and not node.attr.startswith("_")
         ):
             found[node.attr] = None
-    return tuple(found)[:MAX_NAMED]
+    return tuple(found)[:50]  # More are asked for when it runs.

@@ -33,11 +33,7 @@ MAX_BRACES = 5_000
 """In a source, counted before it is parsed: Python 3.11 parses each field of an f-string by itself,
 and 20,000 take half a second."""
 
-MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES  # Of its file: source, and what is known of it.
-
 MAX_DESCRIPTION_CHARS = 500
-MAX_SIGNATURE_CHARS = 300
-MAX_TOOLS = 200  # That a skill calls, as they are remembered.
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 """Also the name of a file, on systems that know neither other letters nor small from large."""
@@ -269,7 +265,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if node.returns is not None:
         call = f"{call} -> {ast.unparse(node.returns)}"
     call = valid_text(" ".join(call.split()))
-    return call if len(call) <= MAX_SIGNATURE_CHARS else f"{call[:MAX_SIGNATURE_CHARS]}…"
+    return call if len(call) <= 300 else f"{call[:300]}…"
 
 
 def encode_skill(header: Header, source: str) -> str:

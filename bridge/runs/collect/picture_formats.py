@@ -25,9 +25,8 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 _LAST_PASS = (0, 1, 1, 2)  # Of an interlaced PNG: where each begins, and its steps.
 
 MAX_CHUNKS = 20_000
-"""Of a PNG: ten times what libpng makes of the largest. A million that are empty take seconds."""
-
-MAX_SEGMENTS = 4096  # Of a JPEG before the picture itself; likewise. A camera writes some dozens.
+"""Parts of a PNG or JPEG: ten times what libpng makes of the largest. A guest can send a million
+that are empty, which take seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +168,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     at, size = 2, None
     if not data.rstrip(b"\0").endswith(b"\xff\xd9"):
         return None
-    for _ in range(MAX_SEGMENTS):
+    for _ in range(MAX_CHUNKS):
         if at + 4 > len(data) or data[at] != 0xFF:
             return None
         marker = data[at + 1]
