@@ -128,7 +128,6 @@ def add_findings(
 
 
 def _refused_there(result: RunResult) -> bool:
-    """Return whether the sandbox's Python could not read the program either."""
     if result.reason != "exception" or result.stdout or result.usage.tool_calls:
         return False
     lines = [line for line in result.error.splitlines() if not line.startswith("Hint: ")]

@@ -118,7 +118,6 @@ class Execution(Program):
         )
 
     async def begin(self) -> None:
-        """Send the program in, with what it brings counted as read."""
         parts, run, session = self._parts, self._run, self._place.session
         fields = {} if session is None else session.fields
         frame = run_frame(
@@ -178,7 +177,6 @@ class Execution(Program):
         return ProvenanceTracker(self._run.gate.context)
 
     def _clear_for_call(self, call: Call) -> Redact:
-        """Return the redactor of the answer to a call, which remembers what a server returned."""
         name = call.params.get("server")
         if call.method not in _RETURNING or not isinstance(name, str):
             return self._parts.servers.secrets.redactor
@@ -209,7 +207,6 @@ class Execution(Program):
         )
 
     def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
-        """Return what answers calls that are about neither servers nor their tools."""
         parts, run = self._parts, self._run
         outputs = KeptOutputs(parts.artifacts, run.request.owner, self._provenance)
         skills = parts.skills.answers(

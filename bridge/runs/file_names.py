@@ -39,7 +39,6 @@ def name_problem(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name that can be shown safely, whatever characters it has."""
     cut = name if len(name) <= 200 else f"{name[:199]}…"
     shown = "".join(
         character.encode("unicode_escape").decode("ascii") if _is_refused(character) else character

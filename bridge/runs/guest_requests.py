@@ -174,7 +174,6 @@ class GuestRequests:
         return value
 
     async def _find_tool(self, params: Mapping[str, Json]) -> Json:
-        """Return the path of the tool that one name for a server and a tool certainly means."""
         name = _text(params, "name")
         self._gate.admit()
         names = [name for name in self._servers.names() if self._gate.may_use(name)]
@@ -189,7 +188,6 @@ class GuestRequests:
         return path
 
     def _schema_note(self, server: str, tool: str, result: Mapping[str, Json]) -> str | None:
-        """Return what to say of a structure that breaks the tool's own schema, once in a run."""
         known = self._servers.inventory.tool(server, tool)
         schema = known.output_schema if known is not None else None
         name = f"{server}.{tool}"

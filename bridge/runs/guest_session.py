@@ -76,7 +76,6 @@ async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
 
 
 async def wait_dead(session: GuestSession) -> None:
-    """Return when an idle guest has ended, or has sent a frame that was not asked for."""
     try:
         # A run may have ended before its questions were answered, but not before many.
         for _ in range(MISSED_PINGS + 1):

@@ -109,7 +109,6 @@ def check_names(files: Sequence[InputFile]) -> None:
 
 
 def _left(file: InputFile, size: int, left: int, allowed: int) -> int:
-    """Return what is left of the bytes that a run may bring, once a file has its part."""
     if size <= left:
         return left - size
     message = (

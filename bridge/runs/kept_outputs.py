@@ -95,7 +95,6 @@ class KeptOutputs:
             raise CallFailedError(str(error), kind="internal") from None
 
     async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
-        """Return what to say of an output that there is not, once what there is counts as read."""
         try:
             listed = await anyio.to_thread.run_sync(self._store.listed, self._owner)
         except BridgeError:

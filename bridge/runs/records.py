@@ -58,7 +58,6 @@ class RunRecords:
 
     @asynccontextmanager
     async def recording(self, request: RunRequest | ApplyRequest) -> AsyncIterator[RunRecord]:
-        """Record a run, from `RunRecord.begin` to the end of this context."""
         record = RunRecord(self, request)
         try:
             yield record
@@ -131,7 +130,6 @@ class RunRecord:
         self.is_kept = False
 
     async def begin(self) -> None:
-        """Record the program, once the secrets of the servers are known."""
         request, records, now = self._request, self._records, time.time()
         if not records.are_kept:
             return
@@ -178,7 +176,6 @@ class RunRecord:
         return replace(result, recorded=self.is_kept)
 
     def failed(self, error: BaseException) -> None:
-        """Record the error that kept the program from running or ended its run."""
         reason, text = "engine" if isinstance(error, Exception) else "cancelled", ""
         if isinstance(error, BridgeError):
             reason, text = error.code, _beginning(str(error))
@@ -187,7 +184,6 @@ class RunRecord:
         self._write({"status": "error", "reason": reason, "error": text, "ended": end})
 
     def close(self) -> None:
-        """Release the record's lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
 

@@ -227,8 +227,6 @@ class Sandboxes:
             return None if state is None else state.data
 
     def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Start a job in the background, which ends with the sandboxes."""
-
         async def guarded() -> None:
             try:
                 await job()

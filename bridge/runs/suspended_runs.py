@@ -101,7 +101,6 @@ class SuspendedRun:
         return question.answer
 
     def unseen(self) -> bool:
-        """Return whether it has questions that its client has not got yet."""
         return any(not question.shown for question in self.questions.values())
 
     def take(self, answers: Mapping[str, Mapping[str, Json]], *, partly: bool = False) -> None:
@@ -136,7 +135,6 @@ class SuspendedRuns:
 
     @property
     def waiting(self) -> int:
-        """How many wait for their clients to come back."""
         return len(self._waiting)
 
     @property
@@ -285,7 +283,6 @@ class SuspendedRuns:
         return True
 
     async def _wait(self, run: SuspendedRun) -> None:
-        """Return once there is a result, or something to ask."""
         while run.result is None:
             if run.over.is_set():
                 message = "The run was cancelled: the bridge ends, or its client did not come back."

@@ -38,7 +38,6 @@ class UnderWay:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a run while it goes on."""
         if self.draining:
             message = f"This {self._called} is ending, and begins no more runs. Nothing was run."
             raise DrainingError(message)

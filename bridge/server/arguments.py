@@ -166,7 +166,6 @@ _BLANK = dict.fromkeys(map(ord, " \t\r\n"))
 
 
 def _file(given: Mapping[str, str]) -> InputFile:
-    """Return a file. Whether it can be taken, is for the engine to see."""
     name, kinds = given["name"], [key for key in _CONTENTS if key in given]
     if len(kinds) > 1:
         kinds = [key for key in kinds if given[key].strip().casefold() not in _UNUSED]

@@ -174,12 +174,10 @@ class RunClient:
 
     @property
     def program(self) -> str:
-        """Its name and version on one line."""
         return introduction(self._capable, lambda text: text)
 
     @property
     def visits(self) -> bool:
-        """Whether it declares that its user can be sent to a URL."""
         capabilities = self._capable.session.client_capabilities
         elicitation = None if capabilities is None else capabilities.elicitation
         return elicitation is not None and elicitation.url is not None
@@ -245,7 +243,6 @@ class HandshakeClient(RunClient):
 
     @property
     def log_level(self) -> str:
-        """The level that it has set, or the default."""
         return self._log_level
 
     @property
@@ -322,7 +319,6 @@ class ModernClient(RunClient):
 
     @property
     def wants_output(self) -> bool:
-        """Whether its request asks for log messages."""
         return bool(self.log_level)
 
     def attach(self, context: Context, *, answers: bool = False) -> None:

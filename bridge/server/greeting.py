@@ -128,7 +128,6 @@ def plain_initialize(line: bytes) -> tuple[int | str, str] | None:
 
 
 def _is_routine(name: str, value: Any) -> bool:
-    """Return whether a capability is one that the SDK knows, in a form that it takes."""
     if name == "roots":
         return value in ({}, {"listChanged": True}, {"listChanged": False})
     return name in _ROUTINE and _is_object(value, _ROUTINE[name])

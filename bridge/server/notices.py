@@ -96,7 +96,6 @@ class OwnedBus(InMemorySubscriptionBus):
         return super().subscribe(owned)
 
     async def publish(self, event: ServerEvent, owner: str | None = None) -> None:
-        """Send an event to the streams of an owner, or to all."""
         # All listeners are called before another task runs.
         self._meant = owner
         await super().publish(event)
@@ -148,7 +147,6 @@ class Notices:
 
     @property
     def connections(self) -> int:
-        """Number of connections that used `initialize`."""
         return len(self._connections)
 
     async def listen(
@@ -162,7 +160,6 @@ class Notices:
         return await self._listen(context, params)
 
     def end_streams(self) -> None:
-        """Close all streams of `subscriptions/listen`."""
         self._listen.close()
 
     async def subscribe(
@@ -210,7 +207,6 @@ class Notices:
             self._told_resources = self._resources()
 
     def kept(self, owner: str) -> None:
-        """Record that `resources/list` has changed for an owner."""
         self.updated("", owner)
 
     def updated(self, uri: str, owner: str) -> None:
@@ -236,7 +232,6 @@ class Notices:
                 logger.exception("clients could not be notified of a change")
 
     async def _wait_until_quiet(self) -> None:
-        """Return when nothing has changed for `quiet_seconds`."""
         with anyio.move_on_after(5.0):
             quiet = False
             while not quiet:

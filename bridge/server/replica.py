@@ -96,7 +96,6 @@ class Replica:
         return ""
 
     def metrics(self) -> str:
-        """Return what is going on, as Prometheus reads it."""
         queue = self._engine.queue
         values = {
             "runs_queued": queue.waiting,
@@ -158,8 +157,6 @@ class Replica:
         await app(scope, receive, self._naming(send) if self.name else send)
 
     def _naming(self, send: Send) -> Send:
-        """Return an ASGI `send` that adds the replica's name to an answer's headers."""
-
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)

@@ -178,7 +178,6 @@ class Resources:
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Return a resource, or as much of it as one answer has."""
         uri = str(params.uri)
         redactor = self._engine.servers.secrets.redactor
         try:

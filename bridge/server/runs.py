@@ -183,7 +183,6 @@ class Runs:
         return types.EmptyResult()
 
     async def _run_of(self, context: Context, params: types.CallToolRequestParams) -> SuspendedRun:
-        """Return the run that a call starts, resumes with answers, or continues to wait for."""
         suspended = self._engine.suspended
         owner = self.owner(context)
         called = [params.name, params.arguments or {}]

@@ -126,7 +126,6 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
             raise anyio.ClosedResourceError from error
 
     async def aclose(self) -> None:
-        """Read no more messages. The descriptor belongs to its claimant."""
         self._closed = True
 
 
@@ -323,7 +322,6 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         return None
 
     async def aclose(self) -> None:
-        """Read no more. The descriptor is its claimant's."""
         self._ended = True
         self._reader.close()
         self._lines.clear()

@@ -49,7 +49,6 @@ and begins a new one, as the protocol says."""
 
 
 async def serve_stdio(engine: Engine, greeting: Greeting = NO_GREETING) -> None:
-    """Serve one client on stdin and stdout until it closes stdin."""
     await serve_on_stdio(build_server(engine, principal=STDIO), greeting)
 
 
@@ -166,7 +165,6 @@ class _Streams:
         self._open: set[anyio.CancelScope] = set()
 
     def end(self) -> None:
-        """End them as whole responses."""
         for stream in self._open:
             stream.cancel()
 

@@ -105,7 +105,6 @@ class SkillFiles:
         return data.decode("utf-8", "surrogateescape")
 
     def texts(self, names: Mapping[str, State]) -> dict[str, str]:
-        """Return the files of some skills, without those that are gone or cannot be read."""
         found: dict[str, str] = {}
         for name in names:
             with suppress(LibraryError):
@@ -281,7 +280,6 @@ class SkillFiles:
         return there
 
     def _forget_removed(self, last: str) -> None:
-        """Leave the versions of so many removed skills as may stay, among them the last."""
         folder = self.folder / last
         if folder.is_dir() and not folder.is_symlink():
             # When it was removed, which nothing else says.
@@ -320,7 +318,6 @@ class SkillFiles:
         self._keep(name, max(number, max(self._versions(name), default=0) + 1), text)
 
     def _keep(self, name: str, number: int, text: str) -> None:
-        """Write down a version, before it becomes what the skill is."""
         folder = self.folder / name
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.is_symlink():

@@ -47,7 +47,6 @@ class SkillIndex:
         return self.files.folder
 
     async def all(self) -> Mapping[str, Skill]:
-        """Return the skills there are, by name."""
         async with self._turn:
             states = await anyio.to_thread.run_sync(self.files.states)
             changed = {

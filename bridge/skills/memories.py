@@ -194,7 +194,6 @@ class Memories:
 
 @contextmanager
 def _told(key: str = "") -> Iterator[None]:
-    """Raise the store's errors as errors that name the memory."""
     try:
         yield
     except OSError as error:

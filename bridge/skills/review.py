@@ -50,7 +50,6 @@ class Reviews:
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     def saved(self, caller: str, skill: Skill) -> None:
-        """Record that a skill's present text is its caller's own."""
         self._own[caller, skill.name, skill.digest] = None
         while len(self._own) > 1000:
             self._own.popitem(last=False)
@@ -119,7 +118,6 @@ class Review:
         return {digest for name, digest in approved if name == skill.name}
 
     async def is_reviewed(self, skill: Skill) -> bool:
-        """Return whether this caller may use a skill's present text without a question."""
         digests = await self._approved(skill)
         return skill.digest in digests or self._reviews.is_own(self._caller, skill, digests)
 
@@ -229,7 +227,6 @@ def _source(skill: Skill) -> tuple[list[str], int]:
 
 
 def _saver(provenance: Provenance) -> str:
-    """Return what is said of the run that saved something."""
     if provenance.anything:
         return "a run that may have read anything"
     servers = sorted(provenance.servers)

@@ -156,7 +156,6 @@ class Skills:
         return None
 
     async def add_provenance(self, use: SkillUse, tracker: ProvenanceTracker) -> None:
-        """Add to a run's labels those of its program's skills."""
         if use.review is None:
             return
         # Of all, so that each is named in what is refused later.
@@ -194,7 +193,6 @@ class Skills:
         own: BridgeCalls,
         run_id: str,
     ) -> dict[str, Answer]:
-        """Return what answers a run's calls about skills and memories."""
         skills = SkillAnswers(
             self.shelf,
             self._servers,

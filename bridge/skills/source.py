@@ -199,7 +199,6 @@ def read_code(source: str, name: str = "") -> SkillCode:
 
 
 def _lines(source: str) -> str:
-    """Return a source with its lines ended as Python's own are."""
     source = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     return f"{source}\n"
 
@@ -220,7 +219,6 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _check_top_level(tree: ast.Module) -> None:
-    """Check that importing it only defines things."""
     defined: set[str] = set()
     for node in tree.body:
         if not _is_definition(node, defined):
@@ -291,7 +289,6 @@ def _header_lines(header: Header) -> Iterator[str]:
 
 
 def _toml(value: Json) -> str:
-    """Return a text, a truth value or a list of texts."""
     if isinstance(value, list):
         return f"[{', '.join(map(_quoted, value))}]"
     return _quoted(value) if isinstance(value, str) else str(value).lower()

@@ -66,7 +66,6 @@ async def _node(user: User, *command: str | Path) -> tuple[int, str]:
 
 
 async def test_claude_code_connects(user: User) -> None:
-    """`claude mcp list` starts what it lists and shakes hands."""
     with anyio.fail_after(PATIENCE_SECONDS):
         claude = _peer("claude")
         added = await _node(
@@ -90,7 +89,6 @@ async def test_the_bridge_does_not_start_itself_from_claudes_configuration(user:
 
 
 async def test_the_inspector_lists_and_calls(user: User) -> None:
-    """Over stdio, as its command line does it."""
     with anyio.fail_after(PATIENCE_SECONDS):
         # It hands on only what it is told to of its environment.
         environ = user.environ()

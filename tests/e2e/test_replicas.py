@@ -124,7 +124,6 @@ async def test_a_stream_of_an_earlier_protocol_ends_whole_when_its_replica_does(
 
 
 async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
-    """Nor does its run's end go missing."""
     begun, never = tmp_path / "begun", tmp_path / "never"
     with anyio.fail_after(PATIENCE_SECONDS):
         async with fleet(tmp_path, "a", MCP_BRIDGE_DRAIN_SECONDS="3600") as made:
@@ -284,7 +283,6 @@ async def killed_under_load(tmp_path: Path, runs: int, seconds: float, **setting
 async def test_replicas_that_are_killed_under_load_leave_one_end_for_each_run(
     tmp_path: Path,
 ) -> None:
-    """And no write is made twice."""
     with anyio.fail_after(PATIENCE_SECONDS):
         await killed_under_load(tmp_path, 40, 3.0)
 

@@ -30,7 +30,6 @@ print("first light" in str(log), now.timezone)
 async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
     user: User, mode: str, runs: int
 ) -> None:
-    """The older bridge died on the first run that named a server."""
     code = f"REPOSITORY = {str(user.project)!r}\n{TWO_SERVERS}"
     with anyio.fail_after(PATIENCE_SECONDS):
         async with user.client(mode) as client:
@@ -49,7 +48,6 @@ async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
 
 
 async def test_runs_at_the_same_time_share_the_servers(user: User) -> None:
-    """Five programs, one process; other servers start to be listed."""
     results: list[str] = []
     with anyio.fail_after(PATIENCE_SECONDS):
         async with user.client() as client:
@@ -66,7 +64,6 @@ async def test_runs_at_the_same_time_share_the_servers(user: User) -> None:
 
 
 async def test_a_program_finds_no_host_and_no_network(user: User) -> None:
-    """What a hostile program would look for first."""
     code = """
 import os, socket
 found = {
@@ -136,7 +133,6 @@ async def test_every_end_has_its_name_and_the_next_run_works(user: User) -> None
 
 
 async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_path: Path) -> None:
-    """Closing stdin is all the notice that a crashing client gives."""
     started = tmp_path / "started"
     code = f"await mcp_workshop.slow(started={str(started)!r}, cancelled='/dev/null')"
     with anyio.fail_after(PATIENCE_SECONDS):

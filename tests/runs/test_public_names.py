@@ -84,7 +84,6 @@ errors
 
 
 async def test_every_name_that_a_model_reads_is_in_a_programs_namespace(engine: Engine) -> None:
-    """No import is needed."""
     async with Client(build_server(engine)) as client:
         tool, _ = (await client.list_tools()).tools
         [guide] = (await client.read_resource("bridge://capabilities")).contents
@@ -107,7 +106,6 @@ list(filter(is_missing, {sorted(names)!r}))
 
 
 async def test_helpers_are_asynchronous_as_documented(engine: Engine) -> None:
-    """Importing them gives the same objects as the globals."""
     code = """
 import inspect
 from mcp import runtime as imported
@@ -122,7 +120,6 @@ names = [name for name in dir(runtime) if not name.startswith("_") and name != "
 
 
 async def test_the_examples_in_tools_documentation_run_unchanged(engine: Engine) -> None:
-    """Each is a program that loads the server because it names it."""
     code = """
 docs = await runtime.query_tool_docs("work-shop", detail="full")
 harmless = ("add", "say", "get-Item.v2", "class")
@@ -135,7 +132,6 @@ harmless = ("add", "say", "get-Item.v2", "class")
 
 
 async def test_a_tool_of_an_unloaded_server_is_found_and_called_in_one_run(engine: Engine) -> None:
-    """The search returns the names that a call needs."""
     code = """
 loaded = list(LOADED_MCP_SERVERS)
 found = await runtime.search_tool_docs("add two numbers", limit=1)
@@ -146,7 +142,6 @@ value = await runtime.call_tool(found[0]["server"], found[0]["tool"], {"a": 1, "
 
 
 async def test_a_tool_that_a_server_adds_is_there_in_the_next_run(engine: Engine) -> None:
-    """The server announces it."""
     with anyio.fail_after(120):
         early = await engine.run(RunRequest(code="await mcp_raw.grown(n=2)"))
     assert "has no tool" in early.error

@@ -40,7 +40,6 @@ def _same(result: RunResult) -> RunResult:
 
 
 async def test_advice_is_added_to_the_result_and_changes_nothing_else(opened: Opener) -> None:
-    """It is the default; the program runs as it would without."""
     async with opened(guard="off") as engine:
         plain = await _run(engine, CALLS)
     assert (plain.status, plain.stdout, plain.findings) == ("success", "3\n", ())
@@ -99,7 +98,6 @@ async def test_enforcing_refuses_before_anything_is_started(
 
 @pytest.mark.parametrize("mode", ["advise", "enforce"])
 async def test_notes_stop_nothing(opened: Opener, mode: GuardMode) -> None:
-    """What only cannot work is for the author to know."""
     async with opened(guard=mode) as engine:
         code = "try:\n    import requests\nexcept ImportError: pass\nprint('ran')"
         result = await _run(engine, code)
@@ -108,7 +106,6 @@ async def test_notes_stop_nothing(opened: Opener, mode: GuardMode) -> None:
 
 
 async def test_a_long_list_of_findings_is_cut_in_the_text_and_counted(opened: Opener) -> None:
-    """The record has more; both say how many there are beyond them."""
     async with opened(guard="enforce") as engine:
         result = await _run(engine, "".join(f"eval('{n}')\n" for n in range(60)))
         assert len(result.findings) == 25
@@ -121,7 +118,6 @@ async def test_a_long_list_of_findings_is_cut_in_the_text_and_counted(opened: Op
 async def test_a_program_is_parsed_once_for_all_who_read_it(
     monkeypatch: pytest.MonkeyPatch, mode: GuardMode
 ) -> None:
-    """Parsing holds up all other runs, a long program for a second."""
     parsed = []
 
     def counting(code: str) -> ast.Module | Unread:
@@ -137,7 +133,6 @@ async def test_a_program_is_parsed_once_for_all_who_read_it(
 
 
 async def test_a_long_program_is_read_as_a_short_one_is() -> None:
-    """In a thread."""
     short = "import subprocess\nawait mcp_time.now()"
     long = f"{short}\n#{'x' * 2048}"
     read = [await guarding.read(code, TABLE, "advise") for code in (short, long)]

@@ -115,7 +115,6 @@ resource = await runtime.read_resource("notes", "note:///a")
 
 
 async def test_calls_at_once_are_answered_each_with_its_own(trusting: Engine, log: Path) -> None:
-    """Gathered, alike and not, answered in another order than sent."""
     code = """
 import asyncio
 kinds = [mcp_notes.create(title=f"t{number % 3}") for number in range(12)]
@@ -179,7 +178,6 @@ async def test_a_run_that_was_stopped_in_the_middle_of_a_write_can_be_retried(
 
 
 async def test_what_the_server_said_no_to_is_called_again(trusting: Engine, log: Path) -> None:
-    """A tool's error, and one of the protocol."""
     code = """
 for tool in ("fail", "refuse"):
     try:
@@ -193,7 +191,6 @@ for tool in ("fail", "refuse"):
 
 
 async def test_a_retry_is_its_owners(trusting: Engine, log: Path) -> None:
-    """Of others' runs, and of what is none, nothing is run."""
     first = await _run(trusting, "await mcp_notes.create(title='x')", owner="me")
     for run_id, owner in ((first.run_id, "you"), (first.run_id, ""), ("0" * 32, "me")):
         with pytest.raises(UnknownRunError, match=r"no journal.*nothing repeated.*audit show"):
@@ -202,7 +199,6 @@ async def test_a_retry_is_its_owners(trusting: Engine, log: Path) -> None:
 
 
 async def test_a_plan_of_a_retry_does_not_hold_what_was_done(trusting: Engine, log: Path) -> None:
-    """It would be done again when the plan is applied."""
     first = await _run(trusting, CREATE.format(fault="1 / 0"))
     planned = await _run(trusting, CREATE.format(fault="pass"), retry_of=first.run_id, mode="plan")
     assert planned.error == ""

@@ -111,7 +111,6 @@ async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_
 async def test_a_run_that_finds_too_many_waiting_is_refused_by_a_code(
     narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And runs nothing; those before it are not disturbed."""
     monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
     first = tmp_path / "first"
 
@@ -129,7 +128,6 @@ async def test_a_run_that_finds_too_many_waiting_is_refused_by_a_code(
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Path) -> None:
-    """Under way or waiting."""
     first = tmp_path / "first"
 
     async def run(request: RunRequest) -> None:
@@ -148,7 +146,6 @@ async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Pa
 async def test_a_command_takes_a_place_as_a_run_does(
     narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has a sandbox of its own too."""
     monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
     table = {"tool": {"executables": ["true"], "workspace": str(tmp_path)}}
     settings = replace(narrow.settings, commands=parse_commands(table, "commands"))

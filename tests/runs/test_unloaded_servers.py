@@ -59,7 +59,6 @@ sums
 
 
 async def test_the_tools_of_a_server_are_listed_once_it_is_loaded(engine: Engine) -> None:
-    """And a tool that it lacks is an error that names the nearest."""
     code = """
 server = mcp_servers["-".join(["work", "shop"][:])]
 try:

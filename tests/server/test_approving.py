@@ -167,7 +167,6 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
 async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
     opening: Opening, config: Path, log: Path, era: str
 ) -> None:
-    """The next bridge asks nobody, until the tool is another."""
     send = "await mcp_desk.send(to='x', text='y')"
     person = Person("always")
     async with opening() as engine, _client(engine, era, person) as client:
@@ -199,7 +198,6 @@ def _described(engine: Engine, tool: str) -> str:
 async def test_a_tool_that_changed_is_asked_about_until_it_is_taken_for_good(
     opening: Opening, config: Path, era: str
 ) -> None:
-    """Though the policy allows it."""
     read = "await mcp_desk.list_notes()"
     person = Person("run")
     async with opening() as engine, _client(engine, era, person) as client:
@@ -217,7 +215,6 @@ async def test_a_tool_that_changed_is_asked_about_until_it_is_taken_for_good(
 async def test_a_client_that_shows_no_forms_gets_a_refusal_with_a_way_out(
     opening: Opening, log: Path, era: str
 ) -> None:
-    """What was to be shown to a person does not reach the program."""
     async with opening() as engine, _client(engine, era, None) as client:
         refused = _error(await call(client, WRITE))
         assert (
@@ -233,7 +230,6 @@ async def test_a_client_that_shows_no_forms_gets_a_refusal_with_a_way_out(
 async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
     opening: Opening, log: Path
 ) -> None:
-    """Its result would be lost, and what the run did with it."""
     person = Person("call")
     async with opening() as engine, _client(engine, "2026-07-28", person) as client:
         code = f"for _ in range({MAX_ROUNDS}):\n    {WRITE}\nprint('so far')\n{WRITE}"

@@ -33,7 +33,6 @@ KEPT = Artifact(
 
 
 def test_good_arguments_become_a_request() -> None:
-    """All three, and only the code."""
     assert parse_request({"code": "1", "servers": ["a"], "timeout": 5}) == RunRequest(
         code="1", servers=("a",), timeout=5.0
     )
@@ -104,13 +103,11 @@ def test_a_program_is_never_taken_for_a_mangled_argument(code: str) -> None:
     ],
 )
 def test_unusable_arguments_are_explained(arguments: dict[str, Any] | None, complaint: str) -> None:
-    """Each text names the argument and what to pass instead."""
     with pytest.raises(InvalidRequestError, match=re.escape(complaint)):
         parse_request(None if arguments is None else {"code": "1", **arguments})
 
 
 def test_text_data_and_addresses_are_files() -> None:
-    """Base64 may be broken into lines; what is null is not given."""
     given = [
         {"name": "a", "text": "é\n"},
         {"name": "b", "data": "AAEC\nAwQ=\r\n"},
@@ -128,7 +125,6 @@ def test_text_data_and_addresses_are_files() -> None:
 
 
 def test_the_schemas_are_schemas() -> None:
-    """Clients validate with them."""
     for schema in (input_schema(120, 30), OUTPUT_SCHEMA):
         jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -172,7 +168,6 @@ def test_schemas_stay_within_what_strict_clients_convert() -> None:
 
 
 def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None:
-    """So that a client's types know every field."""
     full = sample(RunResult)
     result = replace(full, plan=replace(full.plan, calls=full.plan.calls * 1_000))
     document = structured(result)
@@ -185,7 +180,6 @@ def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None
 
 
 def test_what_the_guard_found_fits_the_announced_schema() -> None:
-    """Also where a finding is in no line."""
     result = RunResult(
         run_id="r1",
         status="validation_error",
@@ -204,7 +198,6 @@ def test_what_the_guard_found_fits_the_announced_schema() -> None:
 
 
 def test_arguments_that_say_nothing_are_as_good_as_left_out() -> None:
-    """Some models fill in every one there is."""
     blank = {"session": "", "apply": "", "retry_of": "", "mode": "", "reads": "replay"}
     lists: dict[str, Any] = {"files": [], "packages": [], "end_session": False}
     assert parse_request({"code": "1", **blank, **lists}) == RunRequest(code="1")

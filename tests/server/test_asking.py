@@ -90,7 +90,6 @@ def answering(action: Any, **content: Any) -> Elicit:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_user_accepts_declines_or_cancels(server: Server[Any], era: str) -> None:
-    """A form, and a visit to a URL."""
     outcomes: dict[Any, dict[str, str]] = {"accept": {"name": "Ann"}, "decline": {}, "cancel": {}}
     for action, content in outcomes.items():
         callback = answering(action, **content)
@@ -103,8 +102,6 @@ async def test_the_user_accepts_declines_or_cancels(server: Server[Any], era: st
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_users_model_answers(server: Server[Any], era: str) -> None:
-    """A server asks it through the client."""
-
     async def sample(context: Any, params: Any) -> CreateMessageResult:
         content = TextContent(text=f"four, of {params.messages[0].content.text}")
         return CreateMessageResult(role="assistant", content=content, model="m")
@@ -125,7 +122,6 @@ async def test_the_users_model_answers(server: Server[Any], era: str) -> None:
 async def test_a_client_that_cannot_be_asked_is_not(
     server: Server[Any], era: str, tool: str, complaint: str
 ) -> None:
-    """The server is told, and the program sees what was wanted."""
     async with Client(server, mode=era) as client:
         result = await call(client, f"await mcp_asker.{tool}()")
         assert result.is_error is True
@@ -136,7 +132,6 @@ async def test_a_client_that_cannot_be_asked_is_not(
 async def test_several_questions_of_a_program_are_all_answered(
     server: Server[Any], era: str
 ) -> None:
-    """At the same time, and one after the other."""
     asked: list[str] = []
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
@@ -192,7 +187,6 @@ async def _give_up(engine: Engine, backend: FakeBackend) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_messages_of_servers_reach_the_client(server: Server[Any], era: str) -> None:
-    """In the newer era only as its request asks."""
     said: list[LoggingMessageNotificationParams] = []
 
     async def hear(params: LoggingMessageNotificationParams) -> None:
@@ -262,7 +256,6 @@ async def test_a_run_that_asks_is_answered_with_the_question(
 
 
 async def test_a_state_belongs_to_its_call_and_its_client(modern: Client, engine: Engine) -> None:
-    """Others learn nothing, and spoil nothing."""
     with anyio.fail_after(60):
         first = await _raw(modern)
         assert isinstance(first, InputRequiredResult)
@@ -284,7 +277,6 @@ async def test_a_state_belongs_to_its_call_and_its_client(modern: Client, engine
 async def test_a_client_that_never_comes_back_leaves_nothing(
     modern: Client, engine: Engine, backend: FakeBackend
 ) -> None:
-    """When the run's time to wait is up."""
     with anyio.fail_after(60):
         first = await _raw(modern)
         assert isinstance(first, InputRequiredResult)
@@ -343,7 +335,6 @@ async def test_the_reference_server_asks_in_all_its_ways(
 
 
 async def test_a_client_that_shows_forms_alone_is_sent_to_no_address(engine: Engine) -> None:
-    """The server is told why, and so is the program."""
     code = "await mcp_asker.visit()"
     run = request(1, "tools/call", {"name": "run_python", "arguments": {"code": code}})
     async with piped(engine, "2025-11-25", principal="test", elicitation={}) as peer:

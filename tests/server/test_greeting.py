@@ -159,7 +159,6 @@ async def test_it_is_the_same_as_the_sdks_byte_for_byte(settings: Settings, tmp_
 async def test_it_says_of_the_servers_what_the_session_says(
     settings: Settings, tmp_path: Path, configured: bool
 ) -> None:
-    """With stored tools, and without secrets."""
     if configured:
         configure(settings, tmp_path)
         async with opened(settings) as engine:
@@ -260,7 +259,6 @@ def test_the_versions_are_the_sdks() -> None:
 
 
 async def test_the_session_begins_with_a_request_that_has_been_answered(settings: Settings) -> None:
-    """It answers all that follows, and the same id a second time."""
     lines = [hello("2025-03-26"), request(1, "tools/list"), request(0, "ping")]
     async with opened(settings) as engine:
         found = await answers(engine, b"\n".join(map(raw, lines)), answered=0, count=2)

@@ -104,7 +104,6 @@ async def test_a_client_hears_that_a_server_came_and_sees_it_when_it_lists_again
 async def test_every_session_of_a_server_is_told_and_one_that_is_gone_is_no_hindrance(
     engine: Engine, finder: ListFinder
 ) -> None:
-    """Over HTTP there are many at once."""
     server = build_server(engine)
     async with AsyncExitStack() as stack:
         staying = [await stack.enter_async_context(listening(server, mode)) for mode in ERAS * 2]
@@ -120,7 +119,6 @@ async def test_every_session_of_a_server_is_told_and_one_that_is_gone_is_no_hind
 async def test_nobody_is_told_of_a_change_that_reads_the_same(
     engine: Engine, finder: ListFinder, mode: str
 ) -> None:
-    """A client that is told reads all of its prompt anew."""
     async with listening(build_server(engine), mode) as heard:
         finder.specs = (replace(workshop(), call_timeout=7.0),)
         assert await engine.servers.refresh()
@@ -130,7 +128,6 @@ async def test_nobody_is_told_of_a_change_that_reads_the_same(
 
 
 async def test_a_client_is_promised_in_the_handshake_that_it_will_be_told(engine: Engine) -> None:
-    """Some listen to nothing else."""
     server = build_server(engine)
     async with Client(server, mode="legacy") as client:
         handshake = client.server_capabilities
@@ -142,7 +139,6 @@ async def test_a_client_is_promised_in_the_handshake_that_it_will_be_told(engine
 
 
 async def test_over_http_clients_of_both_eras_are_told(engine: Engine, finder: ListFinder) -> None:
-    """Each over its own connection, or the stream that it opened."""
     async with web(engine) as url:
         await _all_are_told(url, engine, finder)
 
@@ -174,7 +170,6 @@ class Context:
 
 
 async def test_changes_that_come_together_are_told_once() -> None:
-    """And what changed back meanwhile, never."""
     shown: list[Hashable] = ["first"]
     looks: list[Hashable] = []
     looked = anyio.Event()

@@ -68,7 +68,6 @@ async def read(client: Client, number: str) -> Any:
 async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whole_result(
     engine: Engine, era: str
 ) -> None:
-    """What the program printed, or what went wrong; once."""
     async with connected(build_server(engine, principal="me"), era) as client:
         number = await early_id(client, f"{TASKS}print(6 * 7)")
         result = await read(client, number)
@@ -87,7 +86,6 @@ async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whol
 async def test_a_question_waits_until_the_model_is_back(
     engine: Engine, era: str, remote: bool
 ) -> None:
-    """It is asked in the next request; the program gets the answer."""
     asked = anyio.Event()
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
@@ -105,7 +103,6 @@ async def test_a_question_waits_until_the_model_is_back(
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_only_its_owner_reads_a_run(engine: Engine, era: str) -> None:
-    """Even with its id."""
     async with (
         connected(build_server(engine, principal="me"), era) as mine,
         connected(build_server(engine, principal="you"), era) as yours,
@@ -118,7 +115,6 @@ async def test_only_its_owner_reads_a_run(engine: Engine, era: str) -> None:
 
 
 async def test_several_requests_read_one_run(engine: Engine) -> None:
-    """A model may ask twice at a time."""
     async with connected(build_server(engine, principal="me"), "legacy") as client:
         number = await early_id(client, f"{TASKS}print('once')")
         texts: list[str] = []
@@ -138,7 +134,6 @@ async def test_several_requests_read_one_run(engine: Engine) -> None:
 async def test_a_run_whose_model_does_not_come_back_is_cancelled(
     engine: Engine, backend: FakeBackend, era: str
 ) -> None:
-    """Like a run whose user does not answer."""
     async with connected(build_server(engine, principal="me"), era) as client:
         await early_id(client, "import time\ntime.sleep(60)")
         (run,) = engine.suspended.runs()
@@ -150,7 +145,6 @@ async def test_a_run_whose_model_does_not_come_back_is_cancelled(
 async def test_a_cancelled_request_still_cancels_its_run(
     engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that reads a run."""
     async with connected(build_server(engine, principal="me"), "legacy") as client:
         number = await early_id(client, "import time\ntime.sleep(60)")
         (run,) = engine.suspended.runs()
@@ -188,6 +182,5 @@ def test_a_call_is_answered_a_tenth_before_the_limit_that_holds_for_its_client(
     environ: Mapping[str, str],
     seconds: float,
 ) -> None:
-    """The user's limit counts; without one, the client's own."""
     monkeypatch.undo()
     assert find_client(name).patience(configured, environ) == pytest.approx(seconds)

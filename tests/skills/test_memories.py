@@ -117,7 +117,6 @@ def test_there_are_only_so_many_keys(tmp_path: Path) -> None:
 
 
 def test_there_are_only_so_many_owners(tmp_path: Path) -> None:
-    """Who can invent an owner could otherwise fill the disk."""
     for name in ("a", "b"):
         assert Memories(store_at(tmp_path), name, most_owners=2).put("k", 1)
     with pytest.raises(LibraryError, match="2 callers have memories here"):

@@ -114,7 +114,6 @@ REFUSED: Mapping[str, str] = {
 
 
 async def test_what_cannot_be_kept_is_refused_with_what_it_is(engine: Engine) -> None:
-    """One run for each would take long; each sees its own exception."""
     # `exec` has no source; each is a program of its own as far as linecache is concerned.
     sources = "import linecache\ntold = []\n"
     body = ""

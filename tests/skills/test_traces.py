@@ -124,7 +124,6 @@ def test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed(
 
 
 def test_nothing_is_replaced_or_removed_but_what_was_decided_on(tmp_path: Path) -> None:
-    """Another bridge, or a person, may have changed it since."""
     files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
     files.save("f", WRITTEN, "", {}, "now", only_if="")
     digest = read_skill("f", files.text("f") or "").digest

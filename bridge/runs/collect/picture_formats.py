@@ -135,7 +135,6 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _is_whole(chunks: Iterator[tuple[bytes, bytes]], expected: int, needs_palette: bool) -> bool:
-    """Return whether a PNG's data unpacks to exactly the size that its header says."""
     unpacking, size, kind, has_palette = zlib.decompressobj(), 0, b"", False
     try:
         for kind, content in chunks:

@@ -270,7 +270,6 @@ class ShownItems:
         return shown, examine(shown)
 
     def _unfit(self, data: bytes) -> str | None:
-        """Return why a picture is none that could be handed on, were there room."""
         if data and examine(mended(data)) is not None:
             return None
         return "it is a broken picture, or one of too many pixels"

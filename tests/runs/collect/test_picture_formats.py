@@ -140,7 +140,6 @@ def test_a_part_that_the_picture_can_do_without_goes_if_its_checksum_is_wrong() 
 
 @pytest.mark.guarantee("event-loop")
 def test_one_of_more_parts_than_any_has_is_no_picture() -> None:
-    """Each costs a look, and a run waits for them."""
     packed = zlib.compress(bytes(4 * 16))
     assert examine(png(5, 4, packed, extra=chunk(b"tEXt", b"") * 1000)) is not None
     assert examine(png(5, 4, packed, extra=chunk(b"tEXt", b"") * MAX_CHUNKS)) is None
