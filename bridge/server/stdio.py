@@ -198,7 +198,7 @@ def read_line(
     """Return the message that a client's line is, repaired if need be.
 
     Args:
-        crowded: It holds more values than are parsed.
+        too_complex: It holds more values than are parsed.
 
     Returns:
         A message, a refusal of a request, `Noise`, or None for a blank line. A response that

@@ -98,7 +98,7 @@ def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> Non
 
     Args:
         changed: Returns what is to stand there.
-        demanded: Whether it must be there.
+        required: Whether it must be there.
     """
     try:
         if not required:
