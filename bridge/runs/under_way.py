@@ -17,6 +17,9 @@ from bridge.errors import DrainingError
 logger = logging.getLogger(__name__)
 
 
+LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
+
+
 class UnderWay:
     """The runs.
 
@@ -66,7 +69,7 @@ class UnderWay:
         self.draining = True
         with anyio.move_on_after(seconds):
             while self._scopes or waits():  # noqa: ASYNC110 - `waits` announces nothing
-                await anyio.sleep(0.05)
+                await anyio.sleep(LOOK_SECONDS)
             return
         logger.warning("%d runs are ended: %g s are over", self.count, seconds)
         for scope in self._scopes:
@@ -75,4 +78,4 @@ class UnderWay:
         # answers a question, or looks after its task, is told too.
         with anyio.move_on_after(12.0):
             while self._scopes or waits():  # noqa: ASYNC110
-                await anyio.sleep(0.05)
+                await anyio.sleep(LOOK_SECONDS)

@@ -32,6 +32,8 @@ REPLICA = "mcp-bridge-replica"
 
 SESSION = "mcp-session-id"
 
+LOOK_SECONDS = 1.0  # Between looks at what is missing, and at what dead replicas left.
+
 _NEEDED = ("sandboxes", "store")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 
@@ -66,7 +68,7 @@ class Replica:
                 if problem and problem != self._problems.get(what):
                     logger.warning("%s: %s", what, problem)
                 self._problems[what] = problem
-            await anyio.sleep(1.0)
+            await anyio.sleep(LOOK_SECONDS)
 
     async def drain(self) -> None:
         """Let no more runs begin, and return when none is left or the deadline is over."""

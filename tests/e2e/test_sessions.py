@@ -63,44 +63,6 @@ async def test_runs_at_the_same_time_share_the_servers(user: User) -> None:
     assert sorted(text.split()[0] for text in results) == ["1", "2", "3", "4", "5"]
 
 
-async def test_a_program_finds_no_host_and_no_network(user: User) -> None:
-    code = """
-import os, socket
-found = {
-    "uid": os.getuid(),
-    "home": os.path.exists("/root/.bashrc") and os.access("/root", os.R_OK),
-    "secrets": sorted(name for name in os.environ if "MCP_BRIDGE" in name or "TOKEN" in name),
-    "interfaces": [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line],
-    "hostname": socket.gethostname(),
-}
-try:
-    open("/etc/made-it", "w")
-except OSError as error:
-    found["root"] = error.strerror
-try:
-    socket.create_connection(("1.1.1.1", 53), timeout=2)
-except OSError as error:
-    found["network"] = type(error).__name__
-open("/workspace/file", "w").write("x")
-found
-"""
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with user.client(SECRET_TOKEN="canary") as client:
-            result = document_of(await client.call_tool("run_python", {"code": code}))
-    found = result["result"]
-    assert found["uid"] == 65534
-    assert found["home"] is False
-    assert found["secrets"] == []
-    assert "lo" in found["interfaces"]
-    assert not {"eth0", "tap0"} & set(found["interfaces"])
-    assert found["hostname"] == "sandbox"
-    assert found["root"] == "Read-only file system"
-    # No such family of addresses: the system call list knows only local sockets.
-    assert found["network"] == "OSError"
-    layers = result["isolation"]["layers"]
-    assert {"no-network", "read-only-root", "no-capabilities", "memory-limit"} <= set(layers)
-
-
 ENDS = [
     ("while True: pass", "timeout", "timeout"),
     ("x = b'a' * 10**9", "error", "oom"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.callers.client import MAX_DATA, MAX_LOGS, MAX_QUESTIONS, RunCaller, clipped, is_wanted
+from bridge.callers.client import MAX_DATA, MAX_LOGS, MAX_QUESTIONS, RunCaller, is_wanted
 from bridge.clock import Clock
 from bridge.errors import CannotAskError
 from bridge.model import Json, RunRequest
@@ -114,12 +114,6 @@ async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
     assert [asked["message"].partition("\n")[0] for asked in client.asked] == [f"[{era}] Who?"] * 2
 
 
-async def test_a_run_without_a_client_says_what_was_wanted(engine: Engine) -> None:
-    code = "try:\n    await mcp_asker.name()\nexcept MCPError as error:\n    print(error)"
-    result = await engine.run(RunRequest(code=code))
-    assert "Nobody can be asked: the run has no client" in result.stdout
-
-
 async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> None:
     """The run takes longer than it may, and does not end at its deadline; on either side.
 
@@ -200,13 +194,6 @@ async def test_progress_and_messages_of_servers_reach_the_client(
     assert seconds == sorted(set(seconds))
 
 
-async def test_a_client_that_listens_to_nothing_is_told_nothing(engine: Engine) -> None:
-    client = FakeClient(wants_progress=False, log_level="")
-    await engine.run(RunRequest(code="await mcp_asker.count()"), client)
-    assert client.told == []
-    assert client.logged == []
-
-
 async def test_the_bridge_asks_on_its_own_behalf_in_the_same_way() -> None:
     clock = Clock()
 
@@ -251,11 +238,6 @@ async def test_a_model_is_not_given_what_other_servers_have_said() -> None:
     assert client.asked == [{"maxTokens": 1, "systemPrompt": origin}]
 
 
-async def test_servers_are_told_no_level_that_there_is_not() -> None:
-    assert RunCaller(FakeClient(log_level="verbose"), Clock()).log_level == ""
-    assert RunCaller(FakeClient(log_level="error"), Clock()).log_level == "error"
-
-
 async def test_reports_are_few_and_messages_bounded() -> None:
     client = FakeClient()
     run = RunCaller(client, Clock())
@@ -280,9 +262,3 @@ async def test_reports_are_few_and_messages_bounded() -> None:
 )
 def test_a_message_is_wanted_from_its_level_on(level: str, least: str, wanted: bool) -> None:
     assert is_wanted(level, least) is wanted
-
-
-def test_short_data_stays_as_it_is() -> None:
-    data: Json = {"a": [1, None]}
-    assert clipped(data) == data
-    assert str(clipped({"a": "x" * 5000})).endswith("more characters)")

@@ -111,40 +111,6 @@ async def test_no_server_is_started_for_a_mistake_that_needs_none(
         assert backend.launched == 0
 
 
-async def test_all_that_is_certain_is_told_at_once(engine: Engine) -> None:
-    code = "x = jsn.loads('1')\nawait mcp_work_shop.add(a=1)\nawait mcp_work_shop.say(waht='x')"
-    result = await _run(engine, code)
-    assert [line for line, _, _ in _rules(result)] == [1, 2, 3]
-    assert "3 mistakes" in result.summary
-
-
-async def test_a_line_and_a_signature_are_told_once(engine: Engine) -> None:
-    code = "x = 1\nawait mcp_work_shop.say(what='x', one=1, two=2)"
-    error = (await _run(engine, code)).error
-    assert error.count("line 2: ") == 2
-    assert error.count("    await mcp_work_shop.say(") == 1
-    assert error.count("Signature: `") == 1
-    assert error.index("`one`") < error.index("`two`") < error.index("Signature: `")
-
-
-async def test_a_program_that_tests_errors_on_purpose_runs(engine: Engine) -> None:
-    code = """
-told = []
-try:
-    await mcp_work_shop.nothing()
-except AttributeError as error:
-    told.append("no tool")
-try:
-    await mcp_work_shop.add(a=1)
-except TypeError as error:
-    told.append("no argument")
-told
-"""
-    result = await _run(engine, code)
-    assert (result.error, result.result) == ("", ["no tool", "no argument"])
-    assert result.findings == ()
-
-
 async def test_switched_off_it_says_nothing(opened: Opener) -> None:
     async with opened(preflight="off") as engine:
         result = await _run(engine, TYPO)
@@ -193,11 +159,6 @@ async def test_a_syntax_error_that_the_program_raises_is_its_own(engine: Engine)
         "exception",
         "dynamic-code",
     )
-
-
-async def test_a_long_program_is_checked_as_a_short_one_is(engine: Engine) -> None:
-    result = await _run(engine, f"{TYPO}\n" + "x = 1\n" * 1000)
-    assert _rules(result) == [(2, "unknown-tool", "deny")]
 
 
 async def test_findings_of_the_guard_and_of_the_preflight_are_told_apart(engine: Engine) -> None:

@@ -108,24 +108,6 @@ async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_
     assert backend.launched == 2
 
 
-async def test_a_run_that_finds_too_many_waiting_is_refused_by_a_code(
-    narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
-    first = tmp_path / "first"
-
-    async def run() -> None:
-        assert (await narrow.run(RunRequest(code=_waits_for(first)))).result == "done"
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
-            await until_exists(_begun(first))
-            with pytest.raises(OverloadedError, match="under way"):
-                await narrow.run(RunRequest(code="1"))
-            first.touch()
-
-
 @pytest.mark.guarantee("runs-at-once")
 async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Path) -> None:
     first = tmp_path / "first"

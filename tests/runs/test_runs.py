@@ -79,82 +79,6 @@ async def test_a_server_is_spoken_to_in_the_protocol_that_the_settings_give_it(
         assert engine.servers.pool.state("raw").server_info["protocol"] == "2026-07-28"
 
 
-async def test_every_way_to_call_a_tool_reaches_it(engine: Engine) -> None:
-    code = """
-from mcp.servers import work_shop
-from mcp import runtime
-import mcp.servers.work_shop as module
-values = [
-    await mcp_work_shop.add(a=1, b=2),
-    await mcp_work_shop.add(1, 2),
-    await mcp_servers["work-shop"].add(a=1, b=2),
-    await work_shop.add(a=1, b=2),
-    await module.TOOL_MAP["add"](a=1, b=2),
-    await runtime.call_tool("work-shop", "add", {"a": 1, "b": 2}),
-]
-raw = await runtime.call_tool_raw("work-shop", "add", {"a": 1, "b": 2})
-[[value.sum for value in values], raw["structuredContent"], LOADED_MCP_SERVERS]
-"""
-    result = await _run(engine, code)
-    assert result.error == ""
-    assert result.result == [[3] * 6, {"sum": 3}, ["work-shop"]]
-
-
-async def test_hostile_and_awkward_tool_names_are_callable_by_alias(engine: Engine) -> None:
-    code = """
-names = sorted(tool["alias"] for tool in runtime.list_tools_sync("work-shop"))
-value = await mcp_work_shop.get_item_v2(**{"from": "here"})
-[names, value]
-"""
-    result = await _run(engine, code)
-    assert result.error == ""
-    names, value = result.result
-    assert all(name.isidentifier() and not name.startswith("__") for name in names)
-    assert "class" not in names
-    assert value == {"from": "here"}
-
-
-async def test_servers_of_other_runs_can_be_found_and_searched(engine: Engine) -> None:
-    code = """
-found = await runtime.search_tool_docs("add two numbers", limit=1)
-full = await runtime.query_tool_docs("work-shop", "add", detail="full")
-[await runtime.list_servers(), found[0]["tool"], "inputSchema" in full,
- len(await runtime.list_tools("work-shop"))]
-"""
-    result = await _run(engine, code)
-    assert result.error == ""
-    assert result.result[:3] == [["work-shop"], "add", True]
-
-
-async def test_a_whole_server_is_told_in_signatures_with_a_sentence_each(engine: Engine) -> None:
-    code = """
-brief = await runtime.query_tool_docs("work-shop")
-full = await runtime.query_tool_docs("work-shop", detail="full")
-[len(brief) == len(full), list(brief[0]), brief[0]["signature"].split("(")[0]]
-"""
-    same, keys, first = (await _run(engine, code)).result
-    assert same
-    assert keys == ["signature", "description"]
-    assert first.startswith("mcp_work_shop.")
-
-
-async def test_an_unknown_server_in_the_code_is_reported_before_it_runs(engine: Engine) -> None:
-    with pytest.raises(UnknownServerError, match=r"mcp_work_shpo.*mcp_work_shop"):
-        await _run(engine, "print('started')\nawait mcp_work_shpo.say(what='x')")
-
-
-async def test_an_unknown_server_in_the_list_is_reported(engine: Engine) -> None:
-    assert (await _run(engine, "1", servers=("work_shop",))).servers == ("work-shop",)
-    with pytest.raises(UnknownServerError, match="Did you mean 'work-shop'"):
-        await _run(engine, "1", servers=("workshop",))
-
-
-@pytest.mark.parametrize("timeout", [0.5, 601, float("inf")])
-async def test_a_timeout_outside_the_bounds_is_refused(engine: Engine, timeout: float) -> None:
-    with pytest.raises(InvalidRequestError, match="between 1 and 600"):
-        await _run(engine, "1", timeout=timeout)
-
-
 async def test_a_program_too_large_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidRequestError, match="the limit is"):
         await _run(engine, "#" * 2_000_000)
@@ -370,22 +294,6 @@ except runtime.MCPError as error:
 """
         result = await _run(engine, code, servers=("work-shop",))
         assert result.result == ["policy", 2]
-
-
-async def test_a_skipped_server_is_not_called_unknown_without_a_word(
-    settings: Settings, backend: FakeBackend
-) -> None:
-    class Finder(ListFinder):
-        def find(self) -> Discovery:
-            source = workshop().source
-            skipped = SkippedServer(name="bad", source=source, reason="it has no command")
-            return Discovery(servers=self.specs, skipped=(skipped,), warnings=(), stamp=())
-
-    async with engine_on(backend, settings, finder=Finder()) as engine:
-        with pytest.raises(UnknownServerError, match="but skipped: bad: it has no command"):
-            await _run(engine, "await mcp_bad.x()")
-        with pytest.raises(UnknownServerError, match="configured, but skipped"):
-            await _run(engine, "1", servers=("bad",))
 
 
 async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(

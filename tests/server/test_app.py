@@ -105,28 +105,6 @@ async def test_an_unknown_tool_is_a_protocol_error(client: Client) -> None:
         await client.call_tool("run_ruby", {})
 
 
-async def test_progress_reaches_a_client_that_asks_for_it(engine: Engine) -> None:
-    heard = anyio.Event()
-
-    async def progress(progress: float, total: float | None, message: str | None) -> None:
-        heard.set()
-
-    with anyio.fail_after(60):
-        async with (
-            # The other era has no messages in one process, and so no tokens.
-            Client(build_server(engine), mode="legacy") as client,
-            anyio.create_task_group() as tasks,
-        ):
-
-            async def call() -> None:
-                arguments = {"code": "import time\ntime.sleep(50)", "timeout": 60}
-                await client.call_tool("run_python", arguments, progress_callback=progress)
-
-            tasks.start_soon(call)
-            await heard.wait()
-            tasks.cancel_scope.cancel()
-
-
 async def test_a_client_that_cancels_ends_the_run_and_its_upstream_calls(
     client: Client, backend: FakeBackend, tmp_path: Path
 ) -> None:

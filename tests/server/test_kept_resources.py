@@ -22,7 +22,7 @@ from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.content import MAX_LINKS, cleared_content, to_result
+from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import MAX_PAGES, PAGE
 from bridge.store import Store
@@ -139,11 +139,11 @@ async def test_a_store_that_cannot_be_read_hides_nothing_else(
 
 
 async def test_a_result_links_to_what_was_left(engine: Engine) -> None:
-    artifacts = tuple(left(engine, f"{number}.csv", b"a,b") for number in range(MAX_LINKS + 2))
+    artifacts = tuple(left(engine, f"{number}.csv", b"a,b") for number in range(50 + 2))
     result = RunResult(run_id=RUN, status="success", summary="", artifacts=artifacts)
     text, *links, more = to_result(result, engine).content
     assert isinstance(text, types.TextContent)
-    assert len(links) == MAX_LINKS
+    assert len(links) == 50
     link = links[0]
     assert isinstance(link, types.ResourceLink)
     assert (link.uri, link.name, link.mime_type, link.size) == (

@@ -9,7 +9,6 @@ import pytest
 
 from bridge.runs.collect.picture_formats import (
     MAX_CHUNKS,
-    MAX_SEGMENTS,
     MAX_SIDE,
     Picture,
     examine,
@@ -146,7 +145,7 @@ def test_one_of_more_parts_than_any_has_is_no_picture() -> None:
     segment = b"\xff\xe0\0\x02"
     start, rest = jpeg(7, 3)[:2], jpeg(7, 3)[2:]
     assert examine(start + segment * 1000 + rest) is not None
-    assert examine(start + segment * MAX_SEGMENTS + rest) is None
+    assert examine(start + segment * MAX_CHUNKS + rest) is None
 
 
 def test_a_small_file_that_unpacks_to_much_is_looked_at_no_further_than_it_says() -> None:
