@@ -41,7 +41,6 @@ PURE := \
     bridge/runs/collect/picture_formats.py \
     bridge/sessions/record.py \
     bridge/guest/protocol/wire.py \
-    bridge/skills/references.py \
     bridge/skills/source.py \
     bridge/rpc/* \
     bridge/sandbox/binds.py \

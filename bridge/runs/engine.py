@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
@@ -47,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs programs. Enter before use; leaving ends every sandbox and every server it started."""
+    """Runs programs, while it is `opened`."""
 
     def __init__(
         self,
@@ -108,7 +107,6 @@ class Engine:
             self.sessions,
             self.records,
         )
-        self._stack = AsyncExitStack()
 
     @property
     def settings(self) -> Settings:
@@ -118,21 +116,24 @@ class Engine:
     def servers(self) -> Servers:
         return self._servers
 
-    async def __aenter__(self) -> Engine:
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Engine]:
+        """Open all parts; leaving ends every sandbox and every server that it started."""
         # All hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
-        self._stack.callback(self.gate.audit.close)
-        await self._stack.enter_async_context(self.gate.ongoing_calls.open())
-        await self._stack.enter_async_context(self._servers)
-        await self._stack.enter_async_context(self.commands)
-        await self._stack.enter_async_context(self.sandboxes)
-        await self._stack.enter_async_context(self.sessions)
-        await self._stack.enter_async_context(self.suspended)
-        await self._stack.enter_async_context(background_task(self.artifacts.tidying))
-        return self
-
-    async def __aexit__(self, *raised: Any) -> None:
-        await self._stack.__aexit__(*raised)
+        async with AsyncExitStack() as stack:
+            stack.callback(self.gate.audit.close)
+            for part in (
+                self.gate.ongoing_calls.open(),
+                self._servers,
+                self.commands,
+                self.sandboxes.opened(),
+                self.sessions,
+                self.suspended.opened(),
+                background_task(self.artifacts.tidying),
+            ):
+                await stack.enter_async_context(part)
+            yield self
 
     async def backend(self) -> Backend:
         """Return the backend in use; see `Sandboxes.backend`."""

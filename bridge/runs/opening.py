@@ -159,6 +159,7 @@ async def open_engine(
                 make_directory(sockets := runtime_dir(settings))
                 stack.enter_context(in_use(sockets))
             stack.enter_context(clear_logs(secrets.redactor))
-            yield await stack.enter_async_context(Engine(settings, servers, choose_backend))
+            engine = Engine(settings, servers, choose_backend)
+            yield await stack.enter_async_context(engine.opened())
     finally:
         store.close()

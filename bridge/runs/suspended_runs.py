@@ -14,7 +14,8 @@ import logging
 import math
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -23,6 +24,7 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import CannotAskError, ElsewhereError, InvalidRequestError
 from bridge.model import Json, RunResult
+from bridge.tasks import background_tasks
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
@@ -118,7 +120,7 @@ class SuspendedRun:
 
 
 class SuspendedRuns:
-    """All of them. Enter before use; leaving cancels what is there.
+    """All of them, while it is `opened`.
 
     Args:
         asking: How many may wait for an answer at a time: each has a run's place as long.
@@ -126,10 +128,11 @@ class SuspendedRuns:
             where a run waits.
     """
 
+    _tasks: TaskGroup
+
     def __init__(self, asking: int = MAX_WAITING, replica: str = "") -> None:
         self._asking = asking
         self._prefix = f"{replica}." if replica else ""
-        self._tasks: TaskGroup | None = None
         self._waiting: dict[str, SuspendedRun] = {}
         self._live: set[SuspendedRun] = set()
 
@@ -144,15 +147,11 @@ class SuspendedRuns:
     def runs(self) -> tuple[SuspendedRun, ...]:
         return tuple(self._live)
 
-    async def __aenter__(self) -> SuspendedRuns:
-        self._tasks = await anyio.create_task_group().__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            tasks.cancel_scope.cancel()
-            await tasks.__aexit__(None, None, None)
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[SuspendedRuns]:
+        """Take runs while this is open; leaving cancels what is there."""
+        async with background_tasks() as self._tasks:
+            yield self
 
     def start(
         self,
@@ -168,8 +167,6 @@ class SuspendedRuns:
             request: What alone it may be asked for with.
             work: The run itself; raises nothing.
         """
-        if self._tasks is None:
-            raise RuntimeError("runs can be started only while the engine is open")
         run = SuspendedRun(owner, request, client)
         self._live.add(run)
         self._tasks.start_soon(self._own, run, work)

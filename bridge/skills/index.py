@@ -9,12 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
+from anyio.to_thread import run_sync as in_thread
 
 from bridge.catalog.program.expected_calls import expected_calls
 from bridge.catalog.program.server_references import References, references
@@ -48,17 +47,16 @@ class SkillIndex:
 
     async def all(self) -> Mapping[str, Skill]:
         async with self._turn:
-            states = await anyio.to_thread.run_sync(self.files.states)
+            states = await in_thread(self.files.states)
             changed = {
                 name: state
                 for name, state in states.items()
                 if name not in self._read or self._read[name][0] != state
             }
-            texts = await anyio.to_thread.run_sync(self.files.texts, changed) if changed else {}
+            texts = await in_thread(self.files.texts, changed) if changed else {}
             for name in [name for name in self._read if name not in states or name in changed]:
                 del self._read[name]
             for name, text in texts.items():
-                # One after the other, in this thread.
                 await anyio.lowlevel.checkpoint()
                 self._read[name] = (changed[name], read_skill(name, text))
             return {name: self._read[name][1] for name in sorted(self._read)}
@@ -80,7 +78,7 @@ class SkillIndex:
 
     async def as_it_is(self, name: str) -> Skill | None:
         """Return a skill as its file is now; None if there is none."""
-        text = await anyio.to_thread.run_sync(self.files.text, name)
+        text = await in_thread(self.files.text, name)
         return None if text is None else read_skill(name, text)
 
     async def save(
@@ -97,17 +95,12 @@ class SkillIndex:
             provenance: What the run had read that saves it.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        save = partial(
-            self.files.save,
-            code.name,
-            code.source,
-            description,
-            self.tools_of(code),
-            now,
-            provenance,
-            only_if=before.digest if before is not None else "",
+        tools, only_if = self.tools_of(code), "" if before is None else before.digest
+        saved = await in_thread(
+            lambda: self.files.save(
+                code.name, code.source, description, tools, now, provenance, only_if=only_if
+            )
         )
-        saved = await anyio.to_thread.run_sync(save)
         return read_skill(code.name, saved.text), saved.changed
 
     async def approve(self, skill: Skill) -> bool:
@@ -115,14 +108,14 @@ class SkillIndex:
 
         If it is not, nothing is approved of.
         """
-        return await anyio.to_thread.run_sync(self.files.approve, skill.name, skill.digest)
+        return await in_thread(self.files.approve, skill.name, skill.digest)
 
     async def approved(self) -> set[tuple[str, str]]:
-        return await anyio.to_thread.run_sync(self.files.approved)
+        return await in_thread(self.files.approved)
 
     async def remove(self, name: str) -> bool:
         """Remove a skill with all its versions, for a person; return whether it was there."""
-        return await anyio.to_thread.run_sync(partial(self.files.remove, name, versions=True))
+        return await in_thread(lambda: self.files.remove(name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
         """Remove a skill for a program, if it is still as it was; a version of it stays.
@@ -130,17 +123,17 @@ class SkillIndex:
         Args:
             provenance: What the run had read that does it.
         """
-        remove = partial(
-            self.files.remove, skill.name, provenance, versions=False, only_if=skill.digest
+        remove, digest = self.files.remove, skill.digest
+        return await in_thread(
+            lambda: remove(skill.name, provenance, versions=False, only_if=digest)
         )
-        return await anyio.to_thread.run_sync(remove)
 
     async def add_provenance(self, tracker: ProvenanceTracker) -> None:
         """Add to a run's labels those of the runs that saved or removed skills.
 
         To be called before a program learns which skills there are, or what became of one.
         """
-        read = await anyio.to_thread.run_sync(read_by_writers, self._store, SKILLS)
+        read = await in_thread(read_by_writers, self._store, SKILLS)
         await tracker.add_store("the saved skills", read)
 
     def references(self, code: SkillCode) -> References:

@@ -25,10 +25,9 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings, store_of
 from bridge.skills.index import SkillIndex
 from bridge.skills.memory_requests import MemoryAnswers
-from bridge.skills.references import PACKAGE, named_skills
 from bridge.skills.requests import SkillAnswers
 from bridge.skills.review import Review, Reviews
-from bridge.skills.source import Skill
+from bridge.skills.source import PACKAGE, Skill, named_skills
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +134,8 @@ class Skills:
             use.review.check("use")
             for skill in use.skills:
                 await use.review.admit(skill)
-                self._note(
-                    {
-                        "kind": "skill",
-                        "run": run_id,
-                        "skill": skill.name,
-                        "did": "use",
-                        "digest": skill.digest,
-                    }
-                )
+                facts = {"skill": skill.name, "did": "use", "digest": skill.digest}
+                self._note({"kind": "skill", "run": run_id, **facts})
         except RefusedError as error:
             return RunResult(
                 run_id=run_id,

@@ -141,7 +141,7 @@ async def test_a_command_takes_a_place_as_a_run_does(
 @pytest.mark.guarantee("runs-at-once")
 async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
     """Beyond half of the places a run cannot ask, so that the queue goes on."""
-    async with SuspendedRuns(asking=1) as runs:
+    async with SuspendedRuns(asking=1).opened() as runs:
         held: list[SuspendedRun] = []
 
         async def ask(run: SuspendedRun) -> RunResult:

@@ -27,7 +27,7 @@ REQUEST = "the call"
 async def runs() -> AsyncIterator[SuspendedRuns]:
     """Runs of an engine that is open; a test leaves none of them behind."""
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with SuspendedRuns() as opened:
+        async with SuspendedRuns().opened() as opened:
             yield opened
         assert (opened.live, opened.waiting) == (0, 0)
 
@@ -151,7 +151,8 @@ async def test_a_secret_is_good_for_one_use(runs: SuspendedRuns) -> None:
 async def test_another_replica_says_where_a_run_waits() -> None:
     """Of several bridges; a secret that no replica gave away is unknown to all."""
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with SuspendedRuns(replica="a.host") as here, SuspendedRuns(replica="b") as other:
+        a, b = SuspendedRuns(replica="a.host"), SuspendedRuns(replica="b")
+        async with a.opened() as here, b.opened() as other:
             run, waiting = await _suspended(here)
             with pytest.raises(ElsewhereError, match="another replica of the bridge, 'a.host'"):
                 other.resume(waiting.secret, OWNER, REQUEST)
@@ -306,6 +307,6 @@ async def test_runs_that_ended_while_their_clients_were_away_give_way_the_oldest
 
 async def test_leaving_ends_all() -> None:
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with SuspendedRuns() as runs:
+        async with SuspendedRuns().opened() as runs:
             await _suspended(runs)
     assert (runs.live, runs.waiting) == (0, 0)
