@@ -182,7 +182,7 @@ async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
         await call(client, f"{send}\nawait mcp_desk.redescribe(tool='send', description='Other')")
         assert person.count() == 0
         person.answers = ["no"]
-        await until(lambda: engine.servers.inventory.tool("desk", "send").description == "Other")  # type: ignore[union-attr]
+        await until(lambda: engine.servers.inventory.tool("desk", "send").description == "Other")
         refused = _error(await call(client, send))
         assert "(changed tool), and declined" in refused
         assert "changed tool (its description changed)" in person.asked[0]
