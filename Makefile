@@ -41,7 +41,6 @@ PURE := \
     bridge/runs/collect/picture_formats.py \
     bridge/sessions/record.py \
     bridge/guest/protocol/wire.py \
-    bridge/skills/references.py \
     bridge/skills/source.py \
     bridge/rpc/* \
     bridge/sandbox/binds.py \
@@ -117,12 +116,13 @@ fmt: venv ## format the code and fix what can be fixed
 	@$(VENV)/ruff check --fix $(PYTHON_FILES)
 
 .PHONY: check
-check: venv ## format, lint, types, imports and sizes, without running anything
+check: venv ## format, lint, types, imports, sizes and docstrings, without running anything
 	$(VENV)/ruff format --check $(PYTHON_FILES)
 	$(VENV)/ruff check $(PYTHON_FILES)
 	$(VENV)/mypy
 	$(VENV)/lint-imports
 	$(VENV)/python scripts/check_sizes.py
+	$(VENV)/python scripts/check_docstrings.py
 
 # Which of the peers in tests/peers are installed; all if empty.
 PEERS ?= node mcp1 fastmcp4

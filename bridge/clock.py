@@ -60,7 +60,6 @@ class Clock:
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
-        """Cancel the body after so many seconds of this clock."""
         with anyio.CancelScope() as scope:
             self.move_limit(scope, seconds)
             try:

@@ -150,10 +150,8 @@ def gives_up_place(
 
 
 def _below(caller: str, held: Counter[str], places: int) -> bool:
-    """Return whether an owner that wants a place has less than a share."""
     return held[caller] * len(held.keys() | {caller}) < places
 
 
 def _above(caller: str, held: Counter[str], places: int, wanting: str) -> bool:
-    """Return whether an owner has more than a share, counting one more that wants a place."""
     return held[caller] * len(held.keys() | {wanting}) > places

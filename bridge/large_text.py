@@ -19,11 +19,9 @@ class LargeText:
         self._size = sum(map(len, pieces))
 
     def __len__(self) -> int:
-        """Return its bytes."""
         return self._size
 
     def __sizeof__(self) -> int:
-        """Return its bytes in memory, for what limits them."""
         return self._size
 
     def __str__(self) -> str:

@@ -23,9 +23,6 @@ LARGE = 128 * 1024
 VALUE = 64
 """What an object counts: to look at one takes as long as to look through so many characters."""
 
-MAX_THREADS = 2
-"""Works at once; of more, each would make the event loop wait for its turn once more."""
-
 _PLAIN = frozenset({int, float, bool, type(None)})  # What has nothing in it.
 
 Result = TypeVar("Result")
@@ -82,6 +79,7 @@ async def offload(value: Any, work: Callable[[], Result]) -> Result:
     try:
         limiter = _limiter.get()
     except LookupError:
-        limiter = anyio.CapacityLimiter(MAX_THREADS)
+        # Of more, each would make the event loop wait for its turn once more.
+        limiter = anyio.CapacityLimiter(2)
         _limiter.set(limiter)
     return await anyio.to_thread.run_sync(work, limiter=limiter)

@@ -151,7 +151,6 @@ def _paths_on_the_way(path: Path) -> Iterator[Path]:
 
 
 def _is_own_group(owner: int, group: int) -> bool:
-    """Return whether a group is one user's own, as distributions make one for each user."""
     with suppress(KeyError):
         user, found = pwd.getpwuid(owner), grp.getgrgid(group)
         return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}

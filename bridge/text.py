@@ -181,7 +181,6 @@ def _confusables() -> dict[str, str]:
 
 
 def _foreign(character: str) -> bool:
-    """Return whether a letter is neither Latin nor wide, as Chinese is."""
     plain = unicodedata.normalize("NFD", character)[0].isascii()
     wide = unicodedata.east_asian_width(character) == "W"
     return character.isalpha() and not (plain or character < "\u0180" or wide)

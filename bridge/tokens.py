@@ -25,7 +25,6 @@ _PIECE = re.compile(
 
 
 def _kind(code: int) -> str:
-    """Return a letter for what a byte is. Beyond ASCII the first byte of a character decides."""
     character = chr(code)
     if code > 127:
         # Most characters that begin so are marks, and most others letters.

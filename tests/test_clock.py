@@ -12,7 +12,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 async def test_time_passes_until_it_is_stopped_and_goes_on_where_it_stood() -> None:
-    """What passed meanwhile is nowhere in it."""
     clock = Clock()
     with clock.stop():
         assert not _runs(clock)
@@ -28,7 +27,6 @@ async def test_time_passes_until_it_is_stopped_and_goes_on_where_it_stood() -> N
 
 
 async def test_it_stands_still_until_the_last_that_wants_it_has_left() -> None:
-    """Two questions may be open at a time."""
     clock = Clock()
     with clock.stop():
         with clock.stop():
@@ -38,7 +36,6 @@ async def test_it_stands_still_until_the_last_that_wants_it_has_left() -> None:
 
 
 async def test_a_limit_does_not_fall_due_while_time_stands_still() -> None:
-    """And keeps what was left of it."""
     clock = Clock()
     with clock.limit(100.0) as scope:
         due = scope.deadline
@@ -56,7 +53,6 @@ async def test_a_limit_does_not_fall_due_while_time_stands_still() -> None:
 
 
 async def test_a_limit_that_falls_due_ends_what_is_inside() -> None:
-    """As any other deadline does."""
     clock = Clock()
     with anyio.fail_after(PATIENCE_SECONDS):
         with clock.limit(0.0) as scope:

@@ -39,14 +39,12 @@ def _context(home: Path, extra: Path) -> DiscoveryContext:
 def test_an_example_of_servers_loads_without_a_warning(
     tmp_path: Path, name: str, servers: dict[str, str]
 ) -> None:
-    """Copied as it stands it works; the bridge's own entry is left out."""
     found = discover(_context(tmp_path, CONFIGS / name))
     assert {spec.name: spec.transport for spec in found.servers} == servers
     assert found.warnings == ()
 
 
 def test_the_example_of_settings_loads() -> None:
-    """Every key in it is one that there is."""
     settings = load({}, {"HOME": "/h", "MCP_BRIDGE_CONFIG": str(CONFIGS / "config.toml")})
     assert (settings.runtime, settings.memory, settings.output_mode) == ("podman", 1024**3, "auto")
 
@@ -106,7 +104,6 @@ def test_the_example_of_a_policy_decides_as_its_comments_say(
 
 
 def test_every_example_is_tested() -> None:
-    """A new file here needs a test above."""
     assert {path.name for path in CONFIGS.iterdir()} == {
         "aws.toml",
         "behind-the-bridge.toml",

@@ -88,7 +88,6 @@ async def test_a_cancelled_wait_loses_nothing(pipe: Pipe) -> None:
 async def test_a_task_cancelled_when_its_bytes_have_come_leaves_them_to_the_next(
     pipe: Pipe,
 ) -> None:
-    """Asyncio itself cancels tasks so, when the process is to end."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(pipe.reader.read())
     pipe.on_data = lambda: loop.call_soon(task.cancel)

@@ -159,7 +159,6 @@ def test_the_place_is_one_of_who_has_most_and_not_of_one_who_has_just_a_share() 
 
 
 def test_a_place_that_is_free_is_for_who_waits_for_it() -> None:
-    """And for others only if they have less."""
     taken = [Taken("eve", True), Taken("eve", False)]
     assert place_for("eve", taken, 3, ["ada"]) == Ruling(answer="instead", place=1, held=2)
     assert place_for("bob", taken, 3, ["ada"]).answer != "free"

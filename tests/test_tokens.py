@@ -38,18 +38,15 @@ def test_no_flood_of_characters_passes_for_a_few_tokens(text: str) -> None:
 def test_two_texts_together_cost_no_more_than_each_on_a_line_of_its_own(
     one: str, other: str
 ) -> None:
-    """So that lines can be counted one by one."""
     assert count_tokens(f"{one}\n{other}") <= count_tokens(one) + count_tokens(other) + 1
 
 
 @given(st.text(st.characters(codec=None), max_size=200))
 def test_every_text_has_a_number(text: str) -> None:
-    """Lone surrogates too; no more than bytes, roughly."""
     assert 0 <= count_tokens(text) <= 3 * len(text) + 1
 
 
 def test_a_definition_is_what_a_client_would_load() -> None:
-    """All of it, compact, and in the order that it was given."""
     assert definition_text("t", "ü\n", {"type": "object"}) == (
         '{"name":"t","description":"ü\\n","input_schema":{"type":"object"}}'
     )

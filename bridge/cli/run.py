@@ -302,12 +302,12 @@ def request_of(
         raise UsageError("Name a FILE, - for stdin, or give the program with -c.")
     else:
         code, name = read_program(file), "" if file == "-" else Path(file).name
-    kept, ends = parse_session({"session": session, "end_session": end_session})
+    kept, ends = parse_session(session, end_session)
     return RunRequest(
         code=code,
         session=kept,
         end_session=ends,
-        packages=parse_packages(packages),
+        packages=parse_packages(packages or ()),
         servers=None if servers is None else _names(servers),
         timeout=timeout,
         argv=tuple(words),

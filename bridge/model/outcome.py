@@ -14,7 +14,6 @@ Result = TypeVar("Result", bound=RunResult)
 
 
 def failed(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Result:
-    """Return the result that tells of an error which kept a program or a command from running."""
     usage = isinstance(error, UsageError)
     return kind(
         run_id=run_id or error.run_id or uuid.uuid4().hex,

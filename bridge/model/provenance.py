@@ -36,7 +36,6 @@ class Provenance:
     anything: bool = False
 
     def document(self) -> dict[str, Json]:
-        """Return it as JSON, as it is stored."""
         told = {"run": self.run_id, "labels": sorted(self.labels), "servers": sorted(self.servers)}
         if self.anything or len(json.dumps(told)) > MAX_DOCUMENT:
             return {"run": self.run_id, "anything": True}

@@ -224,7 +224,6 @@ class Admission:
     async def _check(
         self, request: RunRequest, program: Reading, servers: tuple[str, ...]
     ) -> Check:
-        """Return what is wrong with a program, as far as the servers' tools are known."""
         known, survey = self._servers.inventory, program.survey
         if self._settings.preflight != "check":
             return Check(verdict=NOTHING)
@@ -256,11 +255,9 @@ class Admission:
         return NameTable(entries, request.servers or ())
 
     def _in_force(self, request: RunRequest) -> Settings:
-        """Return the settings of a run."""
         return narrowed(self._settings, request.profile) if request.profile else self._settings
 
     def _check_narrowed(self, request: RunRequest, settings: Settings) -> None:
-        """Check that a run has nothing that its narrower profile keeps from it."""
         problem = ""
         if request.session:
             problem = "a session's sandbox has the profile of the bridge"
@@ -276,7 +273,6 @@ class Admission:
             raise InvalidRequestError(message, remedy="Leave out `profile`, or what it forbids.")
 
     def _usable(self, request: RunRequest) -> tuple[str, ...]:
-        """Return the servers that a run may use."""
         if self._in_force(request).listed_servers_only:
             return tuple(self._servers.resolve(name) for name in request.servers or ())
         return self._servers.names()
@@ -289,7 +285,6 @@ class Admission:
         return await self._proposals.ensure_approved(named, caller)
 
     async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownServerError:
-        """Return the error on servers that do not exist, with what else is wrong."""
         unknown = program.references.unknown
         check = await self._check(request, program, program.references.servers)
         problems = [*unknown.values(), *map(str, check.verdict.certain)]

@@ -22,12 +22,6 @@ from bridge.catalog.prose import clip
 from bridge.model import Finding, RunResult
 from bridge.runs.reading import Reading
 
-MAX_TOLD = 12
-"""Findings in the text of a refusal; the record has more."""
-
-MAX_LINE_CHARS = 160
-"""Of a program's line under a finding."""
-
 TOLD_ON_SUCCESS = frozenset({"missing-await", "not-called", "alias"})
 """Notes on what leaves no trace when it goes wrong; the others explain a failure."""
 
@@ -64,14 +58,14 @@ def refused(run_id: str, program: Reading, verdict: Verdict, timeout: float) -> 
     """Return the result of a program that the guard, or the preflight, keeps from starting."""
     certain, lines = verdict.certain, lines_of(program.code)
     by_guard = certain[0].source == "guard"
-    told = _all_told(certain[:MAX_TOLD], lines)
+    told = _all_told(certain[:12], lines)
     if untold := len(certain) - len(told) + verdict.omitted:
         told.append(f"... and {untold} more")
     remedy = "The program didn't run and no tool was called. Fix it and try again."
     if not by_guard:
         count = "a mistake" if len(certain) == 1 else f"{len(certain)} mistakes"
         summary = f"The program was not run: it has {count}, first in {_short(certain[0])}"
-        notes = _all_told(verdict.notes[: MAX_TOLD // 3], lines)
+        notes = _all_told(verdict.notes[:4], lines)
         told += ["Not certain:", *notes] if notes else []
     elif isinstance(program.survey, Unread):
         summary = f"The program cannot be read: {certain[0]}."
@@ -134,7 +128,6 @@ def add_findings(
 
 
 def _refused_there(result: RunResult) -> bool:
-    """Return whether the sandbox's Python could not read the program either."""
     if result.reason != "exception" or result.stdout or result.usage.tool_calls:
         return False
     lines = [line for line in result.error.splitlines() if not line.startswith("Hint: ")]
@@ -170,9 +163,9 @@ def _all_told(findings: Sequence[Finding], lines: Sequence[str]) -> list[str]:
 def _told(found: Finding, lines: Sequence[str]) -> str:
     if not 0 < found.line <= len(lines):
         return str(found)
-    return f"{found}\n    {clip(lines[found.line - 1].strip(), MAX_LINE_CHARS)}"
+    return f"{found}\n    {clip(lines[found.line - 1].strip(), 160)}"
 
 
 def _short(found: Finding) -> str:
     where = f"line {found.line}: " if found.line else ""
-    return f"{where}{clip(found.message, MAX_LINE_CHARS)}"
+    return f"{where}{clip(found.message, 160)}"

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
@@ -24,8 +23,7 @@ from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
 from bridge.plans.shared_plans import Plans
 from bridge.runs.admission import Admission
-from bridge.runs.execution import Executions
-from bridge.runs.places import Places
+from bridge.runs.execution import Parts
 from bridge.runs.records import RunRecords
 from bridge.runs.runner import Runner, attended, caller_of
 from bridge.runs.sandboxes import Sandboxes
@@ -47,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs programs. Enter before use; leaving ends every sandbox and every server it started."""
+    """Runs programs, while it is `opened`."""
 
     def __init__(
         self,
@@ -85,8 +83,17 @@ class Engine:
         self.guide = GuestGuide(servers, settings, self.skills.shelf)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
         self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
+        parts = Parts(
+            servers=servers,
+            guide=self.guide,
+            skills=self.skills,
+            artifacts=self.artifacts,
+            packages=self.packages,
+            sandboxes=self.sandboxes,
+            plans=self.plans,
+        )
         self._runner = Runner(
-            servers,
+            parts,
             Admission(
                 settings,
                 servers,
@@ -95,20 +102,10 @@ class Engine:
                 sessions=self.sessions,
                 gate_services=self.gate,
             ),
-            Places(self.queue, self.packages, self.sandboxes, self.sessions),
-            Executions(
-                settings,
-                servers,
-                guide=self.guide,
-                skills=self.skills,
-                artifacts=self.artifacts,
-                packages=self.packages,
-                sandboxes=self.sandboxes,
-                plans=self.plans,
-            ),
+            self.queue,
+            self.sessions,
             self.records,
         )
-        self._stack = AsyncExitStack()
 
     @property
     def settings(self) -> Settings:
@@ -118,21 +115,24 @@ class Engine:
     def servers(self) -> Servers:
         return self._servers
 
-    async def __aenter__(self) -> Engine:
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Engine]:
+        """Open all parts; leaving ends every sandbox and every server that it started."""
         # All hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
-        self._stack.callback(self.gate.audit.close)
-        await self._stack.enter_async_context(self.gate.ongoing_calls.open())
-        await self._stack.enter_async_context(self._servers)
-        await self._stack.enter_async_context(self.commands)
-        await self._stack.enter_async_context(self.sandboxes)
-        await self._stack.enter_async_context(self.sessions)
-        await self._stack.enter_async_context(self.suspended)
-        await self._stack.enter_async_context(background_task(self.artifacts.tidying))
-        return self
-
-    async def __aexit__(self, *raised: Any) -> None:
-        await self._stack.__aexit__(*raised)
+        async with AsyncExitStack() as stack:
+            stack.callback(self.gate.audit.close)
+            for part in (
+                self.gate.ongoing_calls.open(),
+                self._servers,
+                self.commands,
+                self.sandboxes.opened(),
+                self.sessions,
+                self.suspended.opened(),
+                background_task(self.artifacts.tidying),
+            ):
+                await stack.enter_async_context(part)
+            yield self
 
     async def backend(self) -> Backend:
         """Return the backend in use; see `Sandboxes.backend`."""

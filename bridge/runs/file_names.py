@@ -9,12 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 
-MAX_NAME_BYTES = 1024
-MAX_PART_BYTES = 255  # What file systems take.
-
-MAX_PARTS = 10
-
-MAX_SHOWN = 200  # Characters of a name that is quoted.
+MAX_NAME_BYTES = 1024  # A client or a guest may send a name of megabytes.
 
 _REFUSED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
@@ -23,6 +18,8 @@ def name_problem(name: str) -> str:
     """Return why a file cannot be called so, as what follows "its name"; empty if it can."""
     if not name:
         return "is empty"
+    if len(name) > MAX_NAME_BYTES:
+        return f"is longer than {MAX_NAME_BYTES:,} bytes"
     if any(_is_refused(character) for character in name):
         return "holds control characters or what is no text"
     if len(name.encode()) > MAX_NAME_BYTES:
@@ -34,16 +31,15 @@ def name_problem(name: str) -> str:
     parts = name.split("/")
     if not all(part not in ("", ".", "..") for part in parts):
         return 'has a part that is empty, "." or ".."'
-    if len(parts) > MAX_PARTS:
-        return f"has more than {MAX_PARTS} parts"
-    if any(len(part.encode()) > MAX_PART_BYTES for part in parts):
-        return f"has a part of more than {MAX_PART_BYTES} bytes"
+    if len(parts) > 10:
+        return "has more than 10 parts"
+    if any(len(part.encode()) > 255 for part in parts):
+        return "has a part of more than 255 bytes"  # What file systems take.
     return ""
 
 
 def quoted(name: str) -> str:
-    """Return a name that can be shown safely, whatever characters it has."""
-    cut = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 1]}…"
+    cut = name if len(name) <= 200 else f"{name[:199]}…"
     shown = "".join(
         character.encode("unicode_escape").decode("ascii") if _is_refused(character) else character
         for character in cut

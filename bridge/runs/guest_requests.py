@@ -27,6 +27,7 @@ from bridge.rpc.values import prompt_value, resource_value, tool_error
 from bridge.servers.guide import GuestGuide, has_match, starting_line
 from bridge.servers.servers import Servers
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
+from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +175,6 @@ class GuestRequests:
         return value
 
     async def _find_tool(self, params: Mapping[str, Json]) -> Json:
-        """Return the path of the tool that one name for a server and a tool certainly means."""
         name = _text(params, "name")
         self._gate.admit()
         names = [name for name in self._servers.names() if self._gate.may_use(name)]
@@ -189,7 +189,6 @@ class GuestRequests:
         return path
 
     def _schema_note(self, server: str, tool: str, result: Mapping[str, Json]) -> str | None:
-        """Return what to say of a structure that breaks the tool's own schema, once in a run."""
         known = self._servers.inventory.tool(server, tool)
         schema = known.output_schema if known is not None else None
         name = f"{server}.{tool}"
@@ -235,16 +234,14 @@ class GuestRequests:
         return [{"server": server, **offer} for offer in offers]
 
     async def _read_resource(self, params: Mapping[str, Json]) -> Json:
-        pool = self._servers.pool
         asked: dict[str, Json] = {"uri": _text(params, "uri")}
         if params.get("watch") is True:
             asked |= {"watch": True, "timeout": _timeout(params)}
 
-        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+        async def ask(server: UpstreamServer, params: Mapping[str, Json]) -> dict[str, Json]:
             if "watch" in params:
-                seconds = params["timeout"]
-                return await pool.server(server).watch_resource(params["uri"], timeout=seconds)
-            return await pool.server(server).request("resources/read", params)
+                return await server.watch_resource(params["uri"], timeout=params["timeout"])
+            return await server.request("resources/read", params)
 
         result = await self._obtain(params, READ_RESOURCE, asked, ask, "contents")
         return await offload(result, partial(resource_value, result))
@@ -254,14 +251,16 @@ class GuestRequests:
         params: Mapping[str, Json],
         method: str,
         asked: Mapping[str, Json],
-        ask: Callable[[str, Mapping[str, Json]], Awaitable[dict[str, Json]]],
+        ask: Callable[[UpstreamServer, Mapping[str, Json]], Awaitable[dict[str, Json]]],
         part: str,
     ) -> dict[str, Json]:
         """Make a request through the gate; the rest as for `Gate.obtain`."""
         name = _text(params, "server")
         try:
-            server = self._servers.resolve(name)
-            return await self._gate.request(server, method, asked, partial(ask, server), part)
+            server, pool = self._servers.resolve(name), self._servers.pool
+            return await self._gate.request(
+                server, method, asked, lambda given: ask(pool.server(server), given), part
+            )
         except BridgeError as error:
             raise self._failed(error, server=name) from error
 
@@ -273,12 +272,11 @@ class GuestRequests:
         ):
             message = "arguments of a prompt must be a dict of texts."
             raise CallFailedError(message, kind="usage", server=name)
-        pool = self._servers.pool
-
-        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
-            return await pool.server(server).request("prompts/get", params)
-
         asked = {"name": prompt, "arguments": arguments}
+
+        async def ask(server: UpstreamServer, params: Mapping[str, Json]) -> dict[str, Json]:
+            return await server.request("prompts/get", params)
+
         result = await self._obtain(params, GET_PROMPT, asked, ask, "messages")
         return await offload(result, partial(prompt_value, result))
 
@@ -292,18 +290,17 @@ class GuestRequests:
             message = "what is completed, and the other arguments, must be texts of at most "
             message += f"{MAX_QUERY_CHARS:,} characters."
             raise CallFailedError(message, kind="usage", server=name)
-        pool = self._servers.pool
         kind = "ref/resource" if key == "uri" else "ref/prompt"
         method = READ_RESOURCE if key == "uri" else GET_PROMPT
 
-        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+        async def ask(server: UpstreamServer, params: Mapping[str, Json]) -> dict[str, Json]:
             wanted: dict[str, Json] = {
                 "ref": {"type": kind, key: params[key]},
                 "argument": {"name": params["argument"], "value": params["value"]},
             }
             if params["arguments"]:
                 wanted["context"] = {"arguments": params["arguments"]}
-            return await pool.server(server).request("completion/complete", wanted)
+            return await server.request("completion/complete", wanted)
 
         asked = {key: about, "argument": argument, "value": value, "arguments": known}
         result = await self._obtain(params, method, asked, ask, "completion")

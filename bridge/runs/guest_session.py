@@ -20,10 +20,6 @@ from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
 from bridge.sandbox.layers import require_mandatory_layers, verified
 
-HELLO_SECONDS = 30.0
-"""From launch to `hello`. Half a second is usual; a loaded laptop that compiles the guest under
-gVisor has been seen to take ten."""
-
 MISSED_PINGS = 3
 """Questions in a row without an answer, after which a distant sandbox counts as lost."""
 
@@ -60,8 +56,9 @@ async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestS
 
 
 async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
-    problem = f"did not answer within {HELLO_SECONDS:g} s"
-    with anyio.move_on_after(HELLO_SECONDS):
+    problem = "did not answer within 30 s"
+    # A loaded laptop that compiles the guest under gVisor has been seen to take ten.
+    with anyio.move_on_after(30.0):
         try:
             await channel.write((bundle_bytes(),))
             frame = await channel.receive()
@@ -79,7 +76,6 @@ async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
 
 
 async def wait_dead(session: GuestSession) -> None:
-    """Return when an idle guest has ended, or has sent a frame that was not asked for."""
     try:
         # A run may have ended before its questions were answered, but not before many.
         for _ in range(MISSED_PINGS + 1):

@@ -8,7 +8,6 @@ opened by a name from a request.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import unquote_to_bytes
@@ -109,7 +108,6 @@ def check_names(files: Sequence[InputFile]) -> None:
 
 
 def _left(file: InputFile, size: int, left: int, allowed: int) -> int:
-    """Return what is left of the bytes that a run may bring, once a file has its part."""
     if size <= left:
         return left - size
     message = (
@@ -156,18 +154,15 @@ async def _read(
 def _data_of(file: InputFile) -> bytes:
     """Return the content that a `data:` address is."""
     head, comma, content = file.uri[len(DATA) :].partition(",")
-    if not comma:
-        message = f"The file {quoted(file.name)} has a data: address without a comma."
-        raise InvalidRequestError(message, remedy="It looks so: data:text/plain;base64,aGVsbG8=")
-    try:
-        data = unquote_to_bytes(content)
-    except UnicodeEncodeError:
-        message = f"The file {quoted(file.name)} has a data: address that is no text."
-        raise InvalidRequestError(message, remedy="Give bytes in base64.") from None
-    if not head.lower().rstrip().endswith(";base64"):
-        return data
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        message = f"The file {quoted(file.name)} has a data: address that is not base64."
-        raise InvalidRequestError(message, remedy="Give text as `text`.") from None
+    problem, remedy = "without a comma", "It looks so: data:text/plain;base64,aGVsbG8="
+    if comma:
+        problem, remedy = "that is no text", "Give bytes in base64."
+        try:
+            data = unquote_to_bytes(content)
+            problem, remedy = "that is not base64", "Give text as `text`."
+            coded = head.lower().rstrip().endswith(";base64")
+            return base64.b64decode(data, validate=True) if coded else data
+        except ValueError:  # Also what cannot be encoded, and what is no base64.
+            pass
+    message = f"The file {quoted(file.name)} has a data: address {problem}."
+    raise InvalidRequestError(message, remedy=remedy)

@@ -15,19 +15,14 @@ from bridge.artifacts import ArtifactStore
 from bridge.artifacts.parts import nth_line_end
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
 from bridge.gate.provenance import ProvenanceTracker
-from bridge.model import STREAMS, Artifact, Json
+from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import CallFailedError
 from bridge.text import counted
 
-MAX_TEXT_BYTES = 32 * 1024 * 1024  # Returned by one call: all of a stream, as more is not kept.
-
-MAX_FOUND = 10_000
-MAX_FOUND_BYTES = 8 * 1024 * 1024  # Lines that a search returns, and of how many bytes.
+ALL = 32 * MEBIBYTE  # Of a stream, at least: as more is not kept.
 
 MAX_LINE_BYTES = 2 * 1024
-"""Of a line that is found, around what was looked for: a stream may be one line of megabytes."""
-
-MAX_LISTED = 10  # Outputs named in an error.
+"""Of a line that is found, around what was looked for: a guest may write a line of megabytes."""
 
 
 class KeptOutputs:
@@ -65,8 +60,8 @@ class KeptOutputs:
         if (lines is not None or find is not None) and (offset or params.get("length") is not None):
             message = "offset and length are about bytes: leave them out with lines or find."
             raise CallFailedError(message, kind="usage")
-        length = _number(params, "length", MAX_TEXT_BYTES)
-        limit = min(max(_number(params, "limit", 100), 1), MAX_FOUND)
+        length = _number(params, "length", ALL)
+        limit = max(_number(params, "limit", 100), 1)
 
         def work() -> tuple[Artifact, Json]:
             artifact, data = self._read(run_id, str(stream), offset, max(length, 0))
@@ -95,13 +90,11 @@ class KeptOutputs:
                 uri = f"bridge://runs/{run_id}/result"
                 artifact = self._store.find(self._owner, uri)
             start = max(0, artifact.size + offset) if offset < 0 else offset
-            length = min(length, MAX_TEXT_BYTES)
-            return artifact, self._store.read(self._owner, uri, start, length)
+            return artifact, self._store.read(self._owner, uri, start, min(length, ALL))
         except ArtifactStoreError as error:
             raise CallFailedError(str(error), kind="internal") from None
 
     async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
-        """Return what to say of an output that there is not, once what there is counts as read."""
         try:
             listed = await anyio.to_thread.run_sync(self._store.listed, self._owner)
         except BridgeError:
@@ -125,8 +118,8 @@ class KeptOutputs:
             return f"{message} Of this run there is {', '.join(map(_told, of_run))}."
         if not kept:
             return f"{message} No output is kept at all."
-        listed = ", ".join(f"{_told(one)} of {one.run_id}" for one in kept[:MAX_LISTED])
-        more = f" and {len(kept) - MAX_LISTED:,} more" if len(kept) > MAX_LISTED else ""
+        listed = ", ".join(f"{_told(one)} of {one.run_id}" for one in kept[:10])
+        more = f" and {len(kept) - 10:,} more" if len(kept) > 10 else ""
         return f"{message} Kept, the newest first: {listed}{more}."
 
 
@@ -149,7 +142,7 @@ def found_lines(
     wanted = text.encode("utf-8", "replace")
     data = part(data, first, last)
     found: list[Json] = []
-    number, counted_to, room = first, 0, MAX_FOUND_BYTES
+    number, counted_to, room = first, 0, 8 * MEBIBYTE
     at = data.find(wanted)
     while at >= 0 and len(found) < limit and room > 0:
         start = data.rfind(b"\n", 0, at) + 1

@@ -40,9 +40,6 @@ from bridge.upstream.token_store import TokenStore
 
 logger = logging.getLogger(__name__)
 
-LOGIN_SECONDS = 300.0
-"""For a person to log in once they have agreed to; the run's time stands still meanwhile."""
-
 
 class LoginOffers:
     """Offers logins to clients that can send their user to an address (URL elicitation)."""
@@ -79,7 +76,7 @@ class LoginOffers:
         try:
             with run.clock.stop():
                 async with self._one_at_a_time:
-                    await log_in(spec, self._store, show, seconds=LOGIN_SECONDS)
+                    await log_in(spec, self._store, show, seconds=300.0)
         except (CannotAskError, LoginFailedError) as error:
             logger.info("no login to server %r: %s", spec.name, error)
             return False
@@ -162,6 +159,7 @@ async def open_engine(
                 make_directory(sockets := runtime_dir(settings))
                 stack.enter_context(in_use(sockets))
             stack.enter_context(clear_logs(secrets.redactor))
-            yield await stack.enter_async_context(Engine(settings, servers, choose_backend))
+            engine = Engine(settings, servers, choose_backend)
+            yield await stack.enter_async_context(engine.opened())
     finally:
         store.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
@@ -20,12 +20,9 @@ from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.layers import guest_limits
 from bridge.servers.guide import GuestGuide
 from bridge.servers.inventory import ToolInventory
+from bridge.sessions import SessionRun
 from bridge.settings import Settings
 from bridge.skills.skills import SkillUse
-
-ANSWER_SECONDS = 20.0
-"""How long a sandbox on another machine waits to be heard after its last frame; the host, which has
-read that, destroys it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +52,21 @@ class PreparedRun:
     gate: RunContext
     packages: PackageSet = NOTHING
     refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A sandbox that a run has.
+
+    Attributes:
+        guest: Returns it once its guest waits for a program.
+        waited: Whether it may have waited, and died, before the run got it.
+        session: The run's part in its session, if it is in one.
+    """
+
+    guest: Callable[[], Awaitable[GuestSession]]
+    waited: bool
+    session: SessionRun | None = None
 
 
 def run_frame(
@@ -104,7 +116,8 @@ def run_frame(
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
             "out_bytes": run.limits.out_bytes,
             "out_files": run.limits.out_files,
-            **({"answer_seconds": ANSWER_SECONDS} if distant else {}),
+            # How long it waits for the host, which destroys it, to read its last frame.
+            **({"answer_seconds": 20.0} if distant else {}),
             **guest_limits(session.sandbox.isolation, run.limits),
         },
         paths=list(run.packages.paths),

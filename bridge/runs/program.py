@@ -70,9 +70,6 @@ PING_SECONDS = 5.0
 """A sandbox on another machine is asked so often whether it still works, and lost when it has
 missed `MISSED_PINGS` in a row: a machine that stands still does not end its streams."""
 
-REPORT_SECONDS = 5.0
-"""How long the engine may take to say how a dead sandbox died; without it the verdict is vaguer."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -331,7 +328,7 @@ class Program:
         clean = self._exited is not None and self._exited.signal is None
         if not clean and not deadline_passed:
             # The engine knows what the guest can no longer tell, such as an out-of-memory kill.
-            with anyio.move_on_after(REPORT_SECONDS):
+            with anyio.move_on_after(5.0):
                 try:
                     await self._session.sandbox.kill()
                     report = await self._session.sandbox.wait()

@@ -34,10 +34,9 @@ from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 4 * 1024  # Of each stream, of the value and of the error.
-MAX_VALUE = 64 * 1024  # Estimated size of a value that is written out for its beginning.
-MAX_DAYS = 14
+DAYS = 14
 MAX_ALL_BYTES = 200 * 1024**2
-MAX_RECORDS = 20_000  # A list of so many takes a tenth of a second.
+MAX_RECORDS = 20_000  # A client can start runs without end; a list of so many takes 0.1 s.
 TIDY_BYTES = 10 * 1024**2  # One bridge writes so much before it removes what is old or too much.
 
 _NAME = re.compile(r"(\d{13})\.([0-9A-Za-z_-]{1,40})\.([0-9a-f]{32})\.jsonl")
@@ -59,7 +58,6 @@ class RunRecords:
 
     @asynccontextmanager
     async def recording(self, request: RunRequest | ApplyRequest) -> AsyncIterator[RunRecord]:
-        """Record a run, from `RunRecord.begin` to the end of this context."""
         record = RunRecord(self, request)
         try:
             yield record
@@ -76,7 +74,7 @@ class RunRecords:
         """Remove the records that are too old, and of those beyond the limits the oldest."""
         limits = RetentionLimits(
             total_bytes=MAX_ALL_BYTES - TIDY_BYTES,
-            oldest=(time.time() - MAX_DAYS * 86_400) * 1000,
+            oldest=(time.time() - DAYS * 86_400) * 1000,
             entries=MAX_RECORDS,
             owner_entries=MAX_RECORDS,
         )
@@ -102,7 +100,7 @@ class RunRecords:
             raise UnknownRunError(message, remedy="Give more of the id.")
         if ids and (record := _read(files[ids[0]].id)):
             return record
-        remedy = f"`runs` lists them. Records are removed after {MAX_DAYS} days."
+        remedy = f"`runs` lists them. Records are removed after {DAYS} days."
         raise UnknownRunError(f"No run {wanted!r:.80} is recorded.", remedy=remedy)
 
     def _files(self, owner: str | None) -> list[StoredItem]:
@@ -132,7 +130,6 @@ class RunRecord:
         self.is_kept = False
 
     async def begin(self) -> None:
-        """Record the program, once the secrets of the servers are known."""
         request, records, now = self._request, self._records, time.time()
         if not records.are_kept:
             return
@@ -159,7 +156,7 @@ class RunRecord:
         """Record how the run ended, and return its result, which names the record."""
         value = result.result_repr
         if result.has_result:
-            large = estimated_size(result.result, MAX_VALUE) > MAX_VALUE
+            large = estimated_size(result.result, 64 * 1024) > 64 * 1024
             value = "(a large value)" if large else value_text(result.result)
         texts = {"stdout": result.stdout, "stderr": result.stderr, "value": value}
         self._write(
@@ -179,7 +176,6 @@ class RunRecord:
         return replace(result, recorded=self.is_kept)
 
     def failed(self, error: BaseException) -> None:
-        """Record the error that kept the program from running or ended its run."""
         reason, text = "engine" if isinstance(error, Exception) else "cancelled", ""
         if isinstance(error, BridgeError):
             reason, text = error.code, _beginning(str(error))
@@ -188,7 +184,6 @@ class RunRecord:
         self._write({"status": "error", "reason": reason, "error": text, "ended": end})
 
     def close(self) -> None:
-        """Release the record's lock."""
         if self._descriptor is not None:
             os.close(self._descriptor)
 

@@ -1,29 +1,39 @@
 """One run, from the request to its result: nine steps, each a call to the part that owns it.
 
-A session's run takes the same steps, in a sandbox that stays. Owns their order, and nothing else.
+A session's run takes the same steps, in a sandbox that stays. Owns their order, the order of the
+queue, packages and the sandbox, and the second try of a program whose first sandbox was dead
+before it began.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import anyio
 
 from bridge.callers.client import Client, RunCaller
 from bridge.clock import Clock
+from bridge.errors import NotStartedError
 from bridge.gate.result_redaction import cleared
 from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.model.outcome import caught
 from bridge.runs.admission import Admission
 from bridge.runs.checks import add_findings, refused
-from bridge.runs.execution import Executions
-from bridge.runs.places import Place, Places
-from bridge.runs.prepared_run import PreparedRun
+from bridge.runs.execution import Parts, execute
+from bridge.runs.guest_session import GuestSession
+from bridge.runs.prepared_run import Place, PreparedRun
 from bridge.runs.records import RunRecord, RunRecords
-from bridge.servers.servers import Servers
+from bridge.sandbox.pool import Acquire
+from bridge.sandbox.run_queue import RunQueue
+from bridge.sessions import SessionRun, Sessions
 from bridge.upstream.client_features import on_behalf_of
+
+logger = logging.getLogger(__name__)
+
+Work = Callable[[PreparedRun, Place], Awaitable[RunResult]]  # What is done with a place.
 
 
 class Runner:
@@ -31,16 +41,16 @@ class Runner:
 
     def __init__(
         self,
-        servers: Servers,
+        parts: Parts,
         admission: Admission,
-        places: Places,
-        executions: Executions,
+        queue: RunQueue,
+        sessions: Sessions,
         records: RunRecords,
     ) -> None:
-        self._servers = servers
+        self._parts = parts
         self._admission = admission
-        self._places = places
-        self._executions = executions
+        self._queue = queue
+        self._sessions = sessions
         self._records = records
 
     async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:
@@ -58,17 +68,17 @@ class Runner:
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         async with self._records.recording(request) as record:
             work = attended(caller, self._run(request, caller, record))
-            return record.ended(await cleared(work, self._servers.secrets.redactor))
+            return record.ended(await cleared(work, self._parts.servers.secrets.redactor))
 
     async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
         """Take the nine steps; what is certainly wrong ends before the sandbox is used."""
-        await self._servers.refresh()
+        await self._parts.servers.refresh()
         if not request.ends_session_only:
             await record.begin()
         # 1. Parse: `server/` made the request; here it is held against this bridge's limits.
         request, limits = await self._admission.parse(request)
         if request.ends_session_only:
-            return await self._places.end_session(request)
+            return await self._sessions.end(request)
         # 2. Read the program once: its syntax tree, the servers it names, the guard's findings.
         request, program = await self._admission.read(request, caller)
         # 3. Admit: the guard's mode, certain mistakes, skills; which servers the run may have.
@@ -86,17 +96,56 @@ class Runner:
             program, verdict = run.program, run.check.verdict
             if verdict.certain:
                 return refused(run.run_id, program, verdict, limits.timeout)
-            # 6. Start: one `run` frame.
-            async with self._executions.start(run, tools, place) as execution:
-                # 7. Serve its calls through the gate; collect what it writes.
-                facts = await execution.serve()
-                # 8. Conclude: the verdict, the result, the audit log's last record.
-                await execution.conclude(facts)
-            return await execution.result()
+            # 6. Start: one `run` frame. 7. Serve its calls through the gate; collect what it
+            # writes. 8. Conclude: the verdict, the audit log's last record, the result.
+            return await execute(self._parts, run, tools, place)
 
         # 9. Release: the place ends its sandbox, or the session keeps it.
-        result = await self._places.run(run, in_place)
+        take = self._in_session if request.session else self._in_own_sandbox
+        result = await take(run, in_place)
         return add_findings(result, program, verdict, caller.restarted)
+
+    async def _in_own_sandbox(self, run: PreparedRun, work: Work) -> RunResult:
+        packages = self._parts.packages
+        async with self._queue.slot(run.request.owner, run.caller.queued) as place:
+            if run.request.may_need_packages:
+                run = replace(run, packages=await packages.resolve(run.request, run.caller))
+                if run.request.ends_bridge:
+                    # There is no time after the run.
+                    packages.compile_later(run.packages)
+            try:
+                return await self._in_sandbox(run, work, place.keep)
+            except NotStartedError as error:
+                logger.warning("the program is started again in a new sandbox: %s", error)
+            return await self._in_sandbox(run, work, place.keep, fresh=True)
+
+    async def _in_sandbox(
+        self, run: PreparedRun, work: Work, keep: Acquire, *, fresh: bool = False
+    ) -> RunResult:
+        reserve, binds = self._parts.sandboxes.reserve, run.packages.binds
+        async with reserve(run.limits, fresh=fresh, binds=binds, keep=keep) as reserved:
+            result = await work(run, Place(guest=reserved.get, waited=not fresh))
+        self._parts.packages.compile_later(run.packages)
+        return result
+
+    async def _in_session(self, run: PreparedRun, work: Work) -> RunResult:
+        async def in_turn(guest: GuestSession, session: SessionRun) -> RunResult:
+            session.check(run.request)
+            # What earlier runs read counts for this one.
+            gate = run.gate.in_session(session.flow)
+            placed = replace(run, gate=gate, packages=session.packages)
+
+            async def ready() -> GuestSession:
+                return guest
+
+            place = Place(guest=ready, waited=session.waited, session=session)
+            # A run that waits here has its session; one with a place never waits for a session.
+            async with self._queue.slot(run.request.owner, run.caller.queued):
+                result = await work(placed, place)
+            self._parts.packages.compile_later(session.packages)
+            return result
+
+        return await self._sessions.run(run.request, run.limits, run.caller, in_turn)
 
 
 def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:

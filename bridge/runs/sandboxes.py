@@ -18,6 +18,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskGroup
 
 from bridge.errors import LaunchError
 from bridge.model import Json, Limits
@@ -32,6 +33,7 @@ from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acqu
 from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
+from bridge.tasks import background_tasks
 
 _DEFAULTS = Limits()
 
@@ -41,7 +43,6 @@ class Recipe:
     """What is fixed when a sandbox starts: two runs with equal recipes can share a pool.
 
     Attributes:
-        packages: Where programs find packages of the host's, as text; empty for nowhere.
         binds: What of the host is in it.
         limits: What the sandbox is started under. Its timeout is the longest that a run may ask
             for: the deadline itself comes with the `Run` frame, but the limit on CPU time that
@@ -49,43 +50,17 @@ class Recipe:
             here, since it makes no difference to a sandbox.
     """
 
-    runtime: str
-    oci_runtime: str
-    image: str
-    profile: str
-    user: str
-    packages: str
     limits: Limits
     binds: tuple[Bind, ...] = ()
 
 
-def recipe_for(settings: Settings, limits: Limits, binds: tuple[Bind, ...] = ()) -> Recipe:
-    """Return what the sandbox of a run is made from.
-
-    Args:
-        limits: The run's own.
-        binds: What of the host it is to have.
-    """
-    return Recipe(
-        runtime=settings.runtime,
-        oci_runtime=settings.oci_runtime,
-        image=settings.image,
-        profile="strict" if settings.strict else settings.profile,
-        user=settings.container_user,
-        packages=str(settings.packages or ""),
-        binds=binds,
-        limits=replace(
-            limits,
-            timeout=max(limits.timeout, limits.longest_timeout),
-            longest_timeout=_DEFAULTS.longest_timeout,
-            output_bytes=_DEFAULTS.output_bytes,
-            output_tokens=_DEFAULTS.output_tokens,
-            result_bytes=_DEFAULTS.result_bytes,
-            frame_bytes=_DEFAULTS.frame_bytes,
-            tool_calls=_DEFAULTS.tool_calls,
-            concurrent_calls=_DEFAULTS.concurrent_calls,
-        ),
-    )
+def recipe_for(limits: Limits, binds: tuple[Bind, ...] = ()) -> Recipe:
+    """Return what the sandbox of a run with these limits is made from."""
+    later = ["output_bytes", "output_tokens", "result_bytes", "frame_bytes"]
+    later += ["longest_timeout", "tool_calls", "concurrent_calls"]
+    defaults = {name: getattr(_DEFAULTS, name) for name in later}
+    timeout = max(limits.timeout, limits.longest_timeout)
+    return Recipe(limits=replace(limits, **{**defaults, "timeout": timeout}), binds=binds)
 
 
 logger = logging.getLogger(__name__)
@@ -111,7 +86,9 @@ Reserved = Reservation[GuestSession]  # A sandbox that is one run's until the re
 
 
 class Sandboxes:
-    """Hands out sandboxes whose guest is up. Enter before use; leaving ends every one of them."""
+    """Hands out sandboxes whose guest is up, while it is `opened`; then every one of them ends."""
+
+    _tasks: TaskGroup
 
     def __init__(
         self, settings: Settings, choose_backend: Callable[[Settings], Awaitable[Backend]]
@@ -126,21 +103,18 @@ class Sandboxes:
         self._backend: Backend | None = None
         self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
         self._session_pool = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
-        self._stack = AsyncExitStack()
-        self._tasks = anyio.create_task_group()
 
-    async def __aenter__(self) -> Sandboxes:
-        # Both hold task groups, so they are entered here, in the task that will leave them, and
-        # not when a run first needs them. Entering starts no sandbox.
-        self._stack.push_async_callback(self._close_backend)
-        await self._tasks.__aenter__()
-        self._stack.push_async_callback(self._end_tasks)
-        await self._stack.enter_async_context(self._pool)
-        await self._stack.enter_async_context(self._session_pool)
-        return self
-
-    async def __aexit__(self, *raised: Any) -> None:
-        await self._stack.__aexit__(*raised)
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Hand out sandboxes while this is open; entering starts none."""
+        # All three hold task groups, so they are entered here, in the task that will leave them.
+        try:
+            async with background_tasks() as self._tasks, self._pool, self._session_pool:
+                yield
+        finally:
+            backend, self._backend = self._backend, None
+            if backend is not None:
+                await backend.aclose()
 
     @property
     def report(self) -> PoolReport:
@@ -179,7 +153,7 @@ class Sandboxes:
             keep: Keeps what is the run's until its sandbox is gone.
         """
         directories = self._directories if limits.directories else ()
-        recipe = recipe_for(self._settings, limits, (*directories, *binds))
+        recipe = recipe_for(limits, (*directories, *binds))
         return self._pool.reserve(recipe, fresh=fresh, keep=keep)
 
     @asynccontextmanager
@@ -197,7 +171,7 @@ class Sandboxes:
         # CPU time of a session's process in all
         limits = replace(limits, longest_timeout=max(limits.longest_timeout, 24 * 3600.0))
         backend = await self.backend()
-        recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
+        recipe = recipe_for(limits, (*self._directories, *binds))
         async with backend.in_use(), self._session_pool.reserve(recipe) as reservation:
 
             async def ready() -> SessionGuest:
@@ -221,14 +195,12 @@ class Sandboxes:
             task: See `bridge.guest.state.installed`.
         """
         bind = Bind(source=str(source), inside=inside, executable=True)
-        recipe = recipe_for(self._settings, limits_for(self._settings), (bind,))
+        recipe = recipe_for(limits_for(self._settings), (bind,))
         async with self._open_guest(recipe) as guest:
             state = await save_state(guest, 1, MAX_STATE_BYTES, task, [inside])
             return None if state is None else state.data
 
     def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Start a job in the background, which ends with the sandboxes."""
-
         async def guarded() -> None:
             try:
                 await job()
@@ -237,15 +209,6 @@ class Sandboxes:
                 logger.exception("a job in the background failed")
 
         self._tasks.start_soon(guarded)
-
-    async def _end_tasks(self) -> None:
-        self._tasks.cancel_scope.cancel()
-        await self._tasks.__aexit__(None, None, None)
-
-    async def _close_backend(self) -> None:
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            await backend.aclose()
 
     @asynccontextmanager
     async def _open_guest(self, recipe: Recipe) -> AsyncIterator[GuestSession]:

@@ -37,7 +37,6 @@ class SessionChannel(Channel):
 
     @property
     def whole(self) -> bool:
-        """Whether no frame was left half written."""
         return not self._unfinished
 
 
@@ -49,11 +48,9 @@ class SessionGuest(GuestSession):
 
     @property
     def is_whole(self) -> bool:
-        """Whether another run can be sent."""
         return self.channel.whole
 
     async def wait_dead(self) -> None:
-        """Return when it has gone, or has said something that no run asked for."""
         await wait_dead(self)
 
     async def save(self, number: int, limit: int) -> StateParts | None:
@@ -115,5 +112,4 @@ async def save_state(
 
 
 async def _refuse(method: str, params: Mapping[str, Json]) -> Json:
-    """Answer a call of the program's that was left from its last run, or of an object's own."""
     raise CallFailedError("No tool can be called between a session's runs.", kind="usage")

@@ -14,7 +14,8 @@ import logging
 import math
 import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -23,6 +24,7 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import CannotAskError, ElsewhereError, InvalidRequestError
 from bridge.model import Json, RunResult
+from bridge.tasks import background_tasks
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
@@ -32,10 +34,6 @@ MAX_WAITING = 32  # Runs that wait for their client at a time. Each holds a sand
 WAIT_SECONDS = 540.0
 """For a client to come back. A little less than one answer may take, so that a run whose client
 has gone ends here, and does not go on with the question counted as cancelled."""
-
-GATHER_SECONDS = 0.02
-"""After a first question, for others that a program's calls ask at the same moment: a client makes
-only some ten rounds of questions for one request."""
 
 
 @dataclass(eq=False)
@@ -105,7 +103,6 @@ class SuspendedRun:
         return question.answer
 
     def unseen(self) -> bool:
-        """Return whether it has questions that its client has not got yet."""
         return any(not question.shown for question in self.questions.values())
 
     def take(self, answers: Mapping[str, Mapping[str, Json]], *, partly: bool = False) -> None:
@@ -123,7 +120,7 @@ class SuspendedRun:
 
 
 class SuspendedRuns:
-    """All of them. Enter before use; leaving cancels what is there.
+    """All of them, while it is `opened`.
 
     Args:
         asking: How many may wait for an answer at a time: each has a run's place as long.
@@ -131,16 +128,16 @@ class SuspendedRuns:
             where a run waits.
     """
 
+    _tasks: TaskGroup
+
     def __init__(self, asking: int = MAX_WAITING, replica: str = "") -> None:
         self._asking = asking
         self._prefix = f"{replica}." if replica else ""
-        self._tasks: TaskGroup | None = None
         self._waiting: dict[str, SuspendedRun] = {}
         self._live: set[SuspendedRun] = set()
 
     @property
     def waiting(self) -> int:
-        """How many wait for their clients to come back."""
         return len(self._waiting)
 
     @property
@@ -150,15 +147,11 @@ class SuspendedRuns:
     def runs(self) -> tuple[SuspendedRun, ...]:
         return tuple(self._live)
 
-    async def __aenter__(self) -> SuspendedRuns:
-        self._tasks = await anyio.create_task_group().__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        tasks, self._tasks = self._tasks, None
-        if tasks is not None:
-            tasks.cancel_scope.cancel()
-            await tasks.__aexit__(None, None, None)
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[SuspendedRuns]:
+        """Take runs while this is open; leaving cancels what is there."""
+        async with background_tasks() as self._tasks:
+            yield self
 
     def start(
         self,
@@ -174,8 +167,6 @@ class SuspendedRuns:
             request: What alone it may be asked for with.
             work: The run itself; raises nothing.
         """
-        if self._tasks is None:
-            raise RuntimeError("runs can be started only while the engine is open")
         run = SuspendedRun(owner, request, client)
         self._live.add(run)
         self._tasks.start_soon(self._own, run, work)
@@ -289,13 +280,13 @@ class SuspendedRuns:
         return True
 
     async def _wait(self, run: SuspendedRun) -> None:
-        """Return once there is a result, or something to ask."""
         while run.result is None:
             if run.over.is_set():
                 message = "The run was cancelled: the bridge ends, or its client did not come back."
                 raise InvalidRequestError(message)
             if run.unseen():
-                await anyio.sleep(GATHER_SECONDS)
+                # For what its calls ask at the same moment: clients make few rounds of questions.
+                await anyio.sleep(0.02)
                 if run.unseen():
                     return
                 continue

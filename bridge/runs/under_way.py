@@ -16,10 +16,8 @@ from bridge.errors import DrainingError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
 
-END_SECONDS = 12.0
-"""For runs that are ended: a session's program is interrupted first, which keeps its state."""
+LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
 
 
 class UnderWay:
@@ -43,7 +41,6 @@ class UnderWay:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Count a run while it goes on."""
         if self.draining:
             message = f"This {self._called} is ending, and begins no more runs. Nothing was run."
             raise DrainingError(message)
@@ -77,7 +74,8 @@ class UnderWay:
         logger.warning("%d runs are ended: %g s are over", self.count, seconds)
         for scope in self._scopes:
             scope.cancel()
-        with anyio.move_on_after(END_SECONDS):
-            # So long a client that answers a question, or looks after its task, is told too.
+        # A session's program is interrupted first, which keeps its state. So long a client that
+        # answers a question, or looks after its task, is told too.
+        with anyio.move_on_after(12.0):
             while self._scopes or waits():  # noqa: ASYNC110
                 await anyio.sleep(LOOK_SECONDS)

@@ -91,7 +91,6 @@ class Admission:
             unknown[0].transport.abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -197,8 +196,6 @@ class Admission:
             await self._app(scope, _replay(line, receive), self._noting(caller, scope, send))
 
     def _noting(self, caller: str, scope: Scope, send: Send) -> Send:
-        """Return an ASGI `send` that notes whose session an answer begins."""
-
         async def noting(message: Message) -> None:
             if message["type"] == "http.response.start":
                 session = Headers(raw=message["headers"]).get(_SESSION, "")
@@ -225,7 +222,6 @@ def _problem(what: str, held: int, total: int) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return an ASGI `receive` that returns a body first, then calls `receive`."""
     given = False
 
     async def replay() -> Message:

@@ -50,7 +50,6 @@ Context = ServerRequestContext[Any]
 
 
 def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
-    """Return an MCP server over `engine`, not yet connected to anything."""
     runs = Runs(engine, principal)
     notices = Notices(engine.guide.tool_description, engine.servers.names, owner=runs.owner)
     surface = _Surface(engine, runs, notices)
@@ -130,7 +129,6 @@ class _Surface:
         self._notices = notices
 
     async def introduce(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Name the servers there are at this moment to a client that connects."""
         result = await call_next(ctx)
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
             await self._engine.servers.refresh()
@@ -140,7 +138,6 @@ class _Surface:
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """Describe the tools, with the servers there are at this moment."""
         await self._engine.servers.refresh()
         await self._notices.listed(context)
         tools = await tool_list(self._engine, brief=known_client(context).defers)
@@ -191,11 +188,9 @@ class _Surface:
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
 
     async def change_roots(self, context: Context, params: types.NotificationParams) -> None:
-        """Have servers ask for the client's roots again."""
         self._engine.servers.pool.roots_changed()
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """Return the state of a run that is a task (`tasks/get`)."""
         run = self._runs.task(context, params.task_id)
         result = None if run.result is None else self._result(context, run.result)
         if result is not None:
@@ -203,7 +198,6 @@ class _Surface:
         return task_status(run, params.task_id, result)
 
     async def update_task(self, context: Context, params: UpdateParams) -> dict[str, Any]:
-        """Pass on answers to the questions of a run that is a task (`tasks/update`)."""
         run = self._runs.task(context, params.task_id)
         run.take(answers_of(params.input_responses), partly=True)
         return {}

@@ -35,19 +35,13 @@ logger = logging.getLogger(__name__)
 Context = ServerRequestContext[Any]
 
 DEFAULT_LEVEL = "info"  # Log level of clients that used `initialize` and have set none.
-ROOTS_SECONDS = 2.0  # Time for a client to list its roots.
-
-LOOK_SECONDS = 1.0
-"""Time between checks whether a client that was asked over HTTP is still connected."""
 
 WAIT_SECONDS = 300.0
-"""For all answers of one request over HTTP, where any client could occupy a run's place so."""
+"""For all answers of one request over HTTP: any client there could keep a run's place so."""
 
 MAX_ROUNDS = 10
 """Results with questions in one call since 2026-07-28. The SDK's clients fail after as many, and so
 lose the result of a run that may have had effects."""
-
-MAX_INTRODUCTION = 80  # Characters of a client's name, and as many of its version, about.
 
 _ELICITATION_METHOD: Method = "elicitation/create"
 _SAMPLING_METHOD: Method = "sampling/createMessage"
@@ -66,8 +60,8 @@ def introduction(context: Context, clear: Callable[[str], str]) -> str:
         return ""
     told = (held.client_info.name, held.client_info.version)
     # Redacted before it is cut, so that no half of a secret is left.
-    cleared = [clear(part[: 10 * MAX_INTRODUCTION]) for part in told if part]
-    return " ".join(one_line(part, MAX_INTRODUCTION) for part in cleared)
+    cleared = [clear(part[:800]) for part in told if part]
+    return " ".join(one_line(part, 80) for part in cleared)
 
 
 class SameObject:
@@ -142,7 +136,7 @@ async def list_roots(context: Context) -> list[Json]:
     if not has_roots(context):
         return []
     metadata = ServerMessageMetadata(related_request_id=context.request_id)
-    with anyio.move_on_after(ROOTS_SECONDS), suppress(MCPError, ValidationError):
+    with anyio.move_on_after(2.0), suppress(MCPError, ValidationError):
         result = await context.session.send_request(
             types.ListRootsRequest(), types.ListRootsResult, metadata=metadata
         )
@@ -180,12 +174,10 @@ class RunClient:
 
     @property
     def program(self) -> str:
-        """Its name and version on one line."""
         return introduction(self._capable, lambda text: text)
 
     @property
     def visits(self) -> bool:
-        """Whether it declares that its user can be sent to a URL."""
         capabilities = self._capable.session.client_capabilities
         elicitation = None if capabilities is None else capabilities.elicitation
         return elicitation is not None and elicitation.url is not None
@@ -251,7 +243,6 @@ class HandshakeClient(RunClient):
 
     @property
     def log_level(self) -> str:
-        """The level that it has set, or the default."""
         return self._log_level
 
     @property
@@ -309,7 +300,7 @@ class HandshakeClient(RunClient):
             await anyio.sleep_forever()
             return
         while self._context is context and not await request.is_disconnected():  # noqa: ASYNC110
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(1.0)
 
 
 class ModernClient(RunClient):
@@ -328,7 +319,6 @@ class ModernClient(RunClient):
 
     @property
     def wants_output(self) -> bool:
-        """Whether its request asks for log messages."""
         return bool(self.log_level)
 
     def attach(self, context: Context, *, answers: bool = False) -> None:

@@ -5,7 +5,7 @@ Pure. The tool exists only where the configuration defines command profiles.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,16 +15,12 @@ from bridge.commands.line import parse_line
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
-from bridge.server.arguments import convert_arguments, field, parse_timeout, refuse_unknown
+from bridge.server.arguments import checked_arguments, field
 from bridge.server.content import RESULT_SIZE, Kind, output_schema, record_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
 COMMAND_TOOL = "run_command"
-
-_KNOWN = ("profile", "command", "pipeline", "workdir", "stdin", "timeout", "env")
-
-MAX_LISTED = 20  # Executables named per profile in the tool's description.
 
 _STAGE: dict[str, Kind] = {
     **dict.fromkeys(("command", "signal"), "string"),
@@ -74,7 +70,7 @@ def _description(profiles: Mapping[str, CommandProfile]) -> str:
     ]
     for profile in profiles.values():
         names = [entry.rpartition("/")[2] for entry in profile.executables]
-        shown = ", ".join(names[:MAX_LISTED]) + (", ..." if len(names) > MAX_LISTED else "")
+        shown = _listed(names)
         terms = (
             "network" if profile.network else "no network",
             f"writes: {_writable(profile)}",
@@ -97,8 +93,11 @@ def _writable(profile: CommandProfile) -> str:
             return "the whole workspace"
         # Nothing is looked up here; what has a suffix is most likely a file.
         found.append(str(path) if path.suffix else f"{path}/")
-    shown = ", ".join(found[:MAX_LISTED]) + (", ..." if len(found) > MAX_LISTED else "")
-    return shown or "nothing"
+    return _listed(found) or "nothing"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
@@ -139,16 +138,22 @@ def _input_schema(profiles: Mapping[str, CommandProfile]) -> dict[str, Any]:
 def parse_command(
     arguments: Mapping[str, Json] | None, profiles: Mapping[str, CommandProfile]
 ) -> CommandRequest:
-    given = convert_arguments(arguments, _input_schema(profiles), ("stdin",))
-    given = {name: value for name, value in given.items() if value is not None}
-    refuse_unknown(COMMAND_TOOL, given, _KNOWN)
+    given = checked_arguments(COMMAND_TOOL, arguments, _input_schema(profiles), ("stdin",))
+    if ("command" in given) == ("pipeline" in given):
+        raise InvalidRequestError("Pass either `command` or `pipeline`.")
+    line = given["command"] if "command" in given else given["pipeline"]
+    if not isinstance(line, str):
+        line = [line] if "command" in given else line
+    env, timeout = given.get("env", {}), given.get("timeout")
+    if any("\0" in text for text in env.values()):
+        raise InvalidRequestError("A variable in `env` has a null character in it.")
     return CommandRequest(
-        profile=_profile(given.get("profile"), profiles),
-        stages=_stages(given),
-        workdir=_text(given, "workdir"),
-        stdin=_text(given, "stdin"),
-        timeout=parse_timeout(given.get("timeout")),
-        env=_variables(given.get("env", {})),
+        profile=given.get("profile", next(iter(profiles))),
+        stages=parse_line(line) if isinstance(line, str) else tuple(map(tuple, line)),
+        workdir=given.get("workdir", ""),
+        stdin=given.get("stdin", ""),
+        timeout=None if timeout is None else float(timeout),
+        env=env,
     )
 
 
@@ -159,49 +164,3 @@ def command_result(result: CommandResult, place: RecordPlace) -> types.CallToolR
         place,
         is_error=result.status != "success",
     )
-
-
-def _profile(value: Json, profiles: Mapping[str, CommandProfile]) -> str:
-    if value is None and len(profiles) == 1:
-        return next(iter(profiles))
-    if isinstance(value, str) and value in profiles:
-        return value
-    found = "is needed" if value is None else f"{value!r:.100} is not known"
-    raise InvalidRequestError(f"`profile` {found}.", remedy=f"Pass one of: {', '.join(profiles)}.")
-
-
-def _stages(given: Mapping[str, Json]) -> tuple[tuple[str, ...], ...]:
-    if ("command" in given) == ("pipeline" in given):
-        raise InvalidRequestError("Pass either `command` or `pipeline`.")
-    name = "command" if "command" in given else "pipeline"
-    value = given[name]
-    if isinstance(value, str):
-        return parse_line(value)
-    if name == "command" and _is_words(value):
-        return (tuple(value),)
-    if name == "pipeline" and isinstance(value, list) and value and all(map(_is_words, value)):
-        return tuple(map(tuple, value))
-    what = "a list of words" if name == "command" else "a list of lists of words"
-    message = f"`{name}` must be a string, or {what}, none of them empty."
-    example = '"ls -l" or ["ls", "-l"]'
-    if name == "pipeline":
-        example = '[["ls"], ["head", "-1"]] or "ls | head -1"'
-    raise InvalidRequestError(message, remedy=f"Write it like {example}.")
-
-
-def _variables(value: Json) -> Mapping[str, str]:
-    texts: dict[str, Any] = value if isinstance(value, dict) else {"": None}
-    if not all(isinstance(text, str) and "\0" not in text for text in texts.values()):
-        raise InvalidRequestError('`env` must be an object of texts, such as {"NAME": "value"}.')
-    return texts
-
-
-def _is_words(value: Json) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(w, str) for w in value)
-
-
-def _text(given: Mapping[str, Json], name: str) -> str:
-    value = given.get(name, "")
-    if not isinstance(value, str):
-        raise InvalidRequestError(f"`{name}` must be a string.")
-    return value

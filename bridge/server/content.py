@@ -112,8 +112,6 @@ def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] 
     return schema if place == "content" else None
 
 
-MAX_LINKS = 50  # In one result: each is something that a model reads. All are in the record.
-
 _DESCRIPTIONS = {
     "file": "A file that the program left.",
     "stdout": "All that the program wrote to stdout.",
@@ -183,11 +181,11 @@ def _shown(items: Sequence[Shown]) -> Iterable[types.ContentBlock]:
 
 
 def _links(artifacts: Sequence[Artifact]) -> Iterable[types.ContentBlock]:
-    # Of the rest of the output the text says how it is read.
+    # Of the rest of the output the text says how it is read. All links are in the record.
     linked = [artifact for artifact in artifacts if artifact.kind not in ("stdout", "stderr")]
-    for artifact in linked[:MAX_LINKS]:
+    for artifact in linked[:50]:
         yield types.ResourceLink.model_validate(link_fields(artifact))
-    more = len(linked) - MAX_LINKS
+    more = len(linked) - 50
     if more > 0:
         text = f"And {counted(more, 'thing')} more that the program left, all among the resources."
         yield types.TextContent(text=text)

@@ -31,13 +31,7 @@ CAPABILITIES = {
     "tools": {"listChanged": True},
 }
 
-MAX_REQUEST_BYTES = 16 * 1024  # Of a request that is answered here.
-
-MAX_NESTING = 50
-
-_ROUTINE = {
-    "sampling": 2, "elicitation": 2, "experimental": 2, "extensions": 2, "tasks": MAX_NESTING,
-}  # fmt: skip
+_ROUTINE = {"sampling": 2, "elicitation": 2, "experimental": 2, "extensions": 2, "tasks": 50}
 """Capabilities that are objects of objects, and down to which level."""
 
 _INFO = {"name", "version", "title", "description", "websiteUrl"}
@@ -71,7 +65,7 @@ def greet(instructions: Callable[[], str]) -> Greeting:
     try:
         if not select.select((0,), (), (), 0)[0]:
             return NO_GREETING
-        read = os.read(0, MAX_REQUEST_BYTES)
+        read = os.read(0, 16 * 1024)
     except OSError:
         # The transport, which reads next, says so.
         return NO_GREETING
@@ -103,7 +97,7 @@ def answer(number: int | str, version: str, instructions: str) -> str:
 def plain_initialize(line: bytes) -> tuple[int | str, str] | None:
     """Return the id and the protocol version of an `initialize` that the SDK certainly accepts."""
     # Escapes may stand for half a character, on which parsers differ.
-    if line.count(b"{") + line.count(b"[") > MAX_NESTING or b"\\u" in line:
+    if line.count(b"{") + line.count(b"[") > 50 or b"\\u" in line:
         return None
     try:
         message = json.loads(
@@ -134,7 +128,6 @@ def plain_initialize(line: bytes) -> tuple[int | str, str] | None:
 
 
 def _is_routine(name: str, value: Any) -> bool:
-    """Return whether a capability is one that the SDK knows, in a form that it takes."""
     if name == "roots":
         return value in ({}, {"listChanged": True}, {"listChanged": False})
     return name in _ROUTINE and _is_object(value, _ROUTINE[name])

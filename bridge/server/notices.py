@@ -43,9 +43,7 @@ QUIET_SECONDS = 0.5
 """Nothing may change for this long before lists are compared: servers that start together learn
 their tools within a second, and an editor writes a file in several steps."""
 
-LONGEST_SECONDS = 5.0  # Longest delay of the comparison while changes go on.
-MAX_URIS = 100  # Resources that one connection or stream subscribes to.
-MAX_URI = 2048  # Characters of a subscribed URI; the bridge's own are far shorter.
+MAX_URIS = 100  # Of 2,048 characters: a client can subscribe without end.
 
 Shown = Callable[[], Hashable]
 """Returns a list's current content; equal values mean an unchanged list."""
@@ -98,7 +96,6 @@ class OwnedBus(InMemorySubscriptionBus):
         return super().subscribe(owned)
 
     async def publish(self, event: ServerEvent, owner: str | None = None) -> None:
-        """Send an event to the streams of an owner, or to all."""
         # All listeners are called before another task runs.
         self._meant = owner
         await super().publish(event)
@@ -150,7 +147,6 @@ class Notices:
 
     @property
     def connections(self) -> int:
-        """Number of connections that used `initialize`."""
         return len(self._connections)
 
     async def listen(
@@ -158,13 +154,12 @@ class Notices:
     ) -> types.SubscriptionsListenResult:
         """Handle `subscriptions/listen` (2026-07-28) until the client closes the stream."""
         uris = params.notifications.resource_subscriptions or ()
-        if len(uris) > MAX_URIS or any(len(str(uri)) > MAX_URI for uri in uris):
+        if len(uris) > MAX_URIS or any(len(str(uri)) > 2048 for uri in uris):
             raise _too_much()
         self._bus.opening_for(self._owner(context))
         return await self._listen(context, params)
 
     def end_streams(self) -> None:
-        """Close all streams of `subscriptions/listen`."""
         self._listen.close()
 
     async def subscribe(
@@ -176,7 +171,7 @@ class Notices:
         """
         known, uri = self._of(context), str(params.uri)
         if known is not None:
-            if uri not in known.uris and len(known.uris) >= MAX_URIS or len(uri) > MAX_URI:
+            if uri not in known.uris and len(known.uris) >= MAX_URIS or len(uri) > 2048:
                 raise _too_much()
             known.uris.add(uri)
         return types.EmptyResult()
@@ -212,7 +207,6 @@ class Notices:
             self._told_resources = self._resources()
 
     def kept(self, owner: str) -> None:
-        """Record that `resources/list` has changed for an owner."""
         self.updated("", owner)
 
     def updated(self, uri: str, owner: str) -> None:
@@ -238,8 +232,7 @@ class Notices:
                 logger.exception("clients could not be notified of a change")
 
     async def _wait_until_quiet(self) -> None:
-        """Return when nothing has changed for `quiet_seconds`."""
-        with anyio.move_on_after(LONGEST_SECONDS):
+        with anyio.move_on_after(5.0):
             quiet = False
             while not quiet:
                 self._changed = anyio.Event()
@@ -288,5 +281,5 @@ def _is_subscribed(uri: str, owner: str, known: _Subscriptions) -> bool:
 
 
 def _too_much() -> MCPError:
-    message = f"A client may subscribe to {MAX_URIS} resources of {MAX_URI:,} characters at most."
+    message = f"A client may subscribe to {MAX_URIS} resources of 2,048 characters at most."
     return MCPError(types.INVALID_PARAMS, message)

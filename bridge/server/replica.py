@@ -32,9 +32,7 @@ REPLICA = "mcp-bridge-replica"
 
 SESSION = "mcp-session-id"
 
-STORE_SECONDS = 2.0  # For the store to answer; what takes longer counts as out of reach.
 LOOK_SECONDS = 1.0  # Between looks at what is missing, and at what dead replicas left.
-RETRY_SECONDS = 5  # After which a client that is refused may come again.
 
 _NEEDED = ("sandboxes", "store")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
@@ -89,18 +87,17 @@ class Replica:
         return await (await self._engine.backend()).problem()
 
     async def _store_problem(self) -> str:
-        with anyio.move_on_after(STORE_SECONDS):
+        with anyio.move_on_after(2.0):
             read = partial(self._store.documents, "ready", [""])
             await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
             return ""
-        return f"it does not answer within {STORE_SECONDS:g} s"
+        return "it does not answer within 2 s"
 
     async def _end_orphans(self) -> str:
         await end_orphans(self._engine.gate.audit)
         return ""
 
     def metrics(self) -> str:
-        """Return what is going on, as Prometheus reads it."""
         queue = self._engine.queue
         values = {
             "runs_queued": queue.waiting,
@@ -144,7 +141,7 @@ class Replica:
         begins = begins_session(headers) and scope["method"] == "POST"
         if begins and self._engine.under_way.draining:
             problem = "This replica of the bridge is ending. Begin the session again: another has."
-            retry = {"retry-after": str(RETRY_SECONDS), REPLICA: self.name}
+            retry = {"retry-after": "5", REPLICA: self.name}
             await refuse(503, problem, INTERNAL_ERROR, retry)(scope, receive, send)
             return
         if session is not None and self.name and (named := _NAMED.fullmatch(session)):
@@ -162,8 +159,6 @@ class Replica:
         await app(scope, receive, self._naming(send) if self.name else send)
 
     def _naming(self, send: Send) -> Send:
-        """Return an ASGI `send` that adds the replica's name to an answer's headers."""
-
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)

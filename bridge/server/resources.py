@@ -29,11 +29,9 @@ from bridge.render.structured import held_fields
 from bridge.runs import Engine
 from bridge.server.clients import Context, list_roots
 from bridge.server.content import resource_fields
-from bridge.server.notices import MAX_URI, Notices
+from bridge.server.notices import Notices
 from bridge.server.runs import Runs
 from bridge.sessions import Listed
-
-MAX_ROOTS = 40
 
 
 async def client_roots(context: Context) -> tuple[tuple[str, str], ...]:
@@ -44,7 +42,7 @@ async def client_roots(context: Context) -> tuple[tuple[str, str], ...]:
     """
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return ()
-    roots = (await list_roots(context))[:MAX_ROOTS]
+    roots = (await list_roots(context))[:40]
     return tuple((root.get("name") or "", root["uri"]) for root in roots)
 
 
@@ -180,7 +178,6 @@ class Resources:
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """Return a resource, or as much of it as one answer has."""
         uri = str(params.uri)
         redactor = self._engine.servers.secrets.redactor
         try:
@@ -259,4 +256,4 @@ def _place(cursor: str | None) -> tuple[int, str]:
 def _unknown(uri: str, context: Context) -> MCPError:
     modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
     code = types.INVALID_PARAMS if modern else -32002  # for clients that used `initialize`
-    return MCPError(code, f"Unknown resource {uri!r:.200}.", {"uri": uri[:MAX_URI]})
+    return MCPError(code, f"Unknown resource {uri!r:.200}.", {"uri": uri[:2048]})

@@ -139,9 +139,6 @@ def _task(run: SuspendedRun, number: str) -> dict[str, Any]:
 
 logger = logging.getLogger(__name__)
 
-MAX_LEVELS = 1000
-"""Connections whose log level is stored; beyond this the oldest is removed."""
-
 
 class Runs:
     """The runs of one server's clients."""
@@ -181,12 +178,11 @@ class Runs:
         key = _session_id(context)
         self._levels[key] = params.level
         self._levels.move_to_end(key)
-        if len(self._levels) > MAX_LEVELS:
+        if len(self._levels) > 1000:
             self._levels.popitem(last=False)
         return types.EmptyResult()
 
     async def _run_of(self, context: Context, params: types.CallToolRequestParams) -> SuspendedRun:
-        """Return the run that a call starts, resumes with answers, or continues to wait for."""
         suspended = self._engine.suspended
         owner = self.owner(context)
         called = [params.name, params.arguments or {}]

@@ -13,12 +13,12 @@ from typing import Any
 import mcp_types as types
 
 from bridge.catalog.docs import Detail
-from bridge.catalog.prose import paragraphs
+from bridge.catalog.prose import clip, paragraphs
 from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.runs import Engine
-from bridge.server.arguments import convert_arguments, refuse_unknown
+from bridge.server.arguments import checked_arguments
 from bridge.server.content import RESULT_SIZE, result_or_error, tool_result
 from bridge.servers.guide import has_match, starting_line
 from bridge.servers.project_servers import waiting_line
@@ -27,17 +27,9 @@ SEARCH_TOOL = "search_tools"
 
 MAX_TEXT_CHARS = 60_000  # Of an answer. Fifty hits in full can be more than a conversation holds.
 
-MAX_QUERY_CHARS = 8_000
-"""Of which only the beginning is searched; a longer one is no query but a mistake."""
-
-MAX_LEFT_OUT = 5  # Servers named that could not be asked.
-
-_MAX_REASON_CHARS = 160
-
 _GOOD = "Best first. Call them in run_python, each with `await`:"
 _ELSE = "Otherwise try other words, such as a verb and what it acts on, or the name of a server."
 
-_KNOWN = ("query", "limit", "server", "detail")
 _TITLE = "Search the tools of all MCP servers"
 _HINT = "find tools of the user's MCP servers, to call with run_python"
 
@@ -108,31 +100,12 @@ async def search_result(
 
 
 def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
-    given = convert_arguments(arguments, search_tool().input_schema, ("query",))
-    given = {name: value for name, value in given.items() if value is not None}
-    refuse_unknown(SEARCH_TOOL, given, _KNOWN)
-    query = given.get("query")
-    if not isinstance(query, str) or not query.strip():
+    given = checked_arguments(SEARCH_TOOL, arguments, search_tool().input_schema, ("query",))
+    if not given["query"].strip():
         message = f"{SEARCH_TOOL} needs `query`: what the tool should do, in a few words."
         raise InvalidRequestError(message, remedy='For example "create issue".')
-    if len(query) > MAX_QUERY_CHARS:
-        message = f"`query` has {len(query):,} characters; the limit is {MAX_QUERY_CHARS:,}."
-        raise InvalidRequestError(message, remedy='Say it in a few words: "create issue".')
-    server = given.get("server")
-    if server is not None and not isinstance(server, str):
-        message = "`server` must be the name of one server; leave it out to search all."
-        raise InvalidRequestError(message)
-    limit = given.get("limit", DEFAULT_LIMIT)
-    if isinstance(limit, float) and limit.is_integer():
-        # Some clients write every number with a point.
-        limit = int(limit)
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIMIT:
-        message = f"`limit` must be a whole number from 1 to {MAX_LIMIT}, not {limit!r:.40}."
-        raise InvalidRequestError(message)
-    detail = given.get("detail", "summary")
-    if detail not in ("summary", "full"):
-        raise InvalidRequestError(f'`detail` must be "summary" or "full", not {detail!r:.40}.')
-    return SearchRequest(query=query, limit=limit, server=server or None, detail=detail)
+    # Some clients write every number with a point.
+    return SearchRequest(**{**given, "limit": int(given.get("limit", DEFAULT_LIMIT))})
 
 
 async def _search(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:
@@ -173,9 +146,9 @@ def _text(
         lines += ["Perhaps:", *_hits(found), _ELSE]
     elif not starting:
         lines.append(_no_hits_text(request, names))
-    lines += [f"Not searched: {name}: {left_out[name]}" for name in failed[:MAX_LEFT_OUT]]
-    if len(failed) > MAX_LEFT_OUT:
-        lines.append(f"Not searched either: {len(failed) - MAX_LEFT_OUT} more servers.")
+    lines += [f"Not searched: {name}: {left_out[name]}" for name in failed[:5]]
+    if len(failed) > 5:
+        lines.append(f"Not searched either: {len(failed) - 5} more servers.")
     return "\n".join(lines)
 
 
@@ -224,8 +197,7 @@ def _no_hits_text(request: SearchRequest, names: Sequence[str]) -> str:
 
 
 def _brief(error: BridgeError) -> str:
-    line = (error.message.splitlines() or [error.code])[0]
-    return line if len(line) <= _MAX_REASON_CHARS else f"{line[:_MAX_REASON_CHARS]}…"
+    return clip((error.message.splitlines() or [error.code])[0], 160)
 
 
 def _failed(error: BridgeError) -> types.CallToolResult:

@@ -126,7 +126,6 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
             raise anyio.ClosedResourceError from error
 
     async def aclose(self) -> None:
-        """Read no more messages. The descriptor belongs to its claimant."""
         self._closed = True
 
 
@@ -199,7 +198,7 @@ def read_line(
     """Return the message that a client's line is, repaired if need be.
 
     Args:
-        crowded: It holds more values than are parsed.
+        too_complex: It holds more values than are parsed.
 
     Returns:
         A message, a refusal of a request, `Noise`, or None for a blank line. A response that
@@ -323,7 +322,6 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         return None
 
     async def aclose(self) -> None:
-        """Read no more. The descriptor is its claimant's."""
         self._ended = True
         self._reader.close()
         self._lines.clear()

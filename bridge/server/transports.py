@@ -43,17 +43,12 @@ STDIO = "stdio"
 
 SHUTDOWN_SECONDS = 3  # Runs still under way when the server stops are cancelled after this.
 
-LAST_SECONDS = 0.5
-"""The same for a server that is cancelled, as by a signal to `serve`: its end is waited for. It is
-enough to tell those who listen that there is nothing more to come."""
-
 HTTP_IDLE_SECONDS = 30 * 60
 """After which a session without requests and without an open stream ends. Its client gets 404
 and begins a new one, as the protocol says."""
 
 
 async def serve_stdio(engine: Engine, greeting: Greeting = NO_GREETING) -> None:
-    """Serve one client on stdin and stdout until it closes stdin."""
     await serve_on_stdio(build_server(engine, principal=STDIO), greeting)
 
 
@@ -170,7 +165,6 @@ class _Streams:
         self._open: set[anyio.CancelScope] = set()
 
     def end(self) -> None:
-        """End them as whole responses."""
         for stream in self._open:
             stream.cancel()
 
@@ -219,7 +213,8 @@ async def serve_http(
             await server.serve()
     except anyio.get_cancelled_exc_class():
         if server.started:
-            with anyio.move_on_after(LAST_SECONDS, shield=True):
+            # Enough to tell those who listen that there is nothing more to come.
+            with anyio.move_on_after(0.5, shield=True):
                 await server.shutdown()
         raise
 

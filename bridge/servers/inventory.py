@@ -32,7 +32,7 @@ class ToolInventory:
 
     Attributes:
         aliases: Every server's name and alias.
-        learnt: Grows whenever a new shape of results is learned, as with the first calls of a tool.
+        shape_revision: Grows whenever a new shape of results is learned.
 
     Args:
         shapes: Learns and stores the shapes of results; without it none are learned.

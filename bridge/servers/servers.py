@@ -44,7 +44,7 @@ class Servers:
     """The discovered servers, their tools and their sessions. Enter before use.
 
     Attributes:
-        known: The inventory of tools.
+        inventory: The tools of all servers.
         discovery: The servers found in the current configuration.
 
     Args:

@@ -24,7 +24,7 @@ from bridge.errors import InvalidRequestError, LibraryError
 from bridge.model import Provenance
 from bridge.skills.provenance import SKILLS, add_read, forget_read, is_known_to_flow_rules
 from bridge.skills.source import (
-    MAX_FILE_BYTES,
+    MAX_SOURCE_BYTES,
     NAME,
     Header,
     Tools,
@@ -46,7 +46,6 @@ MAX_REMOVED = 100
 and remove it under one name after the other."""
 
 _APPROVED = "approved"
-_FORM = 1
 
 State = tuple[int, int, int]  # What tells a file from what it was before: time, size, number.
 
@@ -95,17 +94,14 @@ class SkillFiles:
     def text(self, name: str) -> str | None:
         """Return a skill's file; None if there is none."""
         try:
-            data = read_regular(self._path(name), MAX_FILE_BYTES)
+            data = read_regular(self._path(name), 2 * MAX_SOURCE_BYTES)
         except FileNotFoundError:
             return None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise LibraryError(f"Skill {name!r} cannot be read: {_why(error)}.") from None
-        except ValueError as error:
-            raise LibraryError(f"Skill {name!r} cannot be read: {error}.") from None
         return data.decode("utf-8", "surrogateescape")
 
     def texts(self, names: Mapping[str, State]) -> dict[str, str]:
-        """Return the files of some skills, without those that are gone or cannot be read."""
         found: dict[str, str] = {}
         for name in names:
             with suppress(LibraryError):
@@ -167,9 +163,9 @@ class SkillFiles:
                 yield kept
                 # The text before may have been approved meanwhile: forget that.
                 add_read(kept, SKILLS, name, provenance)
-        except OSError as error:
-            message = f"Skill {name!r} cannot be {doing}: {error.strerror or error}."
-            raise LibraryError(message) from None
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            why = _why(error) if isinstance(error, OSError | ValueError) else str(error)
+            raise LibraryError(f"Skill {name!r} cannot be {doing}: {why}.") from None
 
     def approve(self, name: str, digest: str) -> bool:
         """Approve a skill as it was shown; return whether it still is so.
@@ -180,17 +176,8 @@ class SkillFiles:
             text = self.text(name)
             if text is None or text_digest(text) != digest:
                 return False
-            try:
-                found = [
-                    each
-                    for each in _approvals(kept.get(_APPROVED, SKILLS, ""))
-                    if each != [name, digest]
-                ]
-            except (ValueError, RecursionError) as error:
-                message = f"The approval of skill {name!r} cannot be written down: {error}."
-                raise LibraryError(message) from None
-            document = {"form": _FORM, "approved": [*found, [name, digest]]}
-            kept.put(_APPROVED, SKILLS, "", json.dumps(document).encode())
+            found = [*_approvals(kept.get(_APPROVED, SKILLS, "")), [name, digest]]
+            kept.put(_APPROVED, SKILLS, "", json.dumps(found).encode())
             forget_read(kept, SKILLS, name)
             return True
 
@@ -199,7 +186,7 @@ class SkillFiles:
         try:
             found = self._store.documents(_APPROVED, [""], SKILLS).get("")
             return {(name, digest) for name, digest in _approvals(found)}
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             logger.warning("approvals of skills cannot be read, and do not count: %s", error)
             return set()
 
@@ -261,27 +248,27 @@ class SkillFiles:
             return self._removed(name, versions=versions)
 
     def _removed(self, name: str, *, versions: bool) -> bool:
-        try:
-            there = self._path(name).is_file()
-            if there:
-                text = None if versions else self.text(name)
-                if text is not None:
-                    self._keep_text(name, text)
-                self._path(name).unlink()
-            if versions:
-                for number in self._versions(name):
-                    self._version(name, number).unlink(missing_ok=True)
-                    there = True
-                with suppress(OSError):
-                    (self.folder / name).rmdir()
-            elif there:
-                self._forget_removed(name)
-        except FileNotFoundError:
-            return False
+        there = self._path(name).is_file()
+        if there and not versions:
+            self._keep_text(name, self.text(name) or "")
+        self._path(name).unlink(missing_ok=True)
+        if versions:
+            return self._without_versions(name) or there
+        if there:
+            self._forget_removed(name)
         return there
 
+    def _without_versions(self, name: str) -> bool:
+        """Remove the versions of a skill; return whether there were any."""
+        numbers = self._versions(name)
+        for number in numbers:
+            self._version(name, number).unlink(missing_ok=True)
+        with suppress(OSError):
+            # Fails if other files are in it, which are the user's.
+            (self.folder / name).rmdir()
+        return bool(numbers)
+
     def _forget_removed(self, last: str) -> None:
-        """Leave the versions of so many removed skills as may stay, among them the last."""
         folder = self.folder / last
         if folder.is_dir() and not folder.is_symlink():
             # When it was removed, which nothing else says.
@@ -294,11 +281,7 @@ class SkillFiles:
                 if not self._path(entry.name).exists():
                     removed.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
         for _, name in sorted(removed)[:-MAX_REMOVED]:
-            for number in self._versions(name):
-                self._version(name, number).unlink(missing_ok=True)
-            with suppress(OSError):
-                # Fails if other files are in it, which are the user's.
-                (self.folder / name).rmdir()
+            self._without_versions(name)
 
     def _check_room(self, name: str) -> None:
         names = self.states()
@@ -314,13 +297,12 @@ class SkillFiles:
         number, _ = version_of(*decode_skill(text))
         with suppress(OSError, ValueError):
             if number in self._versions(name) and read_regular(
-                self._version(name, number), MAX_FILE_BYTES
+                self._version(name, number), 2 * MAX_SOURCE_BYTES
             ) == _bytes(text):
                 return
         self._keep(name, max(number, max(self._versions(name), default=0) + 1), text)
 
     def _keep(self, name: str, number: int, text: str) -> None:
-        """Write down a version, before it becomes what the skill is."""
         folder = self.folder / name
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.is_symlink():
@@ -351,20 +333,19 @@ class SkillFiles:
 
 
 def _approvals(data: bytes | None) -> list[list[str]]:
-    document = json.loads(data or b'{"form": 1}')
-    if not isinstance(document, dict) or document.get("form") != _FORM:
-        raise ValueError("they are not what a bridge writes")
-    listed = document.get("approved")
-    return [
-        [str(each[0]), str(each[1])]
-        for each in (listed if isinstance(listed, list) else ())
-        if isinstance(each, list) and len(each) == 2
-    ]
+    """Return the names and digests that are approved.
+
+    Raises:
+        ValueError: They are not what a bridge writes.
+    """
+    return [[str(name), str(digest)] for name, digest in json.loads(data or b"[]")]
 
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _why(error: OSError) -> str:
-    return "it is a link" if error.errno == errno.ELOOP else error.strerror or str(error)
+def _why(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ELOOP:
+        return "it is a link"
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
+from anyio.to_thread import run_sync as in_thread
 
 from bridge.catalog.program.expected_calls import expected_calls
 from bridge.catalog.program.server_references import References, references
@@ -28,9 +27,7 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings, store_of
 from bridge.skills.files import SkillFiles, State
 from bridge.skills.provenance import SKILLS, read_by_writers
-from bridge.skills.source import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
-
-MAX_STALE = 5  # Tools named that are not what they were.
+from bridge.skills.source import Skill, SkillCode, Tools, read_skill
 
 
 class SkillIndex:
@@ -49,19 +46,17 @@ class SkillIndex:
         return self.files.folder
 
     async def all(self) -> Mapping[str, Skill]:
-        """Return the skills there are, by name."""
         async with self._turn:
-            states = await anyio.to_thread.run_sync(self.files.states)
+            states = await in_thread(self.files.states)
             changed = {
                 name: state
                 for name, state in states.items()
                 if name not in self._read or self._read[name][0] != state
             }
-            texts = await anyio.to_thread.run_sync(self.files.texts, changed) if changed else {}
+            texts = await in_thread(self.files.texts, changed) if changed else {}
             for name in [name for name in self._read if name not in states or name in changed]:
                 del self._read[name]
             for name, text in texts.items():
-                # One after the other, in this thread.
                 await anyio.lowlevel.checkpoint()
                 self._read[name] = (changed[name], read_skill(name, text))
             return {name: self._read[name][1] for name in sorted(self._read)}
@@ -83,7 +78,7 @@ class SkillIndex:
 
     async def as_it_is(self, name: str) -> Skill | None:
         """Return a skill as its file is now; None if there is none."""
-        text = await anyio.to_thread.run_sync(self.files.text, name)
+        text = await in_thread(self.files.text, name)
         return None if text is None else read_skill(name, text)
 
     async def save(
@@ -100,17 +95,12 @@ class SkillIndex:
             provenance: What the run had read that saves it.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        save = partial(
-            self.files.save,
-            code.name,
-            code.source,
-            description,
-            self.tools_of(code),
-            now,
-            provenance,
-            only_if=before.digest if before is not None else "",
+        tools, only_if = self.tools_of(code), "" if before is None else before.digest
+        saved = await in_thread(
+            lambda: self.files.save(
+                code.name, code.source, description, tools, now, provenance, only_if=only_if
+            )
         )
-        saved = await anyio.to_thread.run_sync(save)
         return read_skill(code.name, saved.text), saved.changed
 
     async def approve(self, skill: Skill) -> bool:
@@ -118,14 +108,14 @@ class SkillIndex:
 
         If it is not, nothing is approved of.
         """
-        return await anyio.to_thread.run_sync(self.files.approve, skill.name, skill.digest)
+        return await in_thread(self.files.approve, skill.name, skill.digest)
 
     async def approved(self) -> set[tuple[str, str]]:
-        return await anyio.to_thread.run_sync(self.files.approved)
+        return await in_thread(self.files.approved)
 
     async def remove(self, name: str) -> bool:
         """Remove a skill with all its versions, for a person; return whether it was there."""
-        return await anyio.to_thread.run_sync(partial(self.files.remove, name, versions=True))
+        return await in_thread(lambda: self.files.remove(name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
         """Remove a skill for a program, if it is still as it was; a version of it stays.
@@ -133,17 +123,17 @@ class SkillIndex:
         Args:
             provenance: What the run had read that does it.
         """
-        remove = partial(
-            self.files.remove, skill.name, provenance, versions=False, only_if=skill.digest
+        remove, digest = self.files.remove, skill.digest
+        return await in_thread(
+            lambda: remove(skill.name, provenance, versions=False, only_if=digest)
         )
-        return await anyio.to_thread.run_sync(remove)
 
     async def add_provenance(self, tracker: ProvenanceTracker) -> None:
         """Add to a run's labels those of the runs that saved or removed skills.
 
         To be called before a program learns which skills there are, or what became of one.
         """
-        read = await anyio.to_thread.run_sync(read_by_writers, self._store, SKILLS)
+        read = await in_thread(read_by_writers, self._store, SKILLS)
         await tracker.add_store("the saved skills", read)
 
     def references(self, code: SkillCode) -> References:
@@ -154,7 +144,7 @@ class SkillIndex:
         known = self._servers.inventory
         entries = [known.entry(name) for name in self.references(code).servers]
         found: dict[str, dict[str, str]] = {}
-        for call in expected_calls(Survey(code.tree), entries).calls[:MAX_TOOLS]:
+        for call in expected_calls(Survey(code.tree), entries).calls[:200]:
             if call.definition is not None:
                 found.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
         return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}
@@ -178,8 +168,8 @@ class SkillIndex:
                     found.append(f"{server}.{name:.80} is gone")
                 elif tool_digest(tool) != digest:
                     found.append(f"{server}.{name:.80} has changed")
-        if len(found) > MAX_STALE:
-            found = [*found[:MAX_STALE], f"and {len(found) - MAX_STALE} more"]
+        if len(found) > 5:
+            found = [*found[:5], f"and {len(found) - 5} more"]
         if not found:
             return ""
         return f"since it was saved (version {skill.version}): {'; '.join(found)}"

@@ -19,16 +19,13 @@ from bridge.model import MEBIBYTE, Json, Provenance
 from bridge.skills.provenance import add_read, read_by_writers
 from bridge.store import Store, Transaction, owner_digest
 
-MAX_KEY_CHARS = 200
 MAX_VALUE_BYTES = 64 * 1024  # Of one value, as JSON.
 
 MAX_TOTAL_BYTES = 1 * MEBIBYTE  # Of all values of an owner: what a list of them has to read.
-MAX_KEYS = 1000  # Of an owner.
 MAX_OWNERS = 500  # Most owners: over HTTP anybody can use a new credential, and be a new owner.
 VERSIONS = "memory-old"  # Documents of what was replaced or deleted.
 
-MAX_VERSIONS_OF_KEY = 5
-MAX_VERSIONS = 200  # Of one owner; the oldest go.
+MAX_VERSIONS_OF_KEY = 5  # Of an owner 2 MiB, too: a program can replace values without end.
 
 _KIND = "memory"
 _NAME_DIGITS = 40
@@ -170,20 +167,16 @@ class Memories:
         versions = kept.listed(VERSIONS, self._owner)
         versions.sort(key=lambda one: one.name.rpartition("-")[2], reverse=True)
         of_key = size = 0
-        for number, each in enumerate(versions, start=1):
+        for each in versions:
             size += each.size
             own = each.name.startswith(f"{name}-")
             of_key += own
-            many = number > MAX_VERSIONS or size > 2 * MEBIBYTE
-            if many or (own and of_key > MAX_VERSIONS_OF_KEY):
+            if size > 2 * MEBIBYTE or (own and of_key > MAX_VERSIONS_OF_KEY):
                 kept.delete(VERSIONS, self._owner, each.name)
 
     def _check_room(self, kept: Transaction, name: str, size: int) -> None:
         sizes = {one.name: one.size for one in kept.listed(_KIND, self._owner)}
         others = sum(held for other, held in sizes.items() if other != name)
-        if name not in sizes and len(sizes) >= MAX_KEYS:
-            message = f"{MAX_KEYS:,} keys are remembered, which is all there is room for."
-            raise InvalidRequestError(message, remedy="Forget some: delete_memory(key).")
         if others + size > MAX_TOTAL_BYTES:
             message = (
                 f"All memories together would take {others + size:,} bytes; the limit is "
@@ -201,7 +194,6 @@ class Memories:
 
 @contextmanager
 def _told(key: str = "") -> Iterator[None]:
-    """Raise the store's errors as errors that name the memory."""
     try:
         yield
     except OSError as error:
@@ -219,8 +211,8 @@ def _read(kept: Transaction, owner: str, name: str) -> Memory | None:
 
 
 def _name(key: str) -> str:
-    if not key or len(key) > MAX_KEY_CHARS:
-        raise InvalidRequestError(f"A key has 1 to {MAX_KEY_CHARS} characters, not {len(key):,}.")
+    if not 0 < len(key) <= 200:
+        raise InvalidRequestError(f"A key has 1 to 200 characters, not {len(key):,}.")
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:_NAME_DIGITS]
 
 

@@ -130,7 +130,6 @@ class MemoryAnswers:
             return await anyio.to_thread.run_sync(delete)
 
     async def _learn(self) -> None:
-        """Add to this run's labels those of the runs that changed any memory."""
         read = await anyio.to_thread.run_sync(self._memories.read_by_writers)
         await self._tracker.add_store("the memories", read)
 

@@ -20,7 +20,7 @@ from bridge.rpc.dispatcher import Answer, with_call_errors
 from bridge.servers.servers import Servers
 from bridge.skills.index import SkillIndex
 from bridge.skills.memory_requests import reject_plan
-from bridge.skills.review import MAX_FINDINGS, Review, Reviews
+from bridge.skills.review import Review, Reviews
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
 
 _SAVE_FIX = (
@@ -119,7 +119,7 @@ class SkillAnswers:
         self._note({"did": "save", "skill": skill.name, "digest": skill.digest})
         answer = self._told(skill) | {"changed": changed}
         if scan.findings:
-            answer["notes"] = [str(found) for found in scan.findings[:MAX_FINDINGS]]
+            answer["notes"] = [str(found) for found in scan.findings[:8]]
         return answer
 
     async def _list(self, params: Mapping[str, Json]) -> Json:

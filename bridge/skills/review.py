@@ -32,10 +32,6 @@ from bridge.settings import GuardMode
 from bridge.skills.index import SkillIndex
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, Skill
 
-MAX_SOURCE_CHARS = 8000  # Shown in a question. Of what is cut, the whole is in the file.
-
-MAX_FINDINGS = 8
-_MAX_TOOLS = 12
 _INDENT = "    "
 
 
@@ -54,7 +50,6 @@ class Reviews:
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     def saved(self, caller: str, skill: Skill) -> None:
-        """Record that a skill's present text is its caller's own."""
         self._own[caller, skill.name, skill.digest] = None
         while len(self._own) > 1000:
             self._own.popitem(last=False)
@@ -123,7 +118,6 @@ class Review:
         return {digest for name, digest in approved if name == skill.name}
 
     async def is_reviewed(self, skill: Skill) -> bool:
-        """Return whether this caller may use a skill's present text without a question."""
         digests = await self._approved(skill)
         return skill.digest in digests or self._reviews.is_own(self._caller, skill, digests)
 
@@ -205,16 +199,14 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
         for server, found in skill.header.tools.items()
         for tool in found
     ]
-    more = f" and {len(tools) - _MAX_TOOLS} more" if len(tools) > _MAX_TOOLS else ""
+    more = f" and {len(tools) - 12} more" if len(tools) > 12 else ""
     # Anybody who writes to the file can change that; the source below is what is approved of.
-    lines.append(
-        f"{_INDENT}its file names as called: {', '.join(tools[:_MAX_TOOLS]) or 'no tool'}{more}"
-    )
+    lines.append(f"{_INDENT}its file names as called: {', '.join(tools[:12]) or 'no tool'}{more}")
     if skill.header.provenance is not None:
         lines.append(f"{_INDENT}saved by {_saver(skill.header.provenance)}")
     if stale:
         lines.append(f"{_INDENT}stale, {one_line(stale, 400)}")
-    lines += [f"{_INDENT}guard: {one_line(finding, 200)}" for finding in findings[:MAX_FINDINGS]]
+    lines += [f"{_INDENT}guard: {one_line(finding, 200)}" for finding in findings[:8]]
     shown, rest = _source(skill)
     lines += ["", *(f"{_INDENT}{line}" for line in shown)]
     if rest:
@@ -231,16 +223,15 @@ def offered(skill: Skill) -> Sequence[str]:
 
 
 def _source(skill: Skill) -> tuple[list[str], int]:
-    return visible_lines(skill.source.rstrip("\n"), 120, MAX_SOURCE_CHARS)
+    return visible_lines(skill.source.rstrip("\n"), 120, 8000)
 
 
 def _saver(provenance: Provenance) -> str:
-    """Return what is said of the run that saved something."""
     if provenance.anything:
         return "a run that may have read anything"
     servers = sorted(provenance.servers)
-    more = f" and {len(servers) - _MAX_TOOLS} more" if len(servers) > _MAX_TOOLS else ""
-    named = ", ".join(map(safe_name, servers[:_MAX_TOOLS]))
-    labels = ", ".join(map(safe_name, sorted(provenance.labels)[:_MAX_TOOLS]))
+    more = f" and {len(servers) - 12} more" if len(servers) > 12 else ""
+    named = ", ".join(map(safe_name, servers[:12]))
+    labels = ", ".join(map(safe_name, sorted(provenance.labels)[:12]))
     read = f", and read what is {labels}" if labels else ""
     return f"a run that had called {named or 'no server'}{more}{read}"

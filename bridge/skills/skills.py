@@ -25,10 +25,9 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings, store_of
 from bridge.skills.index import SkillIndex
 from bridge.skills.memory_requests import MemoryAnswers
-from bridge.skills.references import PACKAGE, named_skills
 from bridge.skills.requests import SkillAnswers
 from bridge.skills.review import Review, Reviews
-from bridge.skills.source import Skill
+from bridge.skills.source import PACKAGE, Skill, named_skills
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,15 +134,8 @@ class Skills:
             use.review.check("use")
             for skill in use.skills:
                 await use.review.admit(skill)
-                self._note(
-                    {
-                        "kind": "skill",
-                        "run": run_id,
-                        "skill": skill.name,
-                        "did": "use",
-                        "digest": skill.digest,
-                    }
-                )
+                facts = {"skill": skill.name, "did": "use", "digest": skill.digest}
+                self._note({"kind": "skill", "run": run_id, **facts})
         except RefusedError as error:
             return RunResult(
                 run_id=run_id,
@@ -156,7 +148,6 @@ class Skills:
         return None
 
     async def add_provenance(self, use: SkillUse, tracker: ProvenanceTracker) -> None:
-        """Add to a run's labels those of its program's skills."""
         if use.review is None:
             return
         # Of all, so that each is named in what is refused later.
@@ -194,7 +185,6 @@ class Skills:
         own: BridgeCalls,
         run_id: str,
     ) -> dict[str, Answer]:
-        """Return what answers a run's calls about skills and memories."""
         skills = SkillAnswers(
             self.shelf,
             self._servers,

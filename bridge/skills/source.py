@@ -13,11 +13,11 @@ import keyword
 import re
 import sys
 import tomllib
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from bridge.catalog.program.parsing import Unread, parse
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Provenance
 from bridge.text import valid_text
@@ -29,20 +29,16 @@ MAX_NODES = 15_000
 """Nodes of its syntax tree, which is walked on the event loop. Python's own modules of 64 KiB
 have fewer than 10,000."""
 
-MAX_BRACES = 5_000
-"""In a source, counted before it is parsed: Python 3.11 parses each field of an f-string by itself,
-and 20,000 take half a second."""
-
-MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES  # Of its file: source, and what is known of it.
-
 MAX_DESCRIPTION_CHARS = 500
-MAX_SIGNATURE_CHARS = 300
-MAX_TOOLS = 200  # That a skill calls, as they are remembered.
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 """Also the name of a file, on systems that know neither other letters nor small from large."""
 
 Tools = Mapping[str, Mapping[str, str]]  # Server to tool to the digest of the tool's definition.
+
+PACKAGE = "skills"  # What programs import skills from.
+
+_LIBRARY = sys.stdlib_module_names
 
 _OPEN = "# /// mcp-code-bridge-skill\n"
 _CLOSE = "# ///\n"
@@ -138,20 +134,17 @@ def text_digest(text: str) -> str:
 
 
 def check_name(name: str) -> None:
-    if not NAME.fullmatch(name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
+    taken = keyword.iskeyword(name) or keyword.issoftkeyword(name) or name in _LIBRARY
+    if taken or not NAME.fullmatch(name):
         raise InvalidRequestError(
             f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
-            "digits and underscores, beginning with a letter, and no keyword."
+            "digits and underscores, beginning with a letter; no keyword and no module of "
+            "Python's library."
         )
-    if name in sys.stdlib_module_names:
-        message = f"{name!r} is a module of Python's library; give the skill another name."
-        raise InvalidRequestError(message)
 
 
 def read_code(source: str, name: str = "") -> SkillCode:
     """Return a source as the code of a skill.
-
-    Belongs in the event loop's thread: turning warnings off is a matter of the whole process.
 
     Args:
         name: Of the skill; that of the only function there is if left out.
@@ -164,11 +157,11 @@ def read_code(source: str, name: str = "") -> SkillCode:
     if size > MAX_SOURCE_BYTES:
         message = f"The skill's source takes {size:,} bytes; the limit is {MAX_SOURCE_BYTES:,}."
         raise InvalidRequestError(message, remedy=_SMALLER)
-    braces = source.count("{")
-    if braces > MAX_BRACES:
-        message = f'The skill\'s source has "{{" {braces:,} times; the limit is {MAX_BRACES:,}.'
+    tree = parse(source)
+    if isinstance(tree, Unread) or source[0] in " \t":
+        why = tree.finding if isinstance(tree, Unread) else "it is indented as a whole"
+        message = f"The skill's source cannot be read: {why}."
         raise InvalidRequestError(message, remedy=_SMALLER)
-    tree = _parsed(source)
     if sum(1 for _ in islice(ast.walk(tree), MAX_NODES + 1)) > MAX_NODES:
         message = f"The skill's source has more than {MAX_NODES:,} syntax nodes."
         remedy = f"Each name, number, call and operator is one. {_SMALLER}"
@@ -179,19 +172,14 @@ def read_code(source: str, name: str = "") -> SkillCode:
     if not name and len(functions) == 1:
         name = functions[0].name
     if not name:
-        message = (
-            f"The source defines {len(functions)} functions; say by `name` which of them is "
-            "the skill."
-        )
-        if not functions:
-            message = "The source defines no function: give a function, or its source as text."
-        raise InvalidRequestError(message)
+        message = f"The source defines {len(functions)} functions at its top level."
+        remedy = "Say by `name` which of them is the skill."
+        raise InvalidRequestError(message, remedy=remedy)
     check_name(name)
     own = [node for node in functions if node.name == name]
     if len(own) != 1:
-        message = f"The source has to define {name!r} once, as a function at its top level; "
-        message += f"it does so {len(own)} times."
-        raise InvalidRequestError(message)
+        message = f"The source defines {name!r} {len(own)} times at its top level."
+        raise InvalidRequestError(message, remedy="Define it once, as a function.")
     _check_top_level(tree)
     return SkillCode(
         name=name,
@@ -203,28 +191,11 @@ def read_code(source: str, name: str = "") -> SkillCode:
 
 
 def _lines(source: str) -> str:
-    """Return a source with its lines ended as Python's own are."""
     source = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     return f"{source}\n"
 
 
-def _parsed(source: str) -> ast.Module:
-    try:
-        with warnings.catch_warnings():
-            # Warnings on escapes in a skill's strings are not the bridge's to show.
-            warnings.simplefilter("ignore")
-            return ast.parse(source)
-    except SyntaxError as error:
-        message = f"The skill's source is no Python: line {error.lineno or 0}: {error.msg}."
-    except (ValueError, UnicodeEncodeError) as error:
-        message = f"The skill's source is no Python: {error}."
-    except (RecursionError, MemoryError):
-        message = "The skill's source is nested too deeply."
-    raise InvalidRequestError(message)
-
-
 def _check_top_level(tree: ast.Module) -> None:
-    """Check that importing it only defines things."""
     defined: set[str] = set()
     for node in tree.body:
         if not _is_definition(node, defined):
@@ -269,7 +240,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if node.returns is not None:
         call = f"{call} -> {ast.unparse(node.returns)}"
     call = valid_text(" ".join(call.split()))
-    return call if len(call) <= MAX_SIGNATURE_CHARS else f"{call[:MAX_SIGNATURE_CHARS]}…"
+    return call if len(call) <= 300 else f"{call[:300]}…"
 
 
 def encode_skill(header: Header, source: str) -> str:
@@ -295,7 +266,6 @@ def _header_lines(header: Header) -> Iterator[str]:
 
 
 def _toml(value: Json) -> str:
-    """Return a text, a truth value or a list of texts."""
     if isinstance(value, list):
         return f"[{', '.join(map(_quoted, value))}]"
     return _quoted(value) if isinstance(value, str) else str(value).lower()
@@ -360,7 +330,7 @@ def version_of(header: Header | None, source: str) -> tuple[int, bool]:
 def read_skill(name: str, text: str) -> Skill:
     """Return the skill of a file; one that cannot be used says why.
 
-    Belongs in the event loop's thread, as `read_code`.
+    Belongs in the event loop's thread: to parse turns warnings off for the whole process.
     """
     header, source = decode_skill(text)
     version, edited = version_of(header, source)
@@ -379,3 +349,37 @@ def read_skill(name: str, text: str) -> Skill:
         code=code,
         problem=problem,
     )
+
+
+def named_skills(tree: ast.Module) -> tuple[str, ...]:
+    """Return the names of the skills that a program names, in no particular order."""
+    nodes = list(ast.walk(tree))
+    found: dict[str, None] = {}
+    modules: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                top, _, rest = item.name.partition(".")
+                if top != PACKAGE:
+                    continue
+                if rest:
+                    found[rest.partition(".")[0]] = None
+                if not rest or not item.asname:
+                    modules.add(item.asname or PACKAGE)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            top, _, rest = node.module.partition(".")
+            if top != PACKAGE:
+                continue
+            if rest:
+                found[rest.partition(".")[0]] = None
+            else:
+                found.update((item.name, None) for item in node.names if item.name != "*")
+    for node in nodes:
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in modules
+            and not node.attr.startswith("_")
+        ):
+            found[node.attr] = None
+    return tuple(found)[:50]  # More are asked for when it runs.

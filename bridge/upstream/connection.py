@@ -93,7 +93,7 @@ class Connection:
         failure: Why it never became usable.
         earlier: Why the connection before it did not.
         hurried_until: Time until which callers do not wait for its start.
-        account: Why it ended or is about to, in sentences.
+        end_report: Why it ended or is about to, in sentences.
         idle: It was closed because it was unused.
         uses, listings: Count of uses, and how many of them were `tools/list`.
         cacheable: Lists may be cached; False when change notifications were lost.
@@ -277,7 +277,7 @@ class Connection:
         """Accept no new requests, and close when the pending ones have ended; each has a timeout.
 
         Args:
-            account: Why, if it is the server's fault.
+            end_report: Why, if it is the server's fault.
         """
         self._retiring = True
         self.end_report = self.end_report or end_report

@@ -18,7 +18,6 @@ on_one_engine = pytest.mark.parametrize(
 
 
 def test_run_behaves_as_the_program_does(user: User) -> None:
-    """Its stdout, its stderr, its arguments and its exit status."""
     code = "import sys; print(sys.argv[1:]); print('oops', file=sys.stderr); sys.exit(3)"
     done = user.command("run", "-c", code, "--", "a", "-b")
     assert (done.stdout, done.stderr, done.returncode) == ("['a', '-b']\n", "oops\n", 3)
@@ -26,7 +25,6 @@ def test_run_behaves_as_the_program_does(user: User) -> None:
 
 @on_one_engine
 def test_run_takes_a_file_or_stdin_and_uses_servers(user: User) -> None:
-    """As python does."""
     (user.project / "program.py").write_text("print((await mcp_workshop.add(a=2, b=3)).sum)")
     assert user.command("run", "program.py").stdout == "5\n"
     assert user.command("run", "-", stdin="print('in')").stdout == "in\n"
@@ -53,7 +51,6 @@ WITHOUT_ONE = [
 def test_exit_statuses_and_errors_are_those_of_the_contract(
     user: User, arguments: list[str], status: int, complaint: str
 ) -> None:
-    """Scripts rely on them."""
     done = user.command(*arguments)
     _complains(done.returncode, done.stderr, status, complaint)
 
@@ -86,7 +83,6 @@ def _complains(ended: int, stderr: str, status: int, complaint: str) -> None:
 
 @on_one_engine
 def test_a_server_that_cannot_be_reached_is_status_4(user: User) -> None:
-    """Told apart from a program that failed."""
     config = user.project / ".mcp.json"
     config.write_text(json.dumps({"mcpServers": {"gone": {"command": "/no/such/command"}}}))
     done = user.command("run", "-c", "await mcp_gone.x()")
@@ -96,7 +92,6 @@ def test_a_server_that_cannot_be_reached_is_status_4(user: User) -> None:
 
 @on_one_engine
 def test_run_json_prints_the_structured_result(user: User) -> None:
-    """For scripts; errors too."""
     document = json.loads(user.command("run", "--json", "-c", "print(1); {'a': 2}").stdout)
     assert (document["status"], document["stdout"], document["result"]) == (
         "success",
@@ -109,7 +104,6 @@ def test_run_json_prints_the_structured_result(user: User) -> None:
 
 @pytest.mark.every_case
 def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
-    """By running something in it."""
     document = json.loads(user.command("doctor", "--json").stdout)
     assert document["chosen"] == user.engine
     [probe] = document["backends"]
@@ -122,7 +116,6 @@ def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
 
 
 def test_doctor_fetches_no_image_and_says_what_does(user: User) -> None:
-    """A script would wait for minutes, and not know for what."""
     done = user.command("doctor", "--json", "--image", "registry.invalid/own:1")
     [probe] = json.loads(done.stdout)["backends"]
     assert (done.returncode, probe["error_code"]) == (1, "image_missing")
@@ -131,7 +124,6 @@ def test_doctor_fetches_no_image_and_says_what_does(user: User) -> None:
 
 @on_one_engine
 def test_doctor_without_an_engine_refuses_with_a_remedy(user: User) -> None:
-    """Exit status 1, and never a run without a sandbox."""
     done = user.command("doctor", "--runtime", "/no/such/podman")
     assert done.returncode == 1
     assert "runs no programs" in done.stdout
@@ -140,13 +132,11 @@ def test_doctor_without_an_engine_refuses_with_a_remedy(user: User) -> None:
 
 
 def test_image_status_tells_of_the_image_in_use(user: User) -> None:
-    """And whether it fits this bridge."""
     [first, *_] = json.loads(user.command("image", "status", "--json").stdout)
     assert first["engine"] == user.engine
 
 
 async def test_the_command_line_leaves_nothing(user: User) -> None:
-    """After a run, no container and no server."""
     user.command("run", "-c", "await mcp_workshop.add(a=1, b=1)")
     await until(lambda: not user.server_processes())
     await until(lambda: not user.containers())

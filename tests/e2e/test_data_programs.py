@@ -44,7 +44,6 @@ async def texts(home: Path, engine: str, programs: dict[str, Any]) -> dict[str, 
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ["bubblewrap", "podman"])
 def test_a_model_gets_of_data_programs_what_it_got(engine: str) -> None:
-    """Tables, models, bars, notebook commands, files, hints and pools."""
     programs = tomllib.loads(PROGRAMS.read_text())
     with open_directory() as home:
         (home / ".config/mcp-code-bridge").mkdir(parents=True)

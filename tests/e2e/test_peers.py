@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -16,9 +15,7 @@ from tests.e2e.rig import (
     REPOSITORY,
     SCRIPTS,
     User,
-    document_of,
     engines,
-    text_of,
 )
 
 PEERS = REPOSITORY / "tests" / "node" / "node_modules"
@@ -66,7 +63,6 @@ async def _node(user: User, *command: str | Path) -> tuple[int, str]:
 
 
 async def test_claude_code_connects(user: User) -> None:
-    """`claude mcp list` starts what it lists and shakes hands."""
     with anyio.fail_after(PATIENCE_SECONDS):
         claude = _peer("claude")
         added = await _node(
@@ -78,19 +74,7 @@ async def test_claude_code_connects(user: User) -> None:
     assert "Connected" in line, listing
 
 
-async def test_the_bridge_does_not_start_itself_from_claudes_configuration(user: User) -> None:
-    """Once added to Claude Code it finds its own entry, and leaves it out."""
-    config = user.home / ".claude.json"
-    document = json.loads(config.read_text())
-    document["mcpServers"]["code-bridge"] = {"command": str(BRIDGE), "args": []}
-    config.write_text(json.dumps(document))
-    rows = {row["name"]: row for row in json.loads(user.command("servers", "--json").stdout)}
-    assert rows["code-bridge"]["state"] == "skipped"
-    assert rows["git"]["state"] == "idle"
-
-
 async def test_the_inspector_lists_and_calls(user: User) -> None:
-    """Over stdio, as its command line does it."""
     with anyio.fail_after(PATIENCE_SECONDS):
         # It hands on only what it is told to of its environment.
         environ = user.environ()
@@ -104,36 +88,3 @@ async def test_the_inspector_lists_and_calls(user: User) -> None:
         status, text = await _node(user, *inspector, *call, "code=print(6*7)")
         assert status == 0, text
         assert "42\\n" in text
-
-
-async def test_the_filesystem_server_of_the_npm_registry_is_usable(user: User) -> None:
-    """A server in another language, found in the project's configuration."""
-    config = user.project / ".mcp.json"
-    config.write_text(
-        json.dumps(
-            {
-                "mcpServers": {
-                    "filesystem": {
-                        "command": str(NODE),
-                        "args": [str(_peer("mcp-server-filesystem")), str(user.project)],
-                    },
-                    "everything": {
-                        "command": str(NODE),
-                        "args": [str(_peer("mcp-server-everything"))],
-                    },
-                }
-            }
-        )
-    )
-    (user.project / "hello.txt").write_text("hello from a file")
-    code = f"""
-read = await mcp_filesystem.read_text_file(path={str(user.project / "hello.txt")!r})
-echo = await mcp_everything.echo(message="across")
-print(str(read), "|", echo)
-"""
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with user.client() as client:
-            result = await client.call_tool("run_python", {"code": code})
-    assert "hello from a file" in text_of(result)
-    assert "across" in text_of(result)
-    assert document_of(result)["servers"] == ["filesystem", "everything"]

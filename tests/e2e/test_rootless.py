@@ -74,7 +74,6 @@ def test_limits_that_the_engine_does_not_apply_are_applied_inside_and_said_so(
 
 
 def test_doctor_names_the_mode(become: list[str], home: Path) -> None:
-    """By trying it."""
     done = _as_user(become, "mcp-code-bridge", "doctor", "--runtime", "podman", "--json")
     [probe] = json.loads(done.stdout)["backends"]
     assert probe["ok"] is True, probe

@@ -30,7 +30,6 @@ print("first light" in str(log), now.timezone)
 async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
     user: User, mode: str, runs: int
 ) -> None:
-    """The older bridge died on the first run that named a server."""
     code = f"REPOSITORY = {str(user.project)!r}\n{TWO_SERVERS}"
     with anyio.fail_after(PATIENCE_SECONDS):
         async with user.client(mode) as client:
@@ -49,7 +48,6 @@ async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
 
 
 async def test_runs_at_the_same_time_share_the_servers(user: User) -> None:
-    """Five programs, one process; other servers start to be listed."""
     results: list[str] = []
     with anyio.fail_after(PATIENCE_SECONDS):
         async with user.client() as client:
@@ -63,45 +61,6 @@ async def test_runs_at_the_same_time_share_the_servers(user: User) -> None:
                     tasks.start_soon(one, number)
             assert sum(WORKSHOP.name in each for each in user.server_processes()) == 1
     assert sorted(text.split()[0] for text in results) == ["1", "2", "3", "4", "5"]
-
-
-async def test_a_program_finds_no_host_and_no_network(user: User) -> None:
-    """What a hostile program would look for first."""
-    code = """
-import os, socket
-found = {
-    "uid": os.getuid(),
-    "home": os.path.exists("/root/.bashrc") and os.access("/root", os.R_OK),
-    "secrets": sorted(name for name in os.environ if "MCP_BRIDGE" in name or "TOKEN" in name),
-    "interfaces": [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line],
-    "hostname": socket.gethostname(),
-}
-try:
-    open("/etc/made-it", "w")
-except OSError as error:
-    found["root"] = error.strerror
-try:
-    socket.create_connection(("1.1.1.1", 53), timeout=2)
-except OSError as error:
-    found["network"] = type(error).__name__
-open("/workspace/file", "w").write("x")
-found
-"""
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with user.client(SECRET_TOKEN="canary") as client:
-            result = document_of(await client.call_tool("run_python", {"code": code}))
-    found = result["result"]
-    assert found["uid"] == 65534
-    assert found["home"] is False
-    assert found["secrets"] == []
-    assert "lo" in found["interfaces"]
-    assert not {"eth0", "tap0"} & set(found["interfaces"])
-    assert found["hostname"] == "sandbox"
-    assert found["root"] == "Read-only file system"
-    # No such family of addresses: the system call list knows only local sockets.
-    assert found["network"] == "OSError"
-    layers = result["isolation"]["layers"]
-    assert {"no-network", "read-only-root", "no-capabilities", "memory-limit"} <= set(layers)
 
 
 ENDS = [
@@ -136,7 +95,6 @@ async def test_every_end_has_its_name_and_the_next_run_works(user: User) -> None
 
 
 async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_path: Path) -> None:
-    """Closing stdin is all the notice that a crashing client gives."""
     started = tmp_path / "started"
     code = f"await mcp_workshop.slow(started={str(started)!r}, cancelled='/dev/null')"
     with anyio.fail_after(PATIENCE_SECONDS):

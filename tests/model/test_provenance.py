@@ -69,14 +69,12 @@ def test_a_document_somebody_changed_counts_as_the_worst(change: dict[str, Any])
 
 
 def test_a_run_is_named_only_as_runs_are() -> None:
-    """The name stands in questions to a person."""
     for name in ("a b", "x\n", "", 5, "r" * 41, "run\u202e"):
         found = Provenance.of({**Provenance(run_id="r").document(), "run": name})
         assert found == Provenance()
 
 
 def test_more_than_there_is_room_for_is_anything() -> None:
-    """The places for it have bounds of their own."""
     many = Provenance(run_id="r", servers=frozenset(f"{n:0100}" for n in range(1000)))
     assert len(json.dumps(many.document())) < MAX_DOCUMENT
     assert Provenance.of(many.document()) == Provenance(run_id="r", anything=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.callers.client import MAX_LOGS, MAX_QUESTIONS, RunCaller, clipped, is_wanted
+from bridge.callers.client import MAX_LOGS, MAX_QUESTIONS, RunCaller, is_wanted
 from bridge.clock import Clock
 from bridge.errors import CannotAskError
 from bridge.model import Json, RunRequest
@@ -66,7 +66,6 @@ async def four(params: Mapping[str, Json]) -> Mapping[str, Json]:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_servers_of_either_era_ask_over_http(engine: Engine, era: str) -> None:
-    """By requests on a stream, or by their answers."""
     client = FakeClient(answer=accept)
     code = f"[await mcp_{era}.name(), await mcp_{era}.visit()]"
     result = await engine.run(RunRequest(code=code), client)
@@ -89,7 +88,6 @@ async def test_whoever_declines_to_visit_an_address_leaves_the_servers_refusal(
 
 
 async def test_whoever_agrees_to_visit_an_address_has_the_call_made_again(engine: Engine) -> None:
-    """In the same call of the program."""
     client = FakeClient(answer=accept)
     result = await engine.run(RunRequest(code="await mcp_asker.enrol()"), client)
     assert result.result == "enrolled", result.error
@@ -105,7 +103,6 @@ async def test_whoever_agrees_to_visit_an_address_has_the_call_made_again(engine
 async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
     engine: Engine, era: str
 ) -> None:
-    """In either era, as before a tool's result."""
     client = FakeClient(answer=accept)
     code = (
         f"one = await mcp_{era}.read_resource('note://x')\n"
@@ -115,13 +112,6 @@ async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
     result = await engine.run(RunRequest(code=code), client)
     assert result.result == ["for Ann", "for Ann"], result.error
     assert [asked["message"].partition("\n")[0] for asked in client.asked] == [f"[{era}] Who?"] * 2
-
-
-async def test_a_run_without_a_client_says_what_was_wanted(engine: Engine) -> None:
-    """The program gets an error, and goes on."""
-    code = "try:\n    await mcp_asker.name()\nexcept MCPError as error:\n    print(error)"
-    result = await engine.run(RunRequest(code=code))
-    assert "Nobody can be asked: the run has no client" in result.stdout
 
 
 async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> None:
@@ -157,7 +147,6 @@ async def _start_asker(engine: Engine) -> None:
 
 
 async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
-    """What was left of it, and no more."""
     client = FakeClient(answer=accept)
     code = "await mcp_asker.name()\nprint('asked', flush=True)\nimport time\ntime.sleep(60)"
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -169,7 +158,6 @@ async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
 async def test_the_question_of_a_server_that_two_clients_use_is_refused(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is asked what may be the other's affair."""
     # Else for a moment the next test's client is not the only one.
     monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
     me, you = FakeClient("me", answer=accept), FakeClient("you", answer=accept)
@@ -206,16 +194,7 @@ async def test_progress_and_messages_of_servers_reach_the_client(
     assert seconds == sorted(set(seconds))
 
 
-async def test_a_client_that_listens_to_nothing_is_told_nothing(engine: Engine) -> None:
-    """Nor does a server hear that it should report."""
-    client = FakeClient(wants_progress=False, log_level="")
-    await engine.run(RunRequest(code="await mcp_asker.count()"), client)
-    assert client.told == []
-    assert client.logged == []
-
-
 async def test_the_bridge_asks_on_its_own_behalf_in_the_same_way() -> None:
-    """Time stands still; the question is as it was put."""
     clock = Clock()
 
     async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -244,7 +223,6 @@ async def test_a_client_that_is_not_identified_approves_of_nothing() -> None:
 
 
 async def test_a_run_asks_only_so_often() -> None:
-    """However many servers want to know however much."""
     run = RunCaller(FakeClient(answer=accept), Clock())
     for _ in range(MAX_QUESTIONS):
         await run.ask("s", "elicitation/create", {"message": "?"})
@@ -253,7 +231,6 @@ async def test_a_run_asks_only_so_often() -> None:
 
 
 async def test_a_model_is_not_given_what_other_servers_have_said() -> None:
-    """A server may ask for that; to the client all of them are one."""
     client = FakeClient(answer=four)
     run = RunCaller(client, Clock())
     await run.ask("s", "sampling/createMessage", {"maxTokens": 1, "includeContext": "allServers"})
@@ -261,14 +238,7 @@ async def test_a_model_is_not_given_what_other_servers_have_said() -> None:
     assert client.asked == [{"maxTokens": 1, "systemPrompt": origin}]
 
 
-async def test_servers_are_told_no_level_that_there_is_not() -> None:
-    """Clients may send any text."""
-    assert RunCaller(FakeClient(log_level="verbose"), Clock()).log_level == ""
-    assert RunCaller(FakeClient(log_level="error"), Clock()).log_level == "error"
-
-
 async def test_reports_are_few_and_messages_bounded() -> None:
-    """A server may write thousands a second."""
     client = FakeClient()
     run = RunCaller(client, Clock())
     for number in range(1000):
@@ -291,12 +261,4 @@ async def test_reports_are_few_and_messages_bounded() -> None:
     ],
 )
 def test_a_message_is_wanted_from_its_level_on(level: str, least: str, wanted: bool) -> None:
-    """An unknown level is none."""
     assert is_wanted(level, least) is wanted
-
-
-def test_short_data_stays_as_it_is() -> None:
-    """Only what is long becomes text."""
-    data: Json = {"a": [1, None]}
-    assert clipped(data) == data
-    assert str(clipped({"a": "x" * 5000})).endswith("more characters)")

@@ -77,8 +77,6 @@ async def test_nothing_runs_that_cannot_be_recorded(engine: Engine, settings: Se
 async def test_with_the_audit_off_there_is_no_log(
     settings: Settings, backend: FakeBackend, finder: ListFinder
 ) -> None:
-    """The receipt has no hash then."""
-
     off = replace(settings, audit="off")
     async with engine_on(backend, off, finder=finder) as engine:
         result = await _run(engine, CODE)

@@ -81,7 +81,6 @@ async def test_the_rule_that_would_allow_a_call_is_told_once_in_a_run(
     tool: str,
     call: str,
 ) -> None:
-    """However many calls need it; it is eighty tokens long."""
     config = tmp_path / "config.toml"
     write(config, DENY.replace('"deny"', '"ask"').replace("add", tool))
     code = f"""
@@ -100,7 +99,6 @@ for _ in range(3):
 
 
 async def test_a_result_has_a_receipt(engine: Engine) -> None:
-    """Of a run that called, of one that did not, and of one that failed."""
     many = "await asyncio.gather(*[mcp_work_shop.add(a=n, b=0) for n in range(5)])"
     code = f"import asyncio\n{many}\n{ADD}"
     called = (await engine.run(RunRequest(code=code))).receipt
@@ -124,7 +122,6 @@ async def test_a_result_has_a_receipt(engine: Engine) -> None:
 
 
 async def test_a_run_ends_in_the_log_as_it_began_there(engine: Engine) -> None:
-    """Also one that is not answered."""
     first = (await engine.run(RunRequest(code="1"))).receipt
     second = (await engine.run(RunRequest(code="1"))).receipt
     assert first is not None

@@ -32,7 +32,6 @@ def files(*names: str) -> list[InputFile]:
 
 
 def test_names_of_every_language_and_any_depth_are_taken() -> None:
-    """What is a name to a file system and to a reader."""
     check_names(
         files(
             "a",
@@ -69,7 +68,6 @@ def test_names_of_every_language_and_any_depth_are_taken() -> None:
     ],
 )
 def test_other_names_are_refused_with_what_is_wrong(names: list[str], why: str) -> None:
-    """In a message that can be shown anywhere."""
     with pytest.raises(InvalidRequestError) as caught:
         check_names(files(*names))
     assert why in str(caught.value)
@@ -77,14 +75,12 @@ def test_other_names_are_refused_with_what_is_wrong(names: list[str], why: str) 
 
 
 def test_a_shown_name_is_short_and_does_nothing_to_a_terminal() -> None:
-    """Nor does it forge a line."""
     assert quoted("a\n\x1b[2J\u202eb") == "`a\\n\\x1b[2J\\u202eb`"
     assert len(quoted("x" * 5000)) < 250
     assert name_problem("x") == ""
 
 
 def test_files_fit_into_a_frame_beside_all_else() -> None:
-    """As base64, in a session beside its state, which has 32 MiB too."""
     state = 32 * MEBIBYTE
     others = 2 * MEBIBYTE
     assert MAX_BYTES * 4 // 3 + others < MAX_FRAME_BYTES
@@ -98,7 +94,6 @@ def test_files_fit_into_a_frame_beside_all_else() -> None:
 async def test_an_address_is_what_the_bridge_keeps_for_the_caller_or_the_data(
     tmp_path: Path,
 ) -> None:
-    """Read into the request, within what is left of its bytes."""
     store = ArtifactStore(Store(tmp_path), total_bytes=MEBIBYTE, run_bytes=MEBIBYTE, days=1)
     kept = store.of_run("me", RUN).add("a.bin", b"\0\xff" * 10)
     store.of_run("me", RUN).add("stdout", b"whole\n", kind="stdout")
@@ -140,7 +135,6 @@ async def test_an_address_is_what_the_bridge_keeps_for_the_caller_or_the_data(
 async def test_any_other_address_is_refused_with_what_works(
     tmp_path: Path, uri: str, why: str
 ) -> None:
-    """No file and no network is ever opened by it."""
     store = ArtifactStore(Store(tmp_path), total_bytes=1000, run_bytes=1000, days=1)
     request = RunRequest(code="", files=(InputFile(name="named", uri=uri),))
     with pytest.raises(InvalidRequestError) as caught:
@@ -150,7 +144,6 @@ async def test_any_other_address_is_refused_with_what_works(
 
 
 async def test_nobody_gets_what_is_kept_for_another(tmp_path: Path) -> None:
-    """Whether by its id or the run's."""
     store = ArtifactStore(Store(tmp_path), total_bytes=1000, run_bytes=1000, days=1)
     kept = store.of_run("me", RUN).add("a", b"1", kind="stdout")
     for uri in (kept.uri, f"bridge://runs/{RUN}/stdout"):
@@ -164,7 +157,6 @@ async def test_nobody_gets_what_is_kept_for_another(tmp_path: Path) -> None:
 async def test_too_much_is_refused_with_the_file_and_what_there_is_room_for(
     tmp_path: Path,
 ) -> None:
-    """Of what is kept by its size alone, before it is read."""
     store = ArtifactStore(Store(tmp_path), total_bytes=1 << 20, run_bytes=1 << 20, days=1)
     kept = store.of_run("", RUN).add("big", bytes(600))
     limits = Limits(workspace_bytes=2000)

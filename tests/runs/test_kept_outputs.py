@@ -25,12 +25,10 @@ TEXT = b"one\ntwo\nthree two\n\nlast"
 def test_lines_count_from_one_and_include_the_last(
     first: int, last: int | None, lines: bytes
 ) -> None:
-    """As editors number them."""
     assert part(TEXT, first, last) == lines
 
 
 def test_found_lines_come_with_their_numbers_once_each() -> None:
-    """However often the text is in one."""
     assert found_lines(TEXT, "two") == [[2, "two"], [3, "three two"]]
     assert found_lines(TEXT, "t", limit=1) == [[2, "two"]]
     assert found_lines(TEXT, "two", first=3, last=4) == [[3, "three two"]]
@@ -41,7 +39,6 @@ def test_found_lines_come_with_their_numbers_once_each() -> None:
 
 @pytest.mark.parametrize("before", [0, 100, 500_000, 999_990])
 def test_of_a_long_line_that_is_found_what_is_near_is_returned(before: int) -> None:
-    """Programs print what servers answer, which often is one line."""
     long = b"first\n" + b"x" * before + b"NEEDLE" + b"y" * (1_000_000 - before) + b"\nlast\n"
     [[number, line]] = found_lines(long, "NEEDLE")
     assert (number, len(str(line))) == (2, MAX_LINE_BYTES)
@@ -60,7 +57,6 @@ async def run(engine: Engine, code: str, owner: str = "") -> RunResult:
 
 
 async def test_a_program_reads_what_an_earlier_run_wrote(engine: Engine) -> None:
-    """In every way there is, and only its owner's."""
     made = await run(engine, LONG, owner="me")
     assert made.truncated["stdout"] > 200_000
     assert [artifact.kind for artifact in made.artifacts] == ["stdout"]
@@ -101,7 +97,6 @@ except MCPError as error:
 async def test_a_value_of_megabytes_is_kept_as_a_whole_and_its_ends_are_shown(
     engine: Engine,
 ) -> None:
-    """A later run reads all of it, as JSON."""
     made = await run(engine, "[{'id': n, 'name': 'x' * 50} for n in range(40_000)]")
     assert (made.has_result, made.result_repr) == (
         False,
@@ -123,7 +118,6 @@ len(rows), rows[20_000]["id"], await runtime.read_output({made.run_id!r}, find='
 
 
 async def test_forty_megabytes_of_output_are_kept_but_for_the_middle(engine: Engine) -> None:
-    """Both ends as they were, and the result small."""
     code = "import os\nfor n in range(40_000): os.write(1, b'%07d ' % n + b'x' * 1015 + b'\\n')"
     made = await run(engine, code)
     assert len(made.stdout) < 60_000

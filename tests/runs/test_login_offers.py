@@ -45,7 +45,6 @@ async def browse(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def test_a_login_is_offered_and_the_run_goes_on(engine: Engine) -> None:
-    """The program never learns of it; and the next run needs none."""
     client = FakeClient(answer=browse, visits=True)
     for _ in range(2):
         result = await engine.run(RUN, client)

@@ -56,8 +56,6 @@ class Silent:
 def test_a_sandbox_that_ends_silently_at_the_deadline_ran_out_of_time(
     seconds: float, reason: str
 ) -> None:
-    """By the host's own clock; before it, what ended it is unknown."""
-
     async def handle(method: str, params: Mapping[str, Any]) -> object:
         raise AssertionError(method)
 
@@ -131,8 +129,6 @@ class Distant(Silent):
 
 
 def test_a_distant_sandbox_that_misses_three_questions_is_lost() -> None:
-    """Its stream does not end: only the time without an answer tells."""
-
     async def handle(method: str, params: Mapping[str, Any]) -> object:
         raise AssertionError(method)
 
@@ -179,8 +175,6 @@ def test_late_answers_to_a_runs_questions_do_not_end_the_sandbox_that_its_sessio
 
 
 def test_a_short_run_in_a_distant_sandbox_asks_it_nothing() -> None:
-    """The answer would come when nobody reads it."""
-
     class Short(Distant):
         async def receive(self) -> Any:
             await anyio.sleep(PING_SECONDS / 2)
@@ -239,7 +233,6 @@ def _carry_out(still: Still) -> str | None:
 
 
 def test_a_program_that_was_heard_of_is_never_started_again() -> None:
-    """It may have called tools; its time runs on."""
     assert _carry_out(Still(seconds=1000, said=True)) == "timeout"
 
 

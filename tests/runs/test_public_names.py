@@ -19,16 +19,6 @@ from tests.engine_rig import WORKSHOP, ListFinder, workshop
 
 RAW = WORKSHOP.with_name("raw.py")
 
-AWAITABLE = {
-    *("call_tool", "call_tool_raw", "complete", "get_prompt", "list_prompts", "list_resources"),
-    *("list_resource_templates", "list_servers", "list_tools", "query_tool_docs", "read_output"),
-    *("read_resource", "search_tool_docs", "watch_resource"),
-}
-SYNCHRONOUS = {
-    *("capability_summary", "describe_server", "discovered_servers", "list_servers_sync"),
-    *("list_loaded_server_metadata", "list_tools_sync", "progress", "query_tool_docs_sync"),
-    "search_tool_docs_sync",
-}
 
 FAILING = [
     *("mcp_work_shop.fail()", "mcp_raw.refuse()", "mcp_raw.deep(depth=5000)", "mcp_raw.ask_user()"),
@@ -84,7 +74,6 @@ errors
 
 
 async def test_every_name_that_a_model_reads_is_in_a_programs_namespace(engine: Engine) -> None:
-    """No import is needed."""
     async with Client(build_server(engine)) as client:
         tool, _ = (await client.list_tools()).tools
         [guide] = (await client.read_resource("bridge://capabilities")).contents
@@ -106,23 +95,7 @@ list(filter(is_missing, {sorted(names)!r}))
     assert set(await value_of(engine, code, ("work-shop", "raw"))) <= {"mcp_broken"}
 
 
-async def test_helpers_are_asynchronous_as_documented(engine: Engine) -> None:
-    """Importing them gives the same objects as the globals."""
-    code = """
-import inspect
-from mcp import runtime as imported
-names = [name for name in dir(runtime) if not name.startswith("_") and name != "MCPError"]
-[imported is runtime, runtime.MCPError is MCPError,
- [[name, inspect.iscoroutinefunction(getattr(runtime, name))] for name in names]]
-"""
-    *same, helpers = await value_of(engine, code)
-    assert same == [True, True]
-    assert {name for name, asynchronous in helpers if asynchronous} == AWAITABLE
-    assert {name for name, asynchronous in helpers if not asynchronous} >= SYNCHRONOUS
-
-
 async def test_the_examples_in_tools_documentation_run_unchanged(engine: Engine) -> None:
-    """Each is a program that loads the server because it names it."""
     code = """
 docs = await runtime.query_tool_docs("work-shop", detail="full")
 harmless = ("add", "say", "get-Item.v2", "class")
@@ -134,19 +107,7 @@ harmless = ("add", "say", "get-Item.v2", "class")
         await value_of(engine, example)
 
 
-async def test_a_tool_of_an_unloaded_server_is_found_and_called_in_one_run(engine: Engine) -> None:
-    """The search returns the names that a call needs."""
-    code = """
-loaded = list(LOADED_MCP_SERVERS)
-found = await runtime.search_tool_docs("add two numbers", limit=1)
-value = await runtime.call_tool(found[0]["server"], found[0]["tool"], {"a": 1, "b": 2})
-[loaded, found[0]["signature"].split("(")[0], value.sum]
-"""
-    assert await value_of(engine, code, ()) == [[], "mcp_work_shop.add", 3]
-
-
 async def test_a_tool_that_a_server_adds_is_there_in_the_next_run(engine: Engine) -> None:
-    """The server announces it."""
     with anyio.fail_after(120):
         early = await engine.run(RunRequest(code="await mcp_raw.grown(n=2)"))
     assert "has no tool" in early.error

@@ -40,7 +40,6 @@ def _same(result: RunResult) -> RunResult:
 
 
 async def test_advice_is_added_to_the_result_and_changes_nothing_else(opened: Opener) -> None:
-    """It is the default; the program runs as it would without."""
     async with opened(guard="off") as engine:
         plain = await _run(engine, CALLS)
     assert (plain.status, plain.stdout, plain.findings) == ("success", "3\n", ())
@@ -50,15 +49,6 @@ async def test_advice_is_added_to_the_result_and_changes_nothing_else(opened: Op
         assert _rules(told) == [(1, "process")]
         assert _same(dataclasses.replace(told, findings=())) == _same(plain)
         assert (await _run(engine, "print('fine')")).findings == ()
-
-
-async def test_advice_leaves_a_syntax_error_to_the_program_s_own_traceback(opened: Opener) -> None:
-    """The sandbox's Python has the last word, as it may know syntax that this one does not."""
-    async with opened(preflight="off") as engine:
-        result = await _run(engine, "x = 1\nx = = 2")
-        assert (result.status, result.reason) == ("error", "exception")
-        assert "SyntaxError" in result.error
-        assert _rules(result) == [(2, "syntax")]
 
 
 @pytest.mark.guarantee("enforced-guard")
@@ -97,31 +87,10 @@ async def test_enforcing_refuses_before_anything_is_started(
         assert backend.launched == 0
 
 
-@pytest.mark.parametrize("mode", ["advise", "enforce"])
-async def test_notes_stop_nothing(opened: Opener, mode: GuardMode) -> None:
-    """What only cannot work is for the author to know."""
-    async with opened(guard=mode) as engine:
-        code = "try:\n    import requests\nexcept ImportError: pass\nprint('ran')"
-        result = await _run(engine, code)
-        assert (result.status, result.stdout) == ("success", "ran\n")
-        assert _rules(result) == [(2, "no-network")]
-
-
-async def test_a_long_list_of_findings_is_cut_in_the_text_and_counted(opened: Opener) -> None:
-    """The record has more; both say how many there are beyond them."""
-    async with opened(guard="enforce") as engine:
-        result = await _run(engine, "".join(f"eval('{n}')\n" for n in range(60)))
-        assert len(result.findings) == 25
-        assert result.findings_omitted == 35
-        assert result.error.count("(dynamic-code)") == 12
-        assert "and 48 more" in result.error
-
-
 @pytest.mark.parametrize("mode", ["off", "advise", "enforce"])
 async def test_a_program_is_parsed_once_for_all_who_read_it(
     monkeypatch: pytest.MonkeyPatch, mode: GuardMode
 ) -> None:
-    """Parsing holds up all other runs, a long program for a second."""
     parsed = []
 
     def counting(code: str) -> ast.Module | Unread:
@@ -134,12 +103,3 @@ async def test_a_program_is_parsed_once_for_all_who_read_it(
     assert parsed == [code]
     assert reading.references.servers == ("time",)
     assert bool(reading.scan.findings) is (mode != "off")
-
-
-async def test_a_long_program_is_read_as_a_short_one_is() -> None:
-    """In a thread."""
-    short = "import subprocess\nawait mcp_time.now()"
-    long = f"{short}\n#{'x' * 2048}"
-    read = [await guarding.read(code, TABLE, "advise") for code in (short, long)]
-    assert read[0] == dataclasses.replace(read[1], code=short)
-    assert read[0].references.reach is None

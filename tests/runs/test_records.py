@@ -48,7 +48,6 @@ async def keep(kept: RunRecords, run_id: str, owner: str = "stdio", stdout: str 
 
 
 async def test_a_run_leaves_its_program_its_end_and_the_start_of_its_output(engine: Engine) -> None:
-    """In a file that no other user can read."""
     code = f"print('x' * {2 * KEPT_BYTES})\nawait mcp_work_shop.add(a=1, b=2)"
     result = await engine.run(RunRequest(code=code, owner="stdio", client="tester"))
     [record] = engine.records.listed("stdio", 5)
@@ -86,7 +85,6 @@ async def test_a_program_that_fails_or_is_refused_has_a_record(
 
 
 async def test_an_error_that_keeps_a_program_from_running_names_its_record(engine: Engine) -> None:
-    """Here a server that does not exist."""
     with pytest.raises(BridgeError) as raised:
         await engine.run(RunRequest(code="1", servers=("nope",)))
     result = failed_run(raised.value)
@@ -97,7 +95,6 @@ async def test_an_error_that_keeps_a_program_from_running_names_its_record(engin
 
 
 async def test_secrets_stay_out_of_records(settings: Settings, opened: Opener) -> None:
-    """In the program, its output and its error."""
     environ = {**settings.environ, "DEPLOY_TOKEN": SECRET}
     async with opened(environ=environ) as engine:
         code = f"print('{SECRET}')\nraise ValueError('{SECRET}')"
@@ -108,7 +105,6 @@ async def test_secrets_stay_out_of_records(settings: Settings, opened: Opener) -
 
 
 async def test_off_keeps_nothing_and_names_nothing(opened: Opener) -> None:
-    """The text of a result then has no id that leads nowhere."""
     async with opened(run_records="off") as engine:
         result = await engine.run(RunRequest(code="print(1)"))
         assert compact(result) == "1\n"
@@ -116,7 +112,6 @@ async def test_off_keeps_nothing_and_names_nothing(opened: Opener) -> None:
 
 
 async def test_a_record_belongs_to_its_owner(settings: Settings) -> None:
-    """Only the terminal reads those of all."""
     kept = RunRecords(settings)
     await keep(kept, "aaaa", "http#1")
     await keep(kept, "bbbb", "http#2")
@@ -127,7 +122,6 @@ async def test_a_record_belongs_to_its_owner(settings: Settings) -> None:
 
 
 async def test_a_short_id_finds_its_run_and_one_of_several_names_them(settings: Settings) -> None:
-    """A whole id is never ambiguous, though another one begins with it."""
     kept = RunRecords(settings)
     for run_id in ("abcd1", "abcd12", "beef"):
         await keep(kept, run_id)
@@ -141,7 +135,6 @@ async def test_a_short_id_finds_its_run_and_one_of_several_names_them(settings: 
 
 
 def test_a_run_is_running_and_lost_once_its_bridge_is_killed(settings: Settings) -> None:
-    """Also where the bridge was killed while it wrote a line."""
     kept = RunRecords(settings)
     environ = {**settings.environ, "MCP_BRIDGE_STATE_DIR": str(settings.state_dir)}
     environ["PYTHONPATH"] = os.pathsep.join(sys.path)
@@ -160,7 +153,6 @@ def test_a_run_is_running_and_lost_once_its_bridge_is_killed(settings: Settings)
 async def test_old_records_and_those_beyond_the_limits_are_removed(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner with the most gives way to the others."""
     kept = RunRecords(settings)
     for number in range(6):
         await keep(kept, f"many{number}", "http#1", stdout="x" * 4000)
@@ -176,7 +168,6 @@ async def test_old_records_and_those_beyond_the_limits_are_removed(
 
 
 async def test_a_run_goes_on_where_no_record_can_be_kept(engine: Engine, tmp_path: Path) -> None:
-    """It is the audit log that no call is made without."""
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     engine.records.directory = in_the_way / "runs"

@@ -8,7 +8,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import UnknownRunError
 from bridge.model import ApplyRequest, CallCount, RunRequest, RunResult
 from bridge.runs import Engine
 from bridge.settings import Settings
@@ -87,55 +86,6 @@ async def test_a_program_that_failed_at_its_seventh_write_goes_on_there(
     assert len(_titles(log)) == 10
 
 
-async def test_results_and_reads_are_replayed_or_reads_refreshed(
-    trusting: Engine, log: Path
-) -> None:
-    """A program cannot tell a replayed result from the first; what reads may be asked again."""
-    code = """
-made = await mcp_notes.create(title="x")
-before = await mcp_notes.read_note(topic="a")
-await mcp_notes.write_note(topic="a", text=f"text of {made.id}")
-after = await mcp_notes.read_note(topic="a")
-resource = await runtime.read_resource("notes", "note:///a")
-[made.url, before.text, after.text, resource]
-"""
-    first = await _run(trusting, code)
-    assert first.error == ""
-    assert first.result[:3] == ["https://example.org/1", "text", "text of 1"]
-    calls = tools_recorded(log)
-    assert len(calls) == 5
-    again = await _run(trusting, code, retry_of=first.run_id)
-    assert again.result == first.result
-    assert tools_recorded(log) == calls
-    refreshed = await _run(trusting, code, retry_of=again.run_id, reads="refresh")
-    assert refreshed.result[:3] == ["https://example.org/1", "text of 1", "text of 1"]
-    assert tools_recorded(log) == [*calls, "read_note", "read_note", "resources/read"]
-    assert refreshed.receipt is not None
-    assert (refreshed.receipt.replayed, refreshed.receipt.calls) == (2, {"notes": 3})
-
-
-async def test_calls_at_once_are_answered_each_with_its_own(trusting: Engine, log: Path) -> None:
-    """Gathered, alike and not, answered in another order than sent."""
-    code = """
-import asyncio
-kinds = [mcp_notes.create(title=f"t{number % 3}") for number in range(12)]
-found = await asyncio.gather(*kinds)
-await mcp_notes.fail()
-"""
-    first = await _run(trusting, code)
-    assert first.status == "error"
-    assert len(_titles(log)) == 12
-    again = await _run(
-        trusting,
-        code.replace("await mcp_notes.fail()", "[[one.id, one.title] for one in found]"),
-        retry_of=first.run_id,
-    )
-    assert again.error == ""
-    assert [title for _, title in again.result] == [f"t{number % 3}" for number in range(12)]
-    assert sorted(number for number, _ in again.result) == list(range(1, 13))
-    assert len(_titles(log)) == 12
-
-
 async def test_a_write_whose_server_died_is_unknown_and_not_repeated(
     trusting: Engine, log: Path
 ) -> None:
@@ -179,7 +129,6 @@ async def test_a_run_that_was_stopped_in_the_middle_of_a_write_can_be_retried(
 
 
 async def test_what_the_server_said_no_to_is_called_again(trusting: Engine, log: Path) -> None:
-    """A tool's error, and one of the protocol."""
     code = """
 for tool in ("fail", "refuse"):
     try:
@@ -192,17 +141,7 @@ for tool in ("fail", "refuse"):
     assert tools_recorded(log) == ["fail", "refuse"] * 2
 
 
-async def test_a_retry_is_its_owners(trusting: Engine, log: Path) -> None:
-    """Of others' runs, and of what is none, nothing is run."""
-    first = await _run(trusting, "await mcp_notes.create(title='x')", owner="me")
-    for run_id, owner in ((first.run_id, "you"), (first.run_id, ""), ("0" * 32, "me")):
-        with pytest.raises(UnknownRunError, match=r"no journal.*nothing repeated.*audit show"):
-            await _run(trusting, "await mcp_notes.send()", owner=owner, retry_of=run_id)
-    assert tools_recorded(log) == ["create"]
-
-
 async def test_a_plan_of_a_retry_does_not_hold_what_was_done(trusting: Engine, log: Path) -> None:
-    """It would be done again when the plan is applied."""
     first = await _run(trusting, CREATE.format(fault="1 / 0"))
     planned = await _run(trusting, CREATE.format(fault="pass"), retry_of=first.run_id, mode="plan")
     assert planned.error == ""

@@ -108,28 +108,8 @@ async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_
     assert backend.launched == 2
 
 
-async def test_a_run_that_finds_too_many_waiting_is_refused_by_a_code(
-    narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And runs nothing; those before it are not disturbed."""
-    monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
-    first = tmp_path / "first"
-
-    async def run() -> None:
-        assert (await narrow.run(RunRequest(code=_waits_for(first)))).result == "done"
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
-            await until_exists(_begun(first))
-            with pytest.raises(OverloadedError, match="under way"):
-                await narrow.run(RunRequest(code="1"))
-            first.touch()
-
-
 @pytest.mark.guarantee("runs-at-once")
 async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Path) -> None:
-    """Under way or waiting."""
     first = tmp_path / "first"
 
     async def run(request: RunRequest) -> None:
@@ -148,7 +128,6 @@ async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Pa
 async def test_a_command_takes_a_place_as_a_run_does(
     narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has a sandbox of its own too."""
     monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
     table = {"tool": {"executables": ["true"], "workspace": str(tmp_path)}}
     settings = replace(narrow.settings, commands=parse_commands(table, "commands"))
@@ -162,7 +141,7 @@ async def test_a_command_takes_a_place_as_a_run_does(
 @pytest.mark.guarantee("runs-at-once")
 async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
     """Beyond half of the places a run cannot ask, so that the queue goes on."""
-    async with SuspendedRuns(asking=1) as runs:
+    async with SuspendedRuns(asking=1).opened() as runs:
         held: list[SuspendedRun] = []
 
         async def ask(run: SuspendedRun) -> RunResult:

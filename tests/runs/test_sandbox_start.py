@@ -107,5 +107,4 @@ async def test_a_sandbox_receives_no_way_to_reach_servers(
 
 
 async def test_starting_a_sandbox_does_not_use_up_the_programs_time(settings: Settings) -> None:
-    """An engine may first have to fetch an image."""
     assert await _results(settings, Tap(seconds=1.2 + GRACE_SECONDS), (), "1 + 1") == [2]

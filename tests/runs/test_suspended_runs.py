@@ -27,7 +27,7 @@ REQUEST = "the call"
 async def runs() -> AsyncIterator[SuspendedRuns]:
     """Runs of an engine that is open; a test leaves none of them behind."""
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with SuspendedRuns() as opened:
+        async with SuspendedRuns().opened() as opened:
             yield opened
         assert (opened.live, opened.waiting) == (0, 0)
 
@@ -58,8 +58,6 @@ async def _suspended(runs: SuspendedRuns) -> tuple[SuspendedRun, Waiting]:
 
 
 async def test_a_run_that_asks_nothing_is_followed_to_its_end(runs: SuspendedRuns) -> None:
-    """And leaves nothing."""
-
     async def work(run: SuspendedRun) -> RunResult:
         return _result("done")
 
@@ -72,8 +70,6 @@ async def test_a_run_that_asks_nothing_is_followed_to_its_end(runs: SuspendedRun
 async def test_a_result_that_waits_does_not_keep_what_its_run_was_given(
     runs: SuspendedRuns,
 ) -> None:
-    """Which may be 48 MiB of files, for each of those that wait."""
-
     class Given:
         """What a run is given."""
 
@@ -98,7 +94,6 @@ async def test_a_result_that_waits_does_not_keep_what_its_run_was_given(
 async def test_a_run_goes_on_with_the_answer_that_its_client_comes_back_with(
     runs: SuspendedRuns,
 ) -> None:
-    """It was alive in between."""
     run, waiting = await _suspended(runs)
     [key] = waiting.questions
     assert waiting.questions[key].params == {"message": "?"}
@@ -111,8 +106,6 @@ async def test_a_run_goes_on_with_the_answer_that_its_client_comes_back_with(
 
 
 async def test_questions_of_one_moment_are_asked_together(runs: SuspendedRuns) -> None:
-    """A client makes few rounds."""
-
     async def work(run: SuspendedRun) -> RunResult:
         answers: list[Mapping[str, Json] | None] = []
 
@@ -141,7 +134,6 @@ async def test_questions_of_one_moment_are_asked_together(runs: SuspendedRuns) -
 async def test_a_run_is_found_only_by_its_owner_with_the_same_call(
     runs: SuspendedRuns, owner: str, request_: str, complaint: str
 ) -> None:
-    """And whoever tries in vain does not keep them from it."""
     _, waiting = await _suspended(runs)
     with pytest.raises(InvalidRequestError, match=complaint):
         runs.resume(waiting.secret, owner, request_)
@@ -149,7 +141,6 @@ async def test_a_run_is_found_only_by_its_owner_with_the_same_call(
 
 
 async def test_a_secret_is_good_for_one_use(runs: SuspendedRuns) -> None:
-    """And one that never was is good for none."""
     _, waiting = await _suspended(runs)
     runs.resume(waiting.secret, OWNER, REQUEST)
     for secret in (waiting.secret, "", "guessed"):
@@ -160,7 +151,8 @@ async def test_a_secret_is_good_for_one_use(runs: SuspendedRuns) -> None:
 async def test_another_replica_says_where_a_run_waits() -> None:
     """Of several bridges; a secret that no replica gave away is unknown to all."""
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with SuspendedRuns(replica="a.host") as here, SuspendedRuns(replica="b") as other:
+        a, b = SuspendedRuns(replica="a.host"), SuspendedRuns(replica="b")
+        async with a.opened() as here, b.opened() as other:
             run, waiting = await _suspended(here)
             with pytest.raises(ElsewhereError, match="another replica of the bridge, 'a.host'"):
                 other.resume(waiting.secret, OWNER, REQUEST)
@@ -172,8 +164,6 @@ async def test_another_replica_says_where_a_run_waits() -> None:
 
 
 async def test_each_suspension_has_another_secret(runs: SuspendedRuns) -> None:
-    """A run may ask more than once."""
-
     async def work(run: SuspendedRun) -> RunResult:
         await run.put("elicitation/create", {})
         await run.put("elicitation/create", {})
@@ -191,7 +181,6 @@ async def test_each_suspension_has_another_secret(runs: SuspendedRuns) -> None:
 
 
 async def test_a_run_that_nobody_comes_back_for_is_cancelled(runs: SuspendedRuns) -> None:
-    """When its time is up, with its question."""
     run, waiting = await _suspended(runs)
     assert run.scope.deadline < anyio.current_time() + 600
     run.scope.deadline = anyio.current_time()
@@ -202,8 +191,6 @@ async def test_a_run_that_nobody_comes_back_for_is_cancelled(runs: SuspendedRuns
 
 
 async def test_a_run_that_ended_meanwhile_keeps_its_result(runs: SuspendedRuns) -> None:
-    """Its program may not have waited for the answer."""
-
     async def work(run: SuspendedRun) -> RunResult:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
@@ -222,7 +209,6 @@ async def test_a_run_that_ended_meanwhile_keeps_its_result(runs: SuspendedRuns) 
 
 
 async def test_a_client_that_cancels_its_request_cancels_its_run(runs: SuspendedRuns) -> None:
-    """Before anything was asked, and after it came back."""
     started = anyio.Event()
 
     async def work(run: SuspendedRun) -> RunResult:
@@ -241,7 +227,6 @@ async def test_a_client_that_cancels_its_request_cancels_its_run(runs: Suspended
 async def test_a_run_that_two_requests_follow_goes_on_until_the_last_is_cancelled(
     runs: SuspendedRuns, leaving: int
 ) -> None:
-    """Whichever leaves first."""
     run = runs.start(OWNER, REQUEST, None, _linger)
     scopes = [anyio.CancelScope(), anyio.CancelScope()]
 
@@ -264,7 +249,6 @@ async def test_a_run_that_two_requests_follow_goes_on_until_the_last_is_cancelle
 async def test_a_run_that_a_request_follows_has_no_deadline_by_another_s_patience(
     runs: SuspendedRuns,
 ) -> None:
-    """Nor by one that only looks for it; the last to leave sets it."""
     run = runs.start(OWNER, REQUEST, None, _linger)
     over = anyio.CancelScope()
 
@@ -287,7 +271,6 @@ async def test_a_run_that_a_request_follows_has_no_deadline_by_another_s_patienc
 
 
 async def test_only_so_many_runs_wait(runs: SuspendedRuns) -> None:
-    """The next one's question is refused; it goes on without."""
     for _ in range(MAX_WAITING):
         await _suspended(runs)
     another = _start(runs)
@@ -298,8 +281,6 @@ async def test_only_so_many_runs_wait(runs: SuspendedRuns) -> None:
 async def test_runs_that_ended_while_their_clients_were_away_give_way_the_oldest_first(
     runs: SuspendedRuns,
 ) -> None:
-    """To one that asks, and to one that becomes a task."""
-
     async def work(run: SuspendedRun) -> RunResult:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
@@ -325,8 +306,7 @@ async def test_runs_that_ended_while_their_clients_were_away_give_way_the_oldest
 
 
 async def test_leaving_ends_all() -> None:
-    """As the engine does when it closes."""
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with SuspendedRuns() as runs:
+        async with SuspendedRuns().opened() as runs:
             await _suspended(runs)
     assert (runs.live, runs.waiting) == (0, 0)

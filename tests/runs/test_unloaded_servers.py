@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from bridge.model import RunRequest
 from bridge.runs import Engine
-from tests.engine_rig import ListFinder, workshop
-
-
-@pytest.fixture(autouse=True)
-def _three_servers(finder: ListFinder) -> None:
-    broken = dataclasses.replace(workshop("broken"), command="/nowhere/server", args=())
-    finder.specs = (workshop(), workshop("other shop"), broken)
 
 
 @pytest.mark.parametrize(
@@ -40,39 +31,6 @@ server = {server}
     result = await engine.run(RunRequest(code=code))
     assert (result.error, result.result) == ("", [3, 7, True])
     assert _started(engine) == ["work-shop"]
-
-
-async def test_servers_named_in_a_list_are_loaded(engine: Engine) -> None:
-    """Also by an alias; one that cannot start hinders nobody until it is called."""
-    code = """
-sums = []
-for name in ["work-shop", "other_shop"]:
-    sums += [(await mcp_servers[name].add(a=1, b=1)).sum, len(list(mcp_servers[name])) > 1]
-try:
-    await mcp_servers["broken"[:]].add(a=1, b=1)
-except MCPError as error:
-    sums.append("did not start" in str(error))
-sums
-"""
-    result = await engine.run(RunRequest(code=code))
-    assert (result.error, result.result) == ("", [2, True, 2, True, True])
-
-
-async def test_the_tools_of_a_server_are_listed_once_it_is_loaded(engine: Engine) -> None:
-    """And a tool that it lacks is an error that names the nearest."""
-    code = """
-server = mcp_servers["-".join(["work", "shop"][:])]
-try:
-    list(server)
-except KeyError as error:
-    print(error)
-print(len(await server.list_tools()) == len(list(server)), repr(server))
-await mcp_servers[" ".join(["other", "shop"][:])].addd(1, 2)
-"""
-    result = await engine.run(RunRequest(code=code))
-    assert result.stdout.startswith("mcp_work_shop: its tools are not known yet")
-    assert "True <MCP server 'work-shop': " in result.stdout
-    assert "has no tool 'addd'. Did you mean 'add'?" in result.error
 
 
 def _started(engine: Engine) -> list[str]:

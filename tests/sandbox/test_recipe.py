@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 
 SETTINGS = Settings()
-USUAL = recipe_for(SETTINGS, limits_for(SETTINGS))
+USUAL = recipe_for(limits_for(SETTINGS))
 
 WITH_THE_RUN = {
     "timeout",
@@ -27,32 +26,8 @@ WITH_THE_RUN = {
 """Limits that the host or the `Run` frame enforces, whatever sandbox the run is in."""
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"runtime": "docker"},
-        {"oci_runtime": "runsc"},
-        {"image": "other:latest"},
-        {"profile": "strict"},
-        {"strict": True},
-        {"container_user": "1000:1000"},
-        {"packages": Path("/somewhere")},
-        {"memory": 2**28},
-        {"pids": 12},
-        {"cpus": 0.5},
-        {"max_timeout": 700.0},
-    ],
-    ids=str,
-)
-def test_settings_that_a_sandbox_is_started_with_tell_it_from_others(
-    change: dict[str, object],
-) -> None:
-    settings = replace(SETTINGS, **change)  # type: ignore[arg-type]
-    assert recipe_for(settings, limits_for(settings)) != USUAL
-
-
 def test_a_run_with_a_time_limit_of_its_own_takes_any() -> None:
-    assert recipe_for(SETTINGS, limits_for(SETTINGS, 100.0)) == USUAL
+    assert recipe_for(limits_for(SETTINGS, 100.0)) == USUAL
     assert USUAL.limits.timeout == SETTINGS.max_timeout
 
 
@@ -61,5 +36,5 @@ def test_every_limit_is_the_sandboxs_or_the_runs(name: str) -> None:
     """A new limit is not forgotten: it makes another sandbox until it is named here."""
     limits = limits_for(SETTINGS)
     other = replace(limits, **{name: (getattr(limits, name) or 1) + 1})  # type: ignore[arg-type]
-    same = recipe_for(SETTINGS, other) == USUAL
+    same = recipe_for(other) == USUAL
     assert same == (name in WITH_THE_RUN)

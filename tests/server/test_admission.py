@@ -96,7 +96,6 @@ async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
 async def test_a_head_that_does_not_come_ends_its_connection(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a connection that has been served before."""
     monkeypatch.setattr(connection, "HEAD_SECONDS", 0.1)
     async with guarded(engine) as web:
         host, port = web.base_url.host, web.base_url.port or 0

@@ -33,7 +33,6 @@ async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterato
 async def test_two_tools_are_offered_with_the_servers_in_the_first_s_description(
     client: Client,
 ) -> None:
-    """All that a model reads of fifty servers."""
     tool, search = (await client.list_tools()).tools
     assert (tool.name, search.name) == ("run_python", "search_tools")
     assert {"code", "apply"} <= set(tool.input_schema["properties"])
@@ -59,7 +58,6 @@ async def test_what_a_client_says_it_is_stands_in_the_audit_log(
 
 
 async def test_a_program_that_fails_is_an_error_result(client: Client) -> None:
-    """Not a protocol error: the model must be able to read it."""
     result = await client.call_tool("run_python", {"code": "print('so far')\n1/0"})
     assert result.is_error is True
     assert "ZeroDivisionError" in text_of(result)
@@ -85,7 +83,6 @@ async def test_a_program_that_fails_is_an_error_result(client: Client) -> None:
 async def test_bad_arguments_are_a_validation_error_result(
     client: Client, arguments: dict[str, Any], complaint: str
 ) -> None:
-    """With the words the model needs."""
     result = await client.call_tool("run_python", arguments)
     assert result.is_error is True
     assert complaint in text_of(result)
@@ -96,7 +93,6 @@ async def test_bad_arguments_are_a_validation_error_result(
 async def test_a_broken_sandbox_is_told_with_its_code_and_remedy(
     client: Client, backend: FakeBackend
 ) -> None:
-    """Never as success, and never as the program's fault."""
     backend.failure = LaunchError("The image is broken.", remedy="Build it again.")
     result = await client.call_tool("run_python", {"code": "1"})
     document = record_of(result)
@@ -105,38 +101,13 @@ async def test_a_broken_sandbox_is_told_with_its_code_and_remedy(
 
 
 async def test_an_unknown_tool_is_a_protocol_error(client: Client) -> None:
-    """As the specification has it."""
     with pytest.raises(MCPError, match="Unknown tool 'run_ruby'"):
         await client.call_tool("run_ruby", {})
-
-
-async def test_progress_reaches_a_client_that_asks_for_it(engine: Engine) -> None:
-    """On the request's own channel, while the program runs."""
-    heard = anyio.Event()
-
-    async def progress(progress: float, total: float | None, message: str | None) -> None:
-        heard.set()
-
-    with anyio.fail_after(60):
-        async with (
-            # The other era has no messages in one process, and so no tokens.
-            Client(build_server(engine), mode="legacy") as client,
-            anyio.create_task_group() as tasks,
-        ):
-
-            async def call() -> None:
-                arguments = {"code": "import time\ntime.sleep(50)", "timeout": 60}
-                await client.call_tool("run_python", arguments, progress_callback=progress)
-
-            tasks.start_soon(call)
-            await heard.wait()
-            tasks.cancel_scope.cancel()
 
 
 async def test_a_client_that_cancels_ends_the_run_and_its_upstream_calls(
     client: Client, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """The server behind is told, and the sandbox is gone."""
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
     code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
     async with anyio.create_task_group() as tasks:
@@ -148,7 +119,6 @@ async def test_a_client_that_cancels_ends_the_run_and_its_upstream_calls(
 
 
 async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> None:
-    """The guide, the list, and each server's tools."""
     listed = {str(resource.uri) for resource in (await client.list_resources()).resources}
     assert listed == {
         "bridge://capabilities",
@@ -182,6 +152,5 @@ async def test_resources_describe_the_bridge_and_its_servers(client: Client) -> 
     "uri", ["bridge://nothing", "bridge://tools/nobody", "bridge://stubs/nobody"]
 )
 async def test_an_unknown_resource_is_a_protocol_error(client: Client, uri: str) -> None:
-    """With a text that names it."""
     with pytest.raises(MCPError, match="nothing|nobody"):
         await client.read_resource(uri)

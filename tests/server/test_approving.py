@@ -167,7 +167,6 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
 async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
     opening: Opening, config: Path, log: Path, era: str
 ) -> None:
-    """The next bridge asks nobody, until the tool is another."""
     send = "await mcp_desk.send(to='x', text='y')"
     person = Person("always")
     async with opening() as engine, _client(engine, era, person) as client:
@@ -183,57 +182,16 @@ async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
         await call(client, f"{send}\nawait mcp_desk.redescribe(tool='send', description='Other')")
         assert person.count() == 0
         person.answers = ["no"]
-        await until(lambda: _described(engine, "send") == "Other")
+        await until(lambda: engine.servers.inventory.tool("desk", "send").description == "Other")
         refused = _error(await call(client, send))
         assert "(changed tool), and declined" in refused
         assert "changed tool (its description changed)" in person.asked[0]
     assert tools_recorded(log).count("send") == 3
 
 
-def _described(engine: Engine, tool: str) -> str:
-    found = engine.servers.inventory.tool("desk", tool)
-    return "" if found is None else found.description
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_tool_that_changed_is_asked_about_until_it_is_taken_for_good(
-    opening: Opening, config: Path, era: str
-) -> None:
-    """Though the policy allows it."""
-    read = "await mcp_desk.list_notes()"
-    person = Person("run")
-    async with opening() as engine, _client(engine, era, person) as client:
-        await call(client, f"{read}\nawait mcp_desk.redescribe(tool='list_notes', description='!')")
-        await until(lambda: _described(engine, "list_notes") == "!")
-        assert person.count() == 0
-        for answer, asked in (("run", 1), ("call", 1), ("always", 1), ("no", 0)):
-            person.answers = [answer]
-            assert value_of(await call(client, read))["topics"] == []
-            assert person.count() == asked
-    assert await anyio.Path(config).read_text() == POLICY
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_client_that_shows_no_forms_gets_a_refusal_with_a_way_out(
-    opening: Opening, log: Path, era: str
-) -> None:
-    """What was to be shown to a person does not reach the program."""
-    async with opening() as engine, _client(engine, era, None) as client:
-        refused = _error(await call(client, WRITE))
-        assert (
-            "desk.write_note needs a person's approval (default for writes). The client that asked "
-            "for this run offers no way to ask its user (elicitation). It was not called."
-        ) in refused
-        assert '[[policy.rules]]\nname = "allow desk.write_note"' in refused
-        assert "mcp-code-bridge policy explain desk write_note" in refused
-        assert "Allow desk" not in refused
-    assert tools_recorded(log) == []
-
-
 async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
     opening: Opening, log: Path
 ) -> None:
-    """Its result would be lost, and what the run did with it."""
     person = Person("call")
     async with opening() as engine, _client(engine, "2026-07-28", person) as client:
         code = f"for _ in range({MAX_ROUNDS}):\n    {WRITE}\nprint('so far')\n{WRITE}"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -22,14 +18,12 @@ from mcp.types import (
     ElicitRequest,
     ElicitResult,
     InputRequiredResult,
-    LoggingMessageNotificationParams,
     TextContent,
 )
 from pydantic import TypeAdapter
 
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.settings import Settings
 from tests.asker_rig import asker, call, text_of, value_of
 from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.fakes.backend import FakeBackend
@@ -90,7 +84,6 @@ def answering(action: Any, **content: Any) -> Elicit:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_user_accepts_declines_or_cancels(server: Server[Any], era: str) -> None:
-    """A form, and a visit to a URL."""
     outcomes: dict[Any, dict[str, str]] = {"accept": {"name": "Ann"}, "decline": {}, "cancel": {}}
     for action, content in outcomes.items():
         callback = answering(action, **content)
@@ -103,8 +96,6 @@ async def test_the_user_accepts_declines_or_cancels(server: Server[Any], era: st
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_users_model_answers(server: Server[Any], era: str) -> None:
-    """A server asks it through the client."""
-
     async def sample(context: Any, params: Any) -> CreateMessageResult:
         content = TextContent(text=f"four, of {params.messages[0].content.text}")
         return CreateMessageResult(role="assistant", content=content, model="m")
@@ -125,7 +116,6 @@ async def test_the_users_model_answers(server: Server[Any], era: str) -> None:
 async def test_a_client_that_cannot_be_asked_is_not(
     server: Server[Any], era: str, tool: str, complaint: str
 ) -> None:
-    """The server is told, and the program sees what was wanted."""
     async with Client(server, mode=era) as client:
         result = await call(client, f"await mcp_asker.{tool}()")
         assert result.is_error is True
@@ -136,7 +126,6 @@ async def test_a_client_that_cannot_be_asked_is_not(
 async def test_several_questions_of_a_program_are_all_answered(
     server: Server[Any], era: str
 ) -> None:
-    """At the same time, and one after the other."""
     asked: list[str] = []
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
@@ -190,34 +179,6 @@ async def _give_up(engine: Engine, backend: FakeBackend) -> None:
     await until(lambda: not backend.live)
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_messages_of_servers_reach_the_client(server: Server[Any], era: str) -> None:
-    """In the newer era only as its request asks."""
-    said: list[LoggingMessageNotificationParams] = []
-
-    async def hear(params: LoggingMessageNotificationParams) -> None:
-        said.append(params)
-
-    with anyio.fail_after(60):
-        async with Client(server, mode=era, logging_callback=hear, log_level="error") as client:
-            if era == "legacy":
-                await _set_level(client)
-            # What comes just after a call's answer still has its run to come through.
-            await call(client, "await mcp_asker.count()\nimport time\ntime.sleep(0.3)")
-            await until(lambda: bool(said))
-        async with Client(server, mode="2026-07-28", logging_callback=hear) as client:
-            await call(client, "await mcp_asker.count()")
-    assert [(params.level, params.logger) for params in said] == [("error", "asker/the-asker")]
-
-
-async def _set_level(client: Client) -> None:
-    with pytest.warns(UserWarning, match="deprecated"):
-        await client.set_logging_level("error")
-
-
-# --- the newer era by hand -----------------------------------------------------------------------
-
-
 async def _raw(client: Client, **params: Any) -> CallToolResult | InputRequiredResult:
     request = CallToolRequest(
         params=CallToolRequestParams(
@@ -261,89 +222,7 @@ async def test_a_run_that_asks_is_answered_with_the_question(
     await until(lambda: not backend.live)
 
 
-async def test_a_state_belongs_to_its_call_and_its_client(modern: Client, engine: Engine) -> None:
-    """Others learn nothing, and spoil nothing."""
-    with anyio.fail_after(60):
-        first = await _raw(modern)
-        assert isinstance(first, InputRequiredResult)
-        state = first.request_state
-        foreign = build_server(engine, principal="somebody else")
-        async with Client(foreign, mode="2026-07-28") as other:
-            refused = await _raw(other, request_state=state)
-            assert "No run waits" in text_of(refused)
-        other_code = {"code": "1", "timeout": 5}
-        params = CallToolRequestParams(name="run_python", arguments=other_code, request_state=state)
-        raw = await modern.session.send_request(CallToolRequest(params=params), _ANY)
-        assert "belongs to a call with other arguments" in raw["content"][0]["text"]
-        # An answer that is left out counts as cancelled.
-        last = await _raw(modern, request_state=state)
-        assert isinstance(last, CallToolResult)
-        assert value_of(last) == "cancel"
-
-
-async def test_a_client_that_never_comes_back_leaves_nothing(
-    modern: Client, engine: Engine, backend: FakeBackend
-) -> None:
-    """When the run's time to wait is up."""
-    with anyio.fail_after(60):
-        first = await _raw(modern)
-        assert isinstance(first, InputRequiredResult)
-        await _give_up(engine, backend)
-        assert (engine.suspended.waiting, engine.suspended.live) == (0, 0)
-        late = await _raw(modern, request_state=first.request_state)
-        assert "given up" in text_of(late)
-
-
-# --- the reference server ------------------------------------------------------------------------
-
-EVERYTHING = (
-    Path(__file__).parents[1] / "node/node_modules/@modelcontextprotocol/server-everything"
-) / "dist/index.js"
-
-QUESTIONS = """
-[
-    await mcp_everything.trigger_elicitation_request(),
-    await mcp_everything.trigger_sampling_request(prompt="two and two?"),
-    await mcp_everything.get_roots_list(),
-    await mcp_everything.trigger_long_running_operation(duration=1, steps=2),
-]
-"""
-
-
-@pytest.mark.node
-@pytest.mark.parametrize("era", ERAS)
-async def test_the_reference_server_asks_in_all_its_ways(
-    settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
-) -> None:
-    """It offers these tools only to clients that say they can be asked; roots are configured."""
-    assert EVERYTHING.exists(), "`make test` installs it"
-    node = Path(sys.executable).parent / "node"
-    spec = replace(
-        asker(),
-        name="everything",
-        command=str(node),
-        args=(str(EVERYTHING), "stdio"),
-        env={"PATH": f"{node.parent}{os.pathsep}{os.environ['PATH']}"},
-    )
-
-    async def sample(context: Any, params: Any) -> CreateMessageResult:
-        content = TextContent(text="four")
-        return CreateMessageResult(role="assistant", content=content, model="m")
-
-    callback = answering("accept", name="Ann", check=True)
-    rooted = replace(settings, roots=(tmp_path,))
-    async with engine_on(backend, rooted, finder=ListFinder(spec)) as engine:
-        bridge = build_server(engine, principal="test")
-        async with Client(
-            bridge, mode=era, elicitation_callback=callback, sampling_callback=sample
-        ) as client:
-            answers = str(value_of(await call(client, QUESTIONS)))
-    for expected in ("Ann", "four", tmp_path.as_uri(), "operation completed"):
-        assert expected in answers
-
-
 async def test_a_client_that_shows_forms_alone_is_sent_to_no_address(engine: Engine) -> None:
-    """The server is told why, and so is the program."""
     code = "await mcp_asker.visit()"
     run = request(1, "tools/call", {"name": "run_python", "arguments": {"code": code}})
     async with piped(engine, "2025-11-25", principal="test", elicitation={}) as peer:

@@ -64,7 +64,6 @@ async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, 
 async def test_over_http_a_client_that_goes_while_it_is_asked(
     engine: Engine, backend: FakeBackend, era: str
 ) -> None:
-    """A connection that ends takes its run with it."""
     reached = anyio.Event()
 
     async def elicit(context: Any, params: Any) -> ElicitResult:

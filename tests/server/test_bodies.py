@@ -45,7 +45,6 @@ async def test_a_batch_over_http_is_an_error_and_the_next_message_is_served(
 async def test_a_body_beyond_the_limit_is_refused_with_it_and_bytes_in_flight_are_counted(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One caller has half of them, however many connections it has."""
     async with served(engine) as (_, web):
 
         async def chunks(size: int) -> AsyncIterator[bytes]:
@@ -83,7 +82,6 @@ async def test_a_body_beyond_the_limit_is_refused_with_it_and_bytes_in_flight_ar
 async def test_a_body_that_does_not_come_takes_no_place_for_long(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sender is told so, and the place is the next one's."""
     monkeypatch.setattr("bridge.server.admission.BODY_SECONDS", 0.05)
     async with served(engine) as (_, web):
         host, port = web.base_url.host, web.base_url.port or 0
@@ -99,7 +97,6 @@ async def test_a_body_that_does_not_come_takes_no_place_for_long(
 async def test_what_another_site_s_page_sends_takes_nobody_s_place(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, header: dict[str, str], status: int
 ) -> None:
-    """It is refused before anything of it is read."""
     monkeypatch.setitem(BOUNDS, "bytes of requests", 0)
     async with served(engine) as (_, web):
         assert (await web.post("/mcp", content=LONG)).status_code == 503

@@ -98,12 +98,10 @@ async def read(client: Client, run: SuspendedRun, stream: str = "stdout") -> str
             return text
 
 
-@pytest.mark.parametrize("reset", [False, True])
-@pytest.mark.parametrize("progress", [False, True])
+@pytest.mark.parametrize(("reset", "progress"), [(False, True), (True, False)])
 async def test_a_run_goes_on_without_its_connection_and_its_owner_reads_the_result(
     engine: Engine, tmp_path: Path, reset: bool, progress: bool
 ) -> None:
-    """The program fails to ask its user, and continues."""
     go, proxy = tmp_path / "go", Proxy()
     code = TASK.format(go=str(go)) + ASKS
     async with (

@@ -53,7 +53,6 @@ async def client(there: Place) -> AsyncIterator[Client]:
 
 
 async def test_without_profiles_there_is_no_such_tool(engine: Engine) -> None:
-    """Neither in the list nor when it is called all the same."""
     async with Client(build_server(engine)) as plain:
         assert [tool.name for tool in (await plain.list_tools()).tools] == [
             "run_python",
@@ -99,7 +98,6 @@ async def test_with_profiles_the_tool_is_there_and_runs_commands(client: Client)
 
 
 def test_programs_can_have_structured_content() -> None:
-    """With its schema, and then nowhere else."""
     made = CommandResult(run_id="r", status="success", summary="s", stdout="out\n")
     result = command_result(made, "content")
     assert command_tool(ONE, "content").output_schema == COMMAND_OUTPUT_SCHEMA
@@ -108,7 +106,6 @@ def test_programs_can_have_structured_content() -> None:
 
 
 def test_the_schema_takes_what_the_parser_takes() -> None:
-    """A profile must be named where there are several."""
     for profiles, required in ((ONE, []), (TWO, ["profile"])):
         schema = command_tool(profiles).input_schema
         jsonschema.Draft202012Validator.check_schema(schema)
@@ -117,7 +114,6 @@ def test_the_schema_takes_what_the_parser_takes() -> None:
 
 
 def test_the_description_says_what_each_profile_allows() -> None:
-    """The schema has room for one maximum only: the largest."""
     base = {"executables": ["jq"], "workspace": "/w"}
     tables = {
         "one": {**base, "write": ["out", "/w/log.txt", "/srv/d"], "max_timeout": 60, "timeout": 5},
@@ -141,7 +137,6 @@ def test_the_description_says_what_each_profile_allows() -> None:
     ],
 )
 def test_commands_come_as_text_or_as_words(arguments: dict[str, Any], stages: object) -> None:
-    """Words are never parsed again."""
     assert parse_command(arguments, ONE).stages == stages
 
 
@@ -150,35 +145,30 @@ def test_commands_come_as_text_or_as_words(arguments: dict[str, Any], stages: ob
     [
         ({}, "either `command` or `pipeline`"),
         ({"command": "aws", "pipeline": "aws"}, "either"),
-        ({"command": 1}, "a list of words"),
-        ({"command": []}, "none of them empty"),
-        ({"command": ["aws", 1]}, "a list of words"),
-        ({"pipeline": [["aws"], []]}, "a list of lists"),
-        ({"pipeline": ["ls", "head -1"]}, 'like [["ls"], ["head", "-1"]] or "ls | head -1".'),
-        ({"command": "aws", "profile": "x"}, "Pass one of: aws"),
+        ({"command": 1}, "command"),
+        ({"command": []}, "must not be empty"),
+        ({"command": ["aws", 1]}, "command[1]"),
+        ({"pipeline": [["aws"], []]}, "must not be empty"),
+        ({"command": "aws", "profile": "x"}, "must be 'aws'"),
         ({"command": "aws", "shell": True}, "no argument 'shell'"),
-        ({"command": "aws", "stdin": 1}, "`stdin`"),
-        ({"command": "aws", "workdir": []}, "`workdir`"),
-        ({"command": "aws", "timeout": "soon"}, "`timeout`"),
-        ({"command": "aws", "timeout": float("nan")}, "`timeout`"),
+        ({"command": "aws", "stdin": 1}, "stdin must be a string"),
+        ({"command": "aws", "timeout": "soon"}, "timeout must be a number"),
+        ({"command": "aws", "timeout": float("nan")}, "not nan"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], told: str) -> None:
-    """The text says what to pass instead."""
     with pytest.raises(InvalidRequestError) as refused:
         parse_command(arguments, ONE)
     assert told in str(refused.value)
 
 
 def test_a_profile_must_be_named_among_several() -> None:
-    """Guessing would run a command with the wrong grants."""
     with pytest.raises(InvalidRequestError):
         parse_command({"command": "aws"}, TWO)
     assert parse_command({"command": "aws", "profile": "aws"}, TWO).profile == "aws"
 
 
 def test_the_text_says_what_a_model_needs_and_the_record_says_all() -> None:
-    """What separated it from the host is in the record alone."""
     result = CommandResult(
         run_id="r",
         status="error",

@@ -42,7 +42,6 @@ def call(size: int) -> dict[str, Any]:
 async def test_files_of_the_promised_size_come_and_one_byte_more_is_refused_with_the_limit(
     engine: Engine, over: str, size: int, text: str
 ) -> None:
-    """Over either transport."""
     if over == "stdio":
         async with piped(engine) as peer:
             answer = await peer.answer(call(size))

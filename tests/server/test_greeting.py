@@ -56,37 +56,9 @@ UNUSUAL: list[Any] = [
     hello("2025-06-18") | {"id": 1.0},
     hello("2025-06-18") | {"jsonrpc": "1.0"},
     hello("2025-06-18") | {"more": 1},
-    hello("2025-06-18", roots=None),
-    hello("2025-06-18", roots={"listChanged": "perhaps"}),
-    hello("2025-06-18", sampling=True),
-    hello("2025-06-18", sampling={"tools": True}),
-    hello("2025-06-18", experimental={"x": 1}),
-    hello("2025-06-18", tasks={"requests": {"sampling": 1}}),
-    hello("2025-06-18", unheard_of={}),
     [hello("2025-03-26")],
     [],
     "initialize",
-    *(
-        request(0, "initialize", params)
-        for params in (
-            {"protocolVersion": "2025-06-18", "capabilities": {}},
-            {"protocolVersion": "2025-06-18", "clientInfo": CLIENT},
-            {"protocolVersion": 1, "capabilities": {}, "clientInfo": CLIENT},
-            {"protocolVersion": "2025-06-18", "capabilities": [], "clientInfo": CLIENT},
-            {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw"}},
-            {
-                "protocolVersion": "2025-06-18",
-                "capabilities": {},
-                "clientInfo": {**CLIENT, "title": 1},
-            },
-            {
-                "protocolVersion": "2025-06-18",
-                "capabilities": {},
-                "clientInfo": CLIENT,
-                "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"},
-            },
-        )
-    ),
 ]
 
 
@@ -159,7 +131,6 @@ async def test_it_is_the_same_as_the_sdks_byte_for_byte(settings: Settings, tmp_
 async def test_it_says_of_the_servers_what_the_session_says(
     settings: Settings, tmp_path: Path, configured: bool
 ) -> None:
-    """With stored tools, and without secrets."""
     if configured:
         configure(settings, tmp_path)
         async with opened(settings) as engine:
@@ -260,7 +231,6 @@ def test_the_versions_are_the_sdks() -> None:
 
 
 async def test_the_session_begins_with_a_request_that_has_been_answered(settings: Settings) -> None:
-    """It answers all that follows, and the same id a second time."""
     lines = [hello("2025-03-26"), request(1, "tools/list"), request(0, "ping")]
     async with opened(settings) as engine:
         found = await answers(engine, b"\n".join(map(raw, lines)), answered=0, count=2)
@@ -299,13 +269,9 @@ print([name for name in spared if name in sys.modules], file=sys.stderr)
     ("sent", "ids"),
     [
         ([hello("2025-06-18"), request(1, "tools/list")], [0, 1]),
-        ([request(1, "ping"), hello("2025-06-18"), request(2, "ping")], [0, 1, 2]),
-        (["junk", hello("2025-06-18"), request(1, "tools/list")], [0, 1]),
         ([[request(1, "ping")], hello("2025-06-18")], [None, 0]),
-        ([hello("2025-06-18"), hello("2025-06-18") | {"id": 1}], [0, 1]),
-        ([], []),
     ],
-    ids=["pipelined", "ping first", "junk first", "a batch first", "twice", "nothing"],
+    ids=["pipelined", "a batch first"],
 )
 def test_a_client_that_writes_at_once_gets_one_answer_to_each_request(
     tmp_path: Path, sent: list[Any], ids: list[int | None]

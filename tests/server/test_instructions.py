@@ -25,7 +25,6 @@ def era(request: pytest.FixtureRequest) -> Any:
 
 
 async def test_the_servers_are_known_before_the_first_request(engine: Engine, era: Any) -> None:
-    """By the names under which programs call them."""
     async with Client(build_server(engine), mode=era) as client:
         said = await instructions_of(client)
     assert "mcp_work_shop = work-shop: A workshop" in said.splitlines()
@@ -56,7 +55,6 @@ async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
 async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_others(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: Any
 ) -> None:
-    """First, and with what their user can do about it."""
     (tmp_path / ".git").mkdir()
     (tmp_path / ".mcp.json").write_text('{"mcpServers": {"shop": {"command": "shop"}}}')
     async with (
@@ -71,7 +69,6 @@ async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_oth
 async def test_claude_code_is_told_to_load_run_python_and_to_show_results_whole(
     engine: Engine, era: Any
 ) -> None:
-    """It reads these keys of a tool's `_meta`."""
     async with Client(build_server(engine), mode=era) as client:
         run, search = (await client.list_tools()).tools
     assert run.meta is not None

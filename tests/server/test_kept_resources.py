@@ -9,26 +9,24 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import anyio
 import httpx2
 import mcp_types as types
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.content import MAX_LINKS, cleared_content, to_result
+from bridge.server.content import cleared_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import MAX_PAGES, PAGE
 from bridge.store import Store
+from tests.server.listening_rig import listening
 from tests.server.web_rig import web
 
-PATIENCE_SECONDS = 120.0
 ERAS = ["legacy", "2026-07-28"]
 RUN = "0123456789abcdef0123456789abcdef"
 
@@ -139,11 +137,11 @@ async def test_a_store_that_cannot_be_read_hides_nothing_else(
 
 
 async def test_a_result_links_to_what_was_left(engine: Engine) -> None:
-    artifacts = tuple(left(engine, f"{number}.csv", b"a,b") for number in range(MAX_LINKS + 2))
+    artifacts = tuple(left(engine, f"{number}.csv", b"a,b") for number in range(50 + 2))
     result = RunResult(run_id=RUN, status="success", summary="", artifacts=artifacts)
     text, *links, more = to_result(result, engine).content
     assert isinstance(text, types.TextContent)
-    assert len(links) == MAX_LINKS
+    assert len(links) == 50
     link = links[0]
     assert isinstance(link, types.ResourceLink)
     assert (link.uri, link.name, link.mime_type, link.size) == (
@@ -168,70 +166,6 @@ async def test_a_name_that_holds_a_secret_is_told_without_it(engine: Engine) -> 
     told = to_result(result, engine)
     cleared_content(told, Redactor({"hunter2-hunter2": "PASSWORD"}))
     assert "hunter2" not in told.model_dump_json()
-
-
-class Told:
-    """What one client heard of resources."""
-
-    def __init__(self) -> None:
-        self.news: list[str] = []
-        self._more = anyio.Event()
-
-    def note(self, what: str) -> None:
-        """Keep it, and wake who waits."""
-        self.news.append(what)
-        self._more.set()
-        self._more = anyio.Event()
-
-    async def until(self, *wanted: str) -> None:
-        """Return once exactly these were told."""
-        with anyio.fail_after(PATIENCE_SECONDS):
-            while len(self.news) < len(wanted):
-                await self._more.wait()
-        assert sorted(self.news) == sorted(wanted)
-        self.news.clear()
-
-
-@asynccontextmanager
-async def hearing(server: Any, mode: Any, *uris: str) -> AsyncIterator[tuple[Client, Told]]:
-    """Connect a client that has listed and subscribes."""
-    told = Told()
-
-    async def handle(message: Any) -> None:
-        if mode != "legacy":
-            return
-        method = getattr(message, "method", "")
-        if method == "notifications/resources/list_changed":
-            told.note("list")
-        elif method == "notifications/resources/updated":
-            told.note(str(message.params.uri))
-
-    async def listen(client: Client, ready: anyio.Event) -> None:
-        stream = client.listen(resources_list_changed=True, resource_subscriptions=uris)
-        async with stream as events:
-            ready.set()
-            async for event in events:
-                if isinstance(event, ResourcesListChanged):
-                    told.note("list")
-                elif isinstance(event, ResourceUpdated):
-                    told.note(event.uri)
-
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(server, mode=mode, message_handler=handle))
-        tasks = await stack.enter_async_context(anyio.create_task_group())
-        stack.callback(tasks.cancel_scope.cancel)
-        if mode == "legacy":
-            for uri in uris:
-                await client.session.send_request(
-                    types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri)),
-                    types.EmptyResult,
-                )
-        else:
-            ready = anyio.Event()
-            tasks.start_soon(listen, client, ready)
-            await ready.wait()
-        await client.list_resources()
-        yield client, told
 
 
 def told_server() -> tuple[NotifyingServer, Notices]:
@@ -267,32 +201,32 @@ async def test_who_subscribes_hears_of_its_own_and_of_nothing_else(mode: str) ->
     """The list when something was kept, and a resource that reads differently."""
     server, notices = told_server()
     sessions = "bridge://sessions"
-    async with hearing(server, mode, sessions) as (client, told):
+    async with listening(server, mode, sessions, tools=False) as heard:
         notices.kept("you")
         notices.updated(sessions, "you")
         notices.updated("bridge://other", "me")
         notices.kept("me")
         notices.updated(sessions, "me")
-        await told.until("list", sessions)
+        await heard.until("resources", sessions)
         if mode == "legacy":
-            await client.session.send_request(
+            await heard.client.session.send_request(
                 types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=sessions)),
                 types.EmptyResult,
             )
             notices.updated(sessions, "me")
             notices.kept("me")
-            await told.until("list")
+            await heard.until("resources")
 
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_subscriptions_are_bounded(mode: str) -> None:
     server, _ = told_server()
     uris = [f"bridge://artifacts/{number}" for number in range(MAX_URIS)]
-    async with hearing(server, mode, *uris):
+    async with listening(server, mode, *uris, tools=False):
         pass
     for many in ([*uris, "bridge://artifacts/more"], ["bridge://" + "a" * 5000]):
         with pytest.raises((MCPError, ExceptionGroup)) as refused:
-            async with hearing(server, mode, *many):
+            async with listening(server, mode, *many, tools=False):
                 pass
         error = refused.value
         while isinstance(error, ExceptionGroup):

@@ -18,10 +18,8 @@ from bridge.server.app import build_server
 from bridge.server.known_clients import KnownClient, find_client
 from tests.asker_rig import asker, text_of
 from tests.engine_rig import ListFinder
-from tests.fakes.backend import FakeBackend
 from tests.record import record_of
 from tests.server.web_rig import web
-from tests.waiting import until
 
 NAME = "hasty"
 ERAS = ["legacy", "2026-07-28"]
@@ -68,7 +66,6 @@ async def read(client: Client, number: str) -> Any:
 async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whole_result(
     engine: Engine, era: str
 ) -> None:
-    """What the program printed, or what went wrong; once."""
     async with connected(build_server(engine, principal="me"), era) as client:
         number = await early_id(client, f"{TASKS}print(6 * 7)")
         result = await read(client, number)
@@ -87,7 +84,6 @@ async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whol
 async def test_a_question_waits_until_the_model_is_back(
     engine: Engine, era: str, remote: bool
 ) -> None:
-    """It is asked in the next request; the program gets the answer."""
     asked = anyio.Event()
 
     async def elicit(context: Any, params: Any) -> ElicitResult:
@@ -101,65 +97,6 @@ async def test_a_question_waits_until_the_model_is_back(
             number = await early_id(client, code)
             assert not asked.is_set()
             assert "Ann" in text_of(await read(client, number))
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_only_its_owner_reads_a_run(engine: Engine, era: str) -> None:
-    """Even with its id."""
-    async with (
-        connected(build_server(engine, principal="me"), era) as mine,
-        connected(build_server(engine, principal="you"), era) as yours,
-    ):
-        number = await early_id(mine, f"{TASKS}print('mine')")
-        answer = await yours.call_tool("run_python", {"retry_of": number})
-        assert answer.is_error
-        assert "There is no such task" in text_of(answer)
-        assert text_of(await read(mine, number)) == "mine\n"
-
-
-async def test_several_requests_read_one_run(engine: Engine) -> None:
-    """A model may ask twice at a time."""
-    async with connected(build_server(engine, principal="me"), "legacy") as client:
-        number = await early_id(client, f"{TASKS}print('once')")
-        texts: list[str] = []
-
-        async def ask() -> None:
-            texts.append(text_of(await client.call_tool("run_python", {"retry_of": number})))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                tasks.start_soon(ask)
-        assert all("run continues" in text or text == "once\n" for text in texts)
-        if "once\n" not in texts:
-            assert text_of(await read(client, number)) == "once\n"
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_run_whose_model_does_not_come_back_is_cancelled(
-    engine: Engine, backend: FakeBackend, era: str
-) -> None:
-    """Like a run whose user does not answer."""
-    async with connected(build_server(engine, principal="me"), era) as client:
-        await early_id(client, "import time\ntime.sleep(60)")
-        (run,) = engine.suspended.runs()
-        assert 500 < run.scope.deadline - anyio.current_time() < 600
-        run.scope.deadline = anyio.current_time()
-        await until(lambda: not backend.live and not engine.suspended.live)
-
-
-async def test_a_cancelled_request_still_cancels_its_run(
-    engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that reads a run."""
-    async with connected(build_server(engine, principal="me"), "legacy") as client:
-        number = await early_id(client, "import time\ntime.sleep(60)")
-        (run,) = engine.suspended.runs()
-        monkeypatch.setattr(known_clients, "_CLIENTS", {})
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(client.call_tool, "run_python", {"retry_of": number})
-            await until(lambda: math.isinf(run.scope.deadline))
-            tasks.cancel_scope.cancel()
-        await until(lambda: not backend.live and not engine.suspended.live)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +125,5 @@ def test_a_call_is_answered_a_tenth_before_the_limit_that_holds_for_its_client(
     environ: Mapping[str, str],
     seconds: float,
 ) -> None:
-    """The user's limit counts; without one, the client's own."""
     monkeypatch.undo()
     assert find_client(name).patience(configured, environ) == pytest.approx(seconds)

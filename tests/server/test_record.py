@@ -131,7 +131,6 @@ async def test_clients_that_show_failures_whole_get_the_text_alone(
 
 
 async def test_the_mode_of_output_is_that_of_the_value_alone(settings: Settings, era: Any) -> None:
-    """Nothing of the record comes along."""
     code = "print('rows')\n[{'name': 'ann', 'age': 31}, {'name': 'ben', 'age': 27}]"
     async with connected(replace(settings, output_mode="auto"), era) as client:
         result = await client.call_tool("run_python", {"code": code})

@@ -115,7 +115,6 @@ async def listing(client: Client, place: Path) -> str:
 async def test_an_answer_that_is_empty_for_want_of_roots_says_why(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
 ) -> None:
-    """The list of directories, and each refusal."""
     async with (
         opened(settings, backend, filesystem()) as engine,
         Client(build_server(engine, principal="stdio"), mode=era) as client,
@@ -130,7 +129,6 @@ async def test_an_answer_that_is_empty_for_want_of_roots_says_why(
 async def test_over_http_no_server_gets_a_client_s_roots(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
 ) -> None:
-    """Clients share its servers: each could read where another may."""
     roots = Roots(tmp_path)
     async with (
         opened(settings, backend, filesystem()) as engine,
@@ -144,7 +142,6 @@ async def test_over_http_no_server_gets_a_client_s_roots(
 async def test_a_server_with_a_directory_keeps_it(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """Roots would replace the server's own directory."""
     roots, own = Roots(Path("/")), tmp_path / "own"
     own.mkdir()
     async with opened(settings, backend, filesystem(str(own))) as engine:
@@ -169,7 +166,6 @@ async def test_a_server_with_a_directory_keeps_it(
     ],
 )
 def test_only_what_is_empty_or_refused_is_explained(result: Any, explained: bool) -> None:
-    """Other results stay unchanged."""
     before = str(result)
     explain_missing_roots(result)
     assert (WHY in str(result)) is explained

@@ -216,7 +216,6 @@ async def _connected(server: Server[Any]) -> AsyncIterator[Any]:
 async def test_no_path_tells_a_secret(
     engine: Engine, backend: RecordingBackend, settings: Settings
 ) -> None:
-    """Each place is reached in each era, and has the mark instead."""
     listeners = []
     for era in ("legacy", "2026-07-28"):
         listeners.append(listener := Listener())

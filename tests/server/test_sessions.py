@@ -41,7 +41,6 @@ async def _listed(client: Client) -> list[dict[str, Any]]:
 
 
 async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
-    """The text says what it holds, and the resource lists it."""
     async with Client(build_server(engine, principal="stdio")) as client:
         first = await _run(client, code="total = 41\nrows = ['x'] * 3000", session="analysis")
         assert '[session "analysis", run 1] holds rows: list (24 kB), total: int.' in text_of(first)

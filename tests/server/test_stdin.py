@@ -174,14 +174,12 @@ DEEP = "[" * 3000 + "]" * 3000
     ],
 )
 async def test_a_lone_surrogate_escape_is_repaired(client: RawClient, code: str) -> None:
-    """It is legal JSON, so the request is answered as any other."""
     await client.send(call(1, code))
     answer = await client.answer(1)
     assert answer["result"]["_meta"][RECORD_KEY]["reason"] == "engine"
 
 
 async def test_bytes_that_are_not_utf8_are_repaired(client: RawClient) -> None:
-    """As the SDK's own reader does."""
     await client.send(call(1, "\"print('BAD')\"").encode().replace(b"BAD", b"\xff\xfe"))
     answer = await client.answer(1)
     assert answer["result"]["_meta"][RECORD_KEY]["reason"] == "engine"
@@ -223,7 +221,6 @@ async def test_lines_that_ask_for_nothing_are_passed_over(tmp_path: Path) -> Non
 
 
 async def test_the_last_line_needs_no_newline_and_the_end_ends_the_bridge(tmp_path: Path) -> None:
-    """A client that closes stdin is done, whatever it left half written."""
     async with served(tmp_path) as client:
         await client.stdin.send(call(5, DEEP).encode())
         await client.stdin.aclose()
@@ -232,7 +229,6 @@ async def test_the_last_line_needs_no_newline_and_the_end_ends_the_bridge(tmp_pa
 
 
 async def test_a_signal_ends_the_bridge_while_it_waits_for_a_line(tmp_path: Path) -> None:
-    """Nothing holds it until the client writes again."""
     async with served(tmp_path) as client:
         client.process.send_signal(signal.SIGTERM)
         assert await client.process.wait() == 128 + signal.SIGTERM
@@ -241,7 +237,6 @@ async def test_a_signal_ends_the_bridge_while_it_waits_for_a_line(tmp_path: Path
 async def test_a_client_that_goes_away_during_an_answer_leaves_no_traceback(
     tmp_path: Path,
 ) -> None:
-    """There is nobody left to tell."""
     async with served(tmp_path) as client:
         await client.stdout.aclose()
         await client.send(call(1, DEEP))
@@ -253,7 +248,6 @@ async def test_a_client_that_goes_away_during_an_answer_leaves_no_traceback(
 
 
 async def test_a_client_that_reads_no_more_but_keeps_stdin_open_is_left(tmp_path: Path) -> None:
-    """The bridge ends at the first answer that it cannot deliver."""
     async with served(tmp_path) as client:
         await client.stdout.aclose()
         await client.send('{"jsonrpc":"2.0","id":1,"method":"tools/list"}')

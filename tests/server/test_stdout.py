@@ -49,14 +49,12 @@ async def lines(fd: int, count: int) -> list[str]:
 
 
 async def test_a_small_message_is_in_the_pipe_when_send_returns() -> None:
-    """No task and no thread has to have its turn first."""
     with pipe() as (reading, writing):
         await StdoutMessages(writing, anyio.CancelScope()).send(message("one"))
         assert json.loads(os.read(reading, 65536))["method"] == "one"
 
 
 async def test_large_messages_of_two_senders_come_whole_and_one_after_the_other() -> None:
-    """A client that reads slowly holds them up, and nothing else."""
     with pipe() as (reading, writing), anyio.fail_after(PATIENCE):
         writer = StdoutMessages(writing, anyio.CancelScope())
         async with anyio.create_task_group() as tasks:
@@ -66,7 +64,6 @@ async def test_large_messages_of_two_senders_come_whole_and_one_after_the_other(
 
 
 async def test_what_a_cancelled_sender_left_goes_out_before_the_next_message() -> None:
-    """Half a line would make the next one unreadable as well."""
     with pipe() as (reading, writing), anyio.fail_after(PATIENCE):
         writer = StdoutMessages(writing, anyio.CancelScope())
         async with anyio.create_task_group() as tasks:
@@ -79,7 +76,6 @@ async def test_what_a_cancelled_sender_left_goes_out_before_the_next_message() -
 
 
 async def test_a_client_that_has_gone_ends_the_session_and_the_reason_is_kept() -> None:
-    """Senders are told that there is nobody; who serves is told why."""
     reading, writing = os.pipe()
     os.close(reading)
     over = anyio.CancelScope()

@@ -54,7 +54,6 @@ async def run(pool: Pool, code: str, timeout: float = 60) -> str:
 
 
 async def test_a_long_run_is_a_task_and_its_result_the_same(pool: Pool) -> None:
-    """What it prints, and what goes wrong."""
     assert (await run(pool, "import time\ntime.sleep(0.5)\nprint(6 * 7)")).startswith("42")
     assert "ZeroDivisionError" in await run(pool, "import time\ntime.sleep(0.5)\n1 / 0")
 
@@ -62,7 +61,6 @@ async def test_a_long_run_is_a_task_and_its_result_the_same(pool: Pool) -> None:
 async def test_a_task_s_result_is_fit_to_its_client(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As that of a call which is answered at once."""
     shows = KnownClient(shows_failures=True)
     monkeypatch.setattr("bridge.server.known_clients._CLIENTS", {"mcp-code-bridge": shows})
     code = "import time\ntime.sleep(0.5)\n1 / 0"
@@ -72,7 +70,6 @@ async def test_a_task_s_result_is_fit_to_its_client(
 
 
 async def test_a_task_asks_its_client(pool: Pool) -> None:
-    """With what it answers when it is looked at."""
     caller = FakeCaller("Ann")
     with on_behalf_of(caller):
         text = await run(pool, "import asyncio\nawait asyncio.sleep(0.5)\nawait mcp_asker.visit()")
@@ -83,7 +80,6 @@ async def test_a_task_asks_its_client(pool: Pool) -> None:
 async def test_a_cancelled_task_leaves_nothing(
     pool: Pool, engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a cancelled call does, once its client knows of it."""
     looks = anyio.Event()
 
     def noting(*given: Any) -> dict[str, Any]:
@@ -99,7 +95,6 @@ async def test_a_cancelled_task_leaves_nothing(
 
 
 async def test_only_clients_that_declare_tasks_get_one(pool: Pool, engine: Engine) -> None:
-    """The others wait as ever."""
     async with web(engine) as url, Client(url, mode="2026-07-28") as client:
         code: dict[str, Any] = {"code": "import time\ntime.sleep(0.5)\nprint(6 * 7)"}
         result = await client.call_tool("run_python", code)
@@ -113,7 +108,6 @@ async def test_only_clients_that_declare_tasks_get_one(pool: Pool, engine: Engin
 async def test_nobody_guesses_a_task_and_only_the_newer_era_has_them(
     engine: Engine, era: str, why: str
 ) -> None:
-    """Whatever is asked of it."""
     methods: tuple[Method, ...] = ("tasks/get", "tasks/update", "tasks/cancel")
     async with Client(build_server(engine), mode=era) as client:
         for method in methods:

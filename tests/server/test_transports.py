@@ -39,13 +39,11 @@ HELLO = hello("2025-06-18")
     ],
 )
 def test_a_loopback_address_is_taken(text: str, address: tuple[str, int]) -> None:
-    """Names and both families."""
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", ":80", "localhost:65536", "a b:1", ""])
 def test_something_else_is_explained(text: str) -> None:
-    """With an example."""
     with pytest.raises(UsageError, match=r"is not HOST:PORT, such as"):
         parse_address(text)
 
@@ -63,7 +61,6 @@ async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A stream without an end is nothing to wait for."""
     monkeypatch.setattr(transports, "SHUTDOWN_SECONDS", 30)
     begun, go = tmp_path / "begun", tmp_path / "go"
     code = (
@@ -142,7 +139,6 @@ async def _served(engine: Engine, port: int) -> None:
 
 
 async def test_a_port_that_is_taken_is_told_in_one_sentence(engine: Engine) -> None:
-    """And ends the server alone, not the process."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -175,7 +171,6 @@ async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothin
 async def test_a_session_that_nobody_uses_ends(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its client is told to begin a new one."""
     monkeypatch.setattr(transports, "HTTP_IDLE_SECONDS", 0.05)
     async with served(engine) as (server, web):
         answer = await web.post("/mcp", json=HELLO)

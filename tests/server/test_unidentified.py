@@ -27,8 +27,6 @@ MARKING = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('started')"
 async def test_without_authentication_no_answer_starts_a_server(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
 ) -> None:
-    """Where the policy asks before each start."""
-
     config, mark, person = tmp_path / "config.toml", tmp_path / "mark", Person("once", "always")
     config.write_text('[policy]\nstart = "ask"\n')
     server = replace(recorder("desk", tmp_path), args=("-c", MARKING, str(mark)))
@@ -50,8 +48,6 @@ async def test_without_authentication_no_answer_starts_a_server(
 async def test_without_authentication_no_answer_approves_a_projects_server(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
 ) -> None:
-    """Of a repository's file, which the caller may have written."""
-
     project, mark, person = tmp_path / "project", tmp_path / "mark", Person("session", "always")
     (project / ".git").mkdir(parents=True)
     entry = {"command": sys.executable, "args": ["-c", MARKING, str(mark)]}

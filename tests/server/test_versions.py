@@ -34,7 +34,6 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 async def test_a_client_of_each_version_is_answered_in_it(
     engine: Engine, wire: Wire, version: str
 ) -> None:
-    """Over HTTP, with a session of its own."""
     accept = {"accept": "application/json, text/event-stream"}
     async with web(engine) as url, httpx2.AsyncClient(headers=accept) as client:
 
@@ -58,7 +57,6 @@ async def test_a_client_of_each_version_is_answered_in_it(
 
 
 async def test_a_client_of_the_newest_version_is_answered_in_it(engine: Engine, wire: Wire) -> None:
-    """Without a session."""
     async with web(engine) as url, Client(url, mode=NEWEST) as client:
         await client.list_tools()
         for method, params in CALLS:

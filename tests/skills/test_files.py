@@ -160,7 +160,7 @@ def test_approvals_are_of_one_source_and_what_is_damaged_approves_nothing(
     assert not files.approve("f", "other")
     assert not files.approve("g", digest)
     assert files.approved() == {("f", digest)}
-    for damage in ("{", "[]", '{"form": 2}', "[" * 100_000):
+    for damage in ("{", "[1]", '{"form": 2}', "[" * 100_000):
         put(damage)
         assert files.approved() == set()
         with pytest.raises(LibraryError):

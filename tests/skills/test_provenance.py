@@ -50,7 +50,6 @@ def test_a_memory_has_what_its_last_writer_read_and_what_stays_of_an_earlier_one
 
 
 def test_a_skill_has_it_at_its_head(tmp_path: Path) -> None:
-    """Written there, whoever describes the same source otherwise."""
     files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
 
     def provenance() -> Provenance | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from bridge.runs import Engine
 from bridge.settings import Settings
 from bridge.skills.review import question
 from bridge.store import Store
-from bridge.store.schema import artifacts
 from tests.fakes.client import FakeClient
 from tests.plans.plan_rig import audited, log, opened
 from tests.recorder_rig import recorded, recorder
@@ -176,53 +174,6 @@ async def test_a_person_who_is_asked_and_says_yes_has_seen_a_skill(
             sent = await run(engine, use, FakeClient(answer=answer))
             assert sent.status == "success", sent.error
     assert answers == []
-
-
-async def test_what_was_kept_before_there_were_labels_is_found(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
-    specs = [recorder("log", log), recorder("chat", log)]
-    policy = f'[policy]\nskills = "allow"\n{POLICY}'
-    async with opened(settings, specs, policy=policy, tmp_path=tmp_path) as engine:
-        await _found_as_the_worst(engine, settings)
-
-
-async def _found_as_the_worst(engine: Engine, settings: Settings) -> None:
-    made = await run(
-        engine,
-        "save_memory('old', 1)\nopen('out/old', 'w').write('x')\ndef g(): return 1\n"
-        "runtime.save_skill(g)",
-    )
-    assert made.status == "success", made.error
-    state = settings.state_dir
-    with Store(state).reading() as kept:
-        [memory] = kept.listed("memory")
-        [(_, document)] = kept.all("memory", memory.owner)
-    assert set(json.loads(document)) == {
-        *("key", "value", "metadata", "created_at", "updated_at"),
-    }
-    assert made.artifacts[0].provenance is None
-    skill = state / "skills" / "g.py"
-    assert "provenance" not in skill.read_text()
-    given = (InputFile(name="old", uri=made.artifacts[0].uri),)
-    use = "from skills import g\nfound = load_memory('old'), g(), open('old').read()"
-    sent = await run(engine, use + SEND.format(what="found"), files=given)
-    assert sent.status == "success", sent.error
-
-    damaged = json.dumps({**json.loads(document), "provenance": "none"}).encode()
-    with Store(state).writing() as kept:
-        kept.put("memory", memory.owner, memory.name, damaged)
-        assert kept.connection is not None
-        kept.connection.execute(artifacts.update().values(provenance="[1]"))
-    text = skill.read_text().replace("# version = 1\n", "# version = 1\n# provenance = 5\n")
-    skill.write_text(text)
-    by = "(saved by an unknown run)"
-    found = await run(engine, "found = load_memory('old')" + SEND.format(what="found"))
-    stopped(found, f"memory 'old' {by}")
-    stopped(await run(engine, SEND.format(what="1"), files=given), f"{given[0].uri} {by}")
-    stopped(await run(engine, "from skills import g" + SEND.format(what="g()")), f"skill 'g' {by}")
-    skill.write_text(text.replace("# version = 1\n", "# version = \n"))
-    stopped(await run(engine, "from skills import g" + SEND.format(what="g()")), f"skill 'g' {by}")
 
 
 async def test_without_a_policy_nothing_is_written(

@@ -101,7 +101,7 @@ REFUSED: Mapping[str, str] = {
         "def g(n):\n    def f():\n        return n\n    return f\nsave_tool(g(1))"
     ),
     "`gone`, which is defined nowhere": "def f():\n    return gone\nsave_tool(f)",
-    "is a module of Python's library": "def json():\n    pass\nsave_tool(json)",
+    "no module of Python's library": "def json():\n    pass\nsave_tool(json)",
     "cannot be the name": "def _f():\n    pass\nsave_tool(_f)",
     "would do something": "save_tool('print(1)\\ndef f():\\n    pass')",
     "takes 70": "def f():\n    return X\nX = 'x' * 70000\nsave_tool(f)",
@@ -114,7 +114,6 @@ REFUSED: Mapping[str, str] = {
 
 
 async def test_what_cannot_be_kept_is_refused_with_what_it_is(engine: Engine) -> None:
-    """One run for each would take long; each sees its own exception."""
     # `exec` has no source; each is a program of its own as far as linecache is concerned.
     sources = "import linecache\ntold = []\n"
     body = ""
@@ -202,25 +201,6 @@ said
         assert (await run(engine, wrong)).status == "error"
 
 
-async def test_in_a_child_process_memories_say_where_they_are(engine: Engine) -> None:
-    code = """
-import os
-save_memory("k", 1)
-r, w = os.pipe()
-if os.fork() == 0:
-    try:
-        load_memory("k")
-    except MCPError as error:
-        os.write(w, str(error).encode())
-    os._exit(0)
-os.wait()
-[os.read(r, 1000).decode(), load_memory("k")]
-"""
-    told: Any = await value(engine, code)
-    assert "was called in a child process" in told[0]
-    assert told[1] == 1
-
-
 async def test_a_skill_is_found_by_the_search_of_the_server_too(engine: Engine) -> None:
     await value(engine, "def tidy_up():\n    'Sweep the floor.'\nsave_tool(tidy_up)")
     found = await engine.guide.search("sweep floor", 5, "summary", skills=True)
@@ -270,22 +250,6 @@ async def test_parameters_of_a_hostile_guest_are_answered_as_mistakes(
     assert await value(engine, "runtime.list_skills()") == []
     with Store(settings.state_dir).reading() as kept:
         assert len(kept.listed("memory")) == 1
-
-
-async def test_a_plan_stops_in_a_skill_that_looks_at_what_is_not_there_yet(engine: Engine) -> None:
-    source = (
-        "async def look(text):\n"
-        "    said = await mcp_work_shop.echo(text=text)\n"
-        "    return 'went on' if isinstance(said, dict) else 'went on too'\n"
-        "runtime.save_skill(look)"
-    )
-    await value(engine, source)
-    use = "from skills import look\nawait look('x')"
-    assert await value(engine, use) == "went on"
-    planned = await run(engine, use, mode="plan")
-    assert planned.plan is not None
-    assert [str(call.tool) for call in planned.plan.calls] == ["echo"]
-    assert "asks for the type of" in planned.plan.stopped
 
 
 async def test_in_a_session_functions_of_earlier_runs_are_kept_and_skills_stay_current(

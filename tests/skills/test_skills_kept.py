@@ -197,7 +197,6 @@ async def test_rules_decide_on_what_is_kept_and_the_log_has_it(
 async def test_a_default_denies_and_asks_nothing_of_what_programs_keep(
     settings: Settings, tmp_path: Path, effect: str
 ) -> None:
-    """What asks is about servers: a memory goes to nobody."""
     for action in ("ask", "deny"):
         policy = f'[policy.defaults]\n{effect} = "{action}"\n'
         async with opened(settings, [], policy=policy, tmp_path=tmp_path) as engine:

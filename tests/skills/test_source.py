@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError
-from bridge.skills.references import named_skills
 from bridge.skills.source import (
     Header,
     decode_skill,
     encode_skill,
+    named_skills,
     read_code,
     read_skill,
     source_digest,
@@ -50,23 +50,24 @@ def test_a_function_with_what_it_needs_may_be_a_skill() -> None:
     ("source", "name", "said"),
     [
         (GOOD, "", "defines 2 functions"),
-        (GOOD, "g", "it does so 0 times"),
-        ("def f(): pass\ndef f(): pass", "f", "it does so 2 times"),
-        ("class f: pass", "f", "it does so 0 times"),
-        ("def f(:", "f", "is no Python: line 1"),
+        (GOOD, "g", "defines 'g' 0 times"),
+        ("def f(): pass\ndef f(): pass", "f", "defines 'f' 2 times"),
+        ("class f: pass", "f", "defines 'f' 0 times"),
+        ("def f(:", "f", "cannot be read: line 1"),
         ("def f(): pass\nprint(1)", "f", "Line 2 of the skill's source, 'print(1)'"),
         ("X = open('x')\ndef f(): pass", "f", "would do something"),
         ("X = [y for y in z]\ndef f(): pass", "f", "would do something"),
         ("a.b = 1\ndef f(): pass", "f", "would do something"),
         ("from x import *\ndef f(): pass", "f", "would do something"),
-        ("if 1:\n    def f(): pass", "f", "it does so 0 times"),
+        ("if 1:\n    def f(): pass", "f", "defines 'f' 0 times"),
         ("def f(): pass\nX = '" + "x" * 65536 + "'", "f", "the limit is 65,536"),
         ("def f(a):\n    return [" + "a," * 15_000 + "]", "f", "more than 15,000 syntax nodes"),
-        ("def f(a):\n    return f'" + "{a}" * 5_001 + "'", "f", "5,001 times; the limit is 5,000"),
-        ("x = " + "(" * 5000, "f", "no Python"),
-        ("def f(): return '\ud800'", "f", "no Python"),
+        ("def f(a):\n    return f'" + "{a}" * 10_001 + "'", "f", "10,001 times, more than 10,000"),
+        ("  def f(): pass", "f", "indented as a whole"),
+        ("x = " + "(" * 5000, "f", "cannot be read"),
+        ("def f(): return '\ud800'", "f", "cannot be read"),
         ("def match(): pass", "match", "cannot be the name"),
-        ("def os(): pass", "os", "module of Python's library"),
+        ("def os(): pass", "os", "no module of Python's library"),
         ("def ä(): pass", "ä", "cannot be the name"),
         ("def f(): pass", "../f", "cannot be the name"),
         ("def f(): pass", "f" * 65, "cannot be the name"),
@@ -122,7 +123,7 @@ def test_a_file_that_somebody_edited_or_wrote_is_another_version() -> None:
     assert read_skill("f", text.replace("version = 3", "version = x")).version == 1
     broken = read_skill("f", "def f(:")
     assert broken.code is None
-    assert "no Python" in broken.problem
+    assert "cannot be read" in broken.problem
     # Only what stands first is the head; a second one is the source's own affair.
     twice = read_skill("f", text.replace("def f", "# /// mcp-code-bridge-skill\n# ///\ndef f"))
     assert (twice.version, twice.edited) == (4, True)

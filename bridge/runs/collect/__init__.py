@@ -81,7 +81,6 @@ class Collector:
                 await self._files.take(frame)
 
     async def finish(self) -> Collected:
-        """Return what was collected, after the last frame. Nothing is open afterwards."""
         left = Collected()
         for part in (self._streams, self._shown, self._files):
             if part is not None:
@@ -94,7 +93,6 @@ class Collector:
             self._files.give_up()
 
     def discard(self) -> None:
-        """Remove what was begun, when no result will be built."""
         for part in (self._streams, self._shown, self._files):
             if part is not None:
                 part.discard()

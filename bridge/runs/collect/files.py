@@ -96,12 +96,10 @@ class FilesOut:
             self._over = True
 
     def discard(self) -> None:
-        """Keep nothing of what was begun."""
         self._drop_open()
         self._over = True
 
     async def _begin(self, frame: File) -> None:
-        """Take the first part of a file."""
         self._skipped = frame.name
         name = frame.name.removeprefix(TOP)
         problem = name_problem(name)
@@ -156,19 +154,16 @@ class FilesOut:
         return self._clear.stream()
 
     def _fail(self, name: str, error: ArtifactStoreError) -> None:
-        """Give up a file that cannot be kept."""
         self._drop_open()
         self._skipped = name
         self._miss(name, f"{error.message} {error.remedy}".rstrip())
 
     def _abandon(self) -> None:
-        """Give up the file that is open because something else came."""
         if self._open is not None:
             self._miss(self._open.name, "it did not come whole")
             self._drop_open()
 
     def _drop_open(self) -> None:
-        """Close the file that is open, which discards it unless it was finished."""
         if self._open is not None:
             file, self._open = self._open, None
             file.writer.discard()
@@ -192,7 +187,6 @@ def _problem(frame: File) -> str:
 
 
 def _is_text(beginning: bytes) -> bool:
-    """Return whether a file is text, by its first part, whose last character may be cut."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(beginning)
     except UnicodeDecodeError:

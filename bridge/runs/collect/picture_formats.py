@@ -25,9 +25,8 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 _LAST_PASS = (0, 1, 1, 2)  # Of an interlaced PNG: where each begins, and its steps.
 
 MAX_CHUNKS = 20_000
-"""Of a PNG: ten times what libpng makes of the largest. A million that are empty take seconds."""
-
-MAX_SEGMENTS = 4096  # Of a JPEG before the picture itself; likewise. A camera writes some dozens.
+"""Parts of a PNG or JPEG: ten times what libpng makes of the largest. A guest can send a million
+that are empty, which take seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +135,6 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _is_whole(chunks: Iterator[tuple[bytes, bytes]], expected: int, needs_palette: bool) -> bool:
-    """Return whether a PNG's data unpacks to exactly the size that its header says."""
     unpacking, size, kind, has_palette = zlib.decompressobj(), 0, b"", False
     try:
         for kind, content in chunks:
@@ -169,7 +167,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     at, size = 2, None
     if not data.rstrip(b"\0").endswith(b"\xff\xd9"):
         return None
-    for _ in range(MAX_SEGMENTS):
+    for _ in range(MAX_CHUNKS):
         if at + 4 > len(data) or data[at] != 0xFF:
             return None
         marker = data[at + 1]

@@ -28,13 +28,10 @@ from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.picture_formats import Picture, examine, mended, mime_of
 from bridge.text import valid_text, visible
 
-MAX_PAGE_TEXT = 4_000  # Characters of what is made of a page; the page itself is kept.
+MAX_PAGE_TEXT = 4_000  # Characters of what is made of a page or a drawing, which is kept.
 
 MAX_STEPS = 50_000
 """Tags and texts of one page that are looked at: a tenth of a second. Others follow no text."""
-
-MAX_SVG = 4_000
-"""Characters of an SVG that is passed on unchanged: an icon or a diagram, not a plot."""
 
 # Possessive: a name of a million letters that no ">" follows would be tried in a million ways, by a
 # machine that lets no other thread run meanwhile.
@@ -114,8 +111,8 @@ def _tidied(text: str) -> str:
 
 def svg_source(text: str) -> str:
     """Return an SVG that is short and only draws, without its declaration; empty for others."""
-    source = re.sub(r"\A\s*<\?xml[^<>]*\?>\s*", "", text[: MAX_SVG + 200], count=1).strip()
-    if len(source) > MAX_SVG or len(text) > MAX_SVG + 200 or not source.startswith("<svg"):
+    source = re.sub(r"\A\s*<\?xml[^<>]*\?>\s*", "", text[: MAX_PAGE_TEXT + 200], count=1).strip()
+    if max(len(source), len(text) - 200) > MAX_PAGE_TEXT or not source.startswith("<svg"):
         return ""
     if "<!" in source or "<?" in source or _ACTIVE.search(source):
         return ""
@@ -154,8 +151,6 @@ MAX_PICTURES = 10  # Of a result, as pictures: clients and models take few. Othe
 MAX_TEXT = 8_000  # Characters of one text.
 MAX_TEXTS = 32_000  # Characters of all texts together: about what a run's output may be by default.
 MAX_SOURCE = 1024 * 1024  # Characters of a text that are looked at and kept.
-
-MAX_NOTE = 300
 
 _NOT_SHOWN = "not shown"  # How a guest's note begins on a picture that is only to be kept.
 
@@ -241,7 +236,7 @@ class ShownItems:
             return _Taken(problem="what was sent as a picture is no base64")
         if original and (frame.mime not in _PICTURES or mime_of(original) != frame.mime):
             return _Taken(problem=f"it is no picture of the type {_plain(frame.mime)!r}")
-        note = _plain(self._cleared(frame.note[: 2 * MAX_NOTE]))[:MAX_NOTE]
+        note = _plain(self._cleared(frame.note[:600]))[:300]
         shown, found = self._chosen(original, small)
         if found is None and not (original and frame.note.startswith(_NOT_SHOWN)):
             if (broken := self._unfit(small or original)) is not None:
@@ -275,7 +270,6 @@ class ShownItems:
         return shown, examine(shown)
 
     def _unfit(self, data: bytes) -> str | None:
-        """Return why a picture is none that could be handed on, were there room."""
         if data and examine(mended(data)) is not None:
             return None
         return "it is a broken picture, or one of too many pixels"
@@ -339,4 +333,4 @@ def _decoded(text: str) -> bytes | None:
 
 
 def _plain(text: str) -> str:
-    return visible(" ".join(valid_text(text[: 2 * MAX_NOTE]).split()))
+    return visible(" ".join(valid_text(text[:600]).split()))

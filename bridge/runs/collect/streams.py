@@ -90,7 +90,6 @@ class _Kept:
         return artifact
 
     def discard(self) -> None:
-        """Keep nothing that is not finished."""
         if self._writer is not None:
             self._writer.discard()
             self._writer = None
@@ -237,7 +236,6 @@ class Streams:
         )
 
     def discard(self) -> None:
-        """Keep nothing."""
         self._stdout.kept.discard()
         self._stderr.kept.discard()
 

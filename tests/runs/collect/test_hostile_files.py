@@ -65,7 +65,6 @@ BAD_NAMES = (
 
 
 async def test_no_name_leads_out_of_a_directory_or_deceives_a_reader(tmp_path: Path) -> None:
-    """Whatever data comes with it."""
     for name in BAD_NAMES:
         _, files, missing = await taken(
             store(tmp_path), [part(name, more=True), part(name), part(name)]
@@ -131,7 +130,6 @@ async def test_parts_out_of_order_cost_their_own_file_alone(tmp_path: Path) -> N
 
 
 async def test_quotas_hold_whatever_comes(tmp_path: Path) -> None:
-    """In bytes and in number, for what was not kept as well."""
     kept = store(tmp_path)
     endless = [part("endless", bytes(300), more=True) for _ in range(50)]
     _, files, missing = await taken(kept, [*endless, part("small", b"x")])
@@ -156,7 +154,6 @@ async def test_quotas_hold_whatever_comes(tmp_path: Path) -> None:
 
 
 async def test_problems_are_told_in_few_short_clean_lines(tmp_path: Path) -> None:
-    """Without secrets, however many and long."""
     clear = Redactor({"hunter2hunter2": "PASSWORD of desk"})
     frames = [
         File(name="a", problem="line\nline \x1b[31m hunter2hunter2 " + "x" * 10_000),
@@ -173,7 +170,6 @@ async def test_problems_are_told_in_few_short_clean_lines(tmp_path: Path) -> Non
 
 
 async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path: Path) -> None:
-    """Each says why."""
     (tmp_path / "kept").write_text("in the way")
     collector = Collector(LIMITS, artifacts=store(tmp_path).of_run("me", RUN))
     await collector.take(part("a"))
@@ -183,7 +179,6 @@ async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path
 
 
 async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) -> None:
-    """As when its run was cancelled."""
     kept = store(tmp_path)
     collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
     await collector.take(part("a", more=True))
@@ -282,7 +277,6 @@ def test_files_may_come_after_the_deadline(tmp_path: Path) -> None:
 
 
 def test_no_call_is_made_once_files_come(tmp_path: Path) -> None:
-    """Their time is not the program's."""
     call = Call(id=1, method="call_tool", params={})
     facts, seconds = carried_out(store(tmp_path), (0.0, part("a", more=True)), (0.0, call))
     assert "a call after the program's end" in facts.ending.protocol_error

@@ -33,7 +33,6 @@ def test_a_long_page_is_cut() -> None:
     "piece", ["<", "<!--", "<a", "<a ", "<script>", "</", "<!", "&", "<td", "<style", "\n", "<<a>"]
 )
 def test_no_page_takes_long_and_none_brings_a_script(piece: str) -> None:
-    """Of the kind that readers go back and forth in."""
     text, _ = html_text(piece * (128 * 1024 // len(piece)))
     assert "<script>" not in text
     svg_text("<svg>" + piece * (128 * 1024 // len(piece)))

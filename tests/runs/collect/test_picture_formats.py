@@ -9,7 +9,6 @@ import pytest
 
 from bridge.runs.collect.picture_formats import (
     MAX_CHUNKS,
-    MAX_SEGMENTS,
     MAX_SIDE,
     Picture,
     examine,
@@ -140,14 +139,13 @@ def test_a_part_that_the_picture_can_do_without_goes_if_its_checksum_is_wrong() 
 
 @pytest.mark.guarantee("event-loop")
 def test_one_of_more_parts_than_any_has_is_no_picture() -> None:
-    """Each costs a look, and a run waits for them."""
     packed = zlib.compress(bytes(4 * 16))
     assert examine(png(5, 4, packed, extra=chunk(b"tEXt", b"") * 1000)) is not None
     assert examine(png(5, 4, packed, extra=chunk(b"tEXt", b"") * MAX_CHUNKS)) is None
     segment = b"\xff\xe0\0\x02"
     start, rest = jpeg(7, 3)[:2], jpeg(7, 3)[2:]
     assert examine(start + segment * 1000 + rest) is not None
-    assert examine(start + segment * MAX_SEGMENTS + rest) is None
+    assert examine(start + segment * MAX_CHUNKS + rest) is None
 
 
 def test_a_small_file_that_unpacks_to_much_is_looked_at_no_further_than_it_says() -> None:

@@ -123,7 +123,6 @@ async def test_what_is_not_the_picture_that_it_says_reaches_nobody(rig: Rig, fra
 
 
 async def test_the_budget_is_the_host_s_own(tmp_path: Path) -> None:
-    """However often a guest says that there is room."""
     size = len(base64.b64encode(PNG))
     left = await Rig(tmp_path, shown_bytes=2 * size + 8).left(*[picture()] * 4)
     assert [bool(item.data) for item in left.shown] == [True, True, False, False]
@@ -216,7 +215,6 @@ async def test_a_note_is_one_short_line(rig: Rig) -> None:
 
 
 def test_a_result_is_cleared_of_secrets_in_what_it_shows() -> None:
-    """Once more at the end: some are known only by then."""
     redactor = Redactor({"hunter2hunter2": "TOKEN of shop"})
     plain = Item(mime_type="text/plain", text="nothing")
     told = Item(mime_type="text/plain", text="a hunter2hunter2", note="hunter2hunter2")
@@ -228,7 +226,6 @@ def test_a_result_is_cleared_of_secrets_in_what_it_shows() -> None:
 
 
 async def test_a_page_with_nothing_to_read_is_kept_and_called_that(rig: Rig) -> None:
-    """A chart that scripts draw, for one."""
     left = await rig.left(Shown("text/html", text="<div id=1></div><script>draw()</script>"))
     (item,) = left.shown
     assert (item.mime_type, item.text) == ("text/html", "")

@@ -49,7 +49,6 @@ def all_of(store: ArtifactStore, stream: str = "stdout") -> bytes:
 
 
 async def test_what_can_be_shown_is_not_kept(tmp_path: Path) -> None:
-    """A run leaves nothing unless there is a reason."""
     store = store_in(tmp_path)
     left = await written(store, Output("stdout", b"out\n"), Output("stderr", b"err\n"))
     assert (left.stdout, left.stderr, left.dropped) == ("out\n", "err\n", {})
@@ -63,7 +62,6 @@ async def test_what_can_be_shown_is_not_kept(tmp_path: Path) -> None:
 async def test_head_and_tail_and_what_is_kept_are_what_was_written(
     tmp_path: Path, pieces: list[tuple[str, int]]
 ) -> None:
-    """For any pieces, below and above every bound."""
     store = store_in(tmp_path)
     store.remove_all(None)
     texts = [(text * times).encode() for text, times in pieces]
@@ -108,7 +106,6 @@ async def test_no_secret_is_made_whole_by_what_a_terminal_ignores(split: bytes) 
 
 @pytest.mark.parametrize("size", [5_000, 127_000, 128 * 1024, 1_000_000, 5_000_000])
 async def test_a_stream_of_any_length_is_kept_whole(tmp_path: Path, size: int) -> None:
-    """In memory, just beyond it, and far beyond."""
     store = store_in(tmp_path)
     text = "".join(f"{number}\n" for number in range(size // 6))
     pieces = [text[at : at + 65536] for at in range(0, len(text), 65536)]
@@ -137,7 +134,6 @@ async def test_a_secret_in_two_pieces_is_neither_shown_nor_kept(tmp_path: Path) 
 
 
 async def test_a_gap_of_the_guests_is_told_of_and_counted(tmp_path: Path) -> None:
-    """What is kept has a line in its place."""
     store = store_in(tmp_path)
     half = "x" * 200_000
     left = await written(
@@ -151,7 +147,6 @@ async def test_a_gap_of_the_guests_is_told_of_and_counted(tmp_path: Path) -> Non
 
 
 async def test_a_guest_that_sends_more_than_it_may_loses_the_rest(tmp_path: Path) -> None:
-    """The host counts by itself."""
     store = store_in(tmp_path)
     limits = replace(LIMITS, output_bytes=200_000)
     flood = [Output("stdout", b"x" * 50_000)] * 10
@@ -176,7 +171,6 @@ async def test_without_room_the_beginning_is_kept_and_the_result_says_so(tmp_pat
 async def test_without_a_store_the_middle_is_dropped_and_the_result_says_so(
     tmp_path: Path,
 ) -> None:
-    """As on a disk that cannot be written to."""
     nowhere = tmp_path / "kept"
     nowhere.write_text("a file, no directory")
     for store in (store_in(tmp_path), None):
@@ -188,7 +182,6 @@ async def test_without_a_store_the_middle_is_dropped_and_the_result_says_so(
 
 
 async def test_the_streams_share_the_budget(tmp_path: Path) -> None:
-    """A short stderr is whole beside a long stdout."""
     store = store_in(tmp_path)
     out = b"".join(b"out %d\n" % n for n in range(10_000))
     left = await written(store, Output("stdout", out), Output("stderr", b"a warning\n" * 9))
@@ -197,7 +190,6 @@ async def test_the_streams_share_the_budget(tmp_path: Path) -> None:
 
 
 async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
-    """The run was cancelled in the middle of a flood."""
     store = store_in(tmp_path)
     streams = Streams(LIMITS, artifacts=store.of_run("", RUN))
     for _ in range(10):
@@ -208,7 +200,6 @@ async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_quota_is_an_error_of_the_store() -> None:
-    """Which is what is caught first."""
     assert ArtifactQuotaError("x").code == "artifact_quota"
 
 
