@@ -181,7 +181,8 @@ class RunCaller:
         self._logging = 0
         self.progress = RunProgress()
         self.trace = get_current()
-        self._viewer: OutputViewer | None = client if isinstance(client, OutputViewer) else None
+        asked: object = client
+        self._viewer = asked if isinstance(asked, OutputViewer) else None
 
     @property
     def client(self) -> Hashable:

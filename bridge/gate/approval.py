@@ -56,8 +56,6 @@ Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 """Asks the client: MCP's `elicitation/create` parameters to its `ElicitResult`; raises
 `CannotAskError`."""
 
-MAX_GRANTS = 2000  # Answers for sessions, of all callers; the oldest go, and are asked for again.
-
 _IN_TERMINAL = (
     "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
 )
@@ -117,7 +115,8 @@ class Grants:
         for subject in subjects:
             self._until[owner, subject] = self._now() + 12 * 3600
             self._until.move_to_end((owner, subject))
-        while len(self._until) > MAX_GRANTS:
+        # Of all callers; the oldest go, and are asked for again.
+        while len(self._until) > 2000:
             self._until.popitem(last=False)
 
     def holds(self, owner: str, subject: Subject) -> bool:
@@ -132,6 +131,9 @@ class Grants:
 
 class Approver:
     """Asks a person about the calls of one run; one question at a time.
+
+    Raises `ApprovalNeededError` if no person can be asked, which says how the call can be allowed,
+    and `ApprovalRefusedError` if the person refused or did not answer.
 
     Args:
         ask: Asks the client; None if no person can be asked.
@@ -167,10 +169,6 @@ class Approver:
         Args:
             asks: Every decision that asks, for one question; an earlier approval for one of them
                 does not cover the others.
-
-        Raises:
-            ApprovalNeededError: No person can be asked; says how the call can be allowed.
-            ApprovalRefusedError: The person refused, or did not answer.
         """
         if self._missing(call, asks):
             async with self._turn:
@@ -187,10 +185,6 @@ class Approver:
         Args:
             shown: The plan as a list to read.
             whole: The last line of each call that the list shows in full.
-
-        Raises:
-            ApprovalNeededError: No person can be asked, and a call of the plan needs approval.
-            ApprovalRefusedError: The person refused, or did not answer.
         """
         try:
             answer = await self._elicit(plan_question(plan, shown, whole))

@@ -19,8 +19,6 @@ from bridge.settings.policy import FlowRule
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
-MAX_TOOLS = 5  # Counted by name for each server and label: a server invents names without end.
-
 _Calls = dict[str, int]
 """Counts of calls by tool: the first tools by name, the others together under the empty name."""
 
@@ -137,7 +135,8 @@ class FlowState:
 
 
 def _add(calls: _Calls, name: str, count: int = 1) -> None:
-    if name not in calls and len(calls) >= MAX_TOOLS:
+    # A server invents names without end.
+    if name not in calls and len(calls) >= 5:
         name = ""
     calls[name] = calls.get(name, 0) + count
 

@@ -33,7 +33,6 @@ from bridge.offload import estimated_size
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES = 64 * 1024 * 1024  # Of all journals: results are a server's. The oldest make room.
 MAX_RESULT_BYTES = 4 * 1024 * 1024  # Of a server's result that is kept; a larger one is read again.
 
 ENTRY_BYTES = 1024  # Of an entry without its result, rounded up.
@@ -339,11 +338,12 @@ class Journals:
     """The journals of the last runs, by run and owner; a retry follows within a few runs.
 
     Args:
+        max_runs, max_bytes: Bounds on all of them: results are a server's. The oldest make room.
         replica: This bridge's name among several, which have journals of their own.
     """
 
     def __init__(
-        self, *, max_runs: int = 200, max_bytes: int = MAX_BYTES, replica: str = ""
+        self, *, max_runs: int = 200, max_bytes: int = 64 * 1024 * 1024, replica: str = ""
     ) -> None:
         self._max_runs = max_runs
         self._max_bytes = max_bytes

@@ -36,10 +36,6 @@ MAX_DEFINITIONS = 4
 """Remembered of one tool, the last ones: two projects may use two versions of one server, and a
 server can describe a tool in other words for each call."""
 
-MAX_PARAMETERS = 60
-"""Told apart of the parameters that a server lists; of a tool with more it is only known that
-something about them changed."""
-
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
 
@@ -375,7 +371,8 @@ def _facts(tool: Tool) -> _Facts:
     for name in HINTS:
         hint = parts[name] = tool.annotations.get(name)
         said[name] = "not given" if hint is None else json.dumps(hint)[:100]
-    if not isinstance(properties, dict) or len(properties) > MAX_PARAMETERS:
+    # Of a tool with more parameters it is only known that something about them changed.
+    if not isinstance(properties, dict) or len(properties) > 60:
         parts["its list of parameters"] = properties
     else:
         for name, found in properties.items():

@@ -298,12 +298,7 @@ class Gate:
         )
 
     async def _reveal(self, number: int, call: CallFacts) -> PendingCall:
-        """Return a call with what tokens and marks stand for, for those who may see it.
-
-        Raises:
-            InvalidRequestError: A token stands for nothing.
-            CallDeniedError: The server may not have what a token or a mark stands for.
-        """
+        """Return a call with what tokens and marks stand for, for those who may see it."""
         marks, vault = self._context.marks, self._context.vault
         arguments, rule = dict(call.arguments), "secrets go back only to their server"
         try:
@@ -347,9 +342,6 @@ class Gate:
         """Return the answer that a call got in the run that this one retries; None if none.
 
         Comes before holding: a plan must not do again what was done.
-
-        Raises:
-            OutcomeUnknownError: It was sent then, and its outcome is not known.
         """
         context, call, own = self._context, pending.call, decided.policy
         if context.replay is None:
@@ -371,11 +363,7 @@ class Gate:
         return await self._hide(call.server, result)
 
     async def _hold(self, pending: PendingCall, decided: _Decided) -> dict[str, Json] | None:
-        """Hold a call back for a plan, and return its placeholder; None if it is to be made.
-
-        Raises:
-            HeldResultError: A read needs the result of a held call.
-        """
+        """Hold a call back for a plan, and return its placeholder; None if it is to be made."""
         context, call = self._context, pending.call
         holding = context.held_calls
         if holding is None:
@@ -399,12 +387,7 @@ class Gate:
         return placeholder
 
     async def _ask(self, pending: PendingCall, decided: _Decided) -> Approval | None:
-        """Return a person's approval of a call; None if it needs none.
-
-        Raises:
-            ApprovalNeededError: No person can be asked.
-            ApprovalRefusedError: The person did not approve, or the tool or server has changed.
-        """
+        """Return a person's approval of a call; None if it needs none."""
         if decided.strictest.action != "ask":
             return None
         effect, call = decided.policy.effect, pending.call

@@ -46,8 +46,7 @@ MAX_VALUES = 100_000
 """Tokens remembered for one owner; the least recently used ones are forgotten first. A server can
 return any number of addresses."""
 
-MAX_ALL_VALUES = 300_000  # Of all owners: callers over HTTP make them up.
-MAX_OWNERS = 1000
+MAX_OWNERS = 1000  # Callers over HTTP make them up.
 
 MAX_SECONDS = 24 * 3600.0  # For which a token is good after its last use.
 
@@ -159,7 +158,7 @@ class Vaults:
             kept = self._kept[owner] = Kept()
         self._kept.move_to_end(owner)
         while len(self._kept) > 1 and (
-            len(self._kept) > MAX_OWNERS or sum(map(len, self._kept.values())) > MAX_ALL_VALUES
+            len(self._kept) > MAX_OWNERS or sum(map(len, self._kept.values())) > 3 * MAX_VALUES
         ):
             self._kept.popitem(last=False)
         return Vault(privacy, kept)
@@ -179,7 +178,7 @@ class Vault:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to hide and nothing to reveal, so that it need not be asked."""
+        """Whether there is nothing to hide and nothing to reveal."""
         return not self._kinds and not len(self._kept)
 
     def hidden(self, server: str, value: Json) -> Json:

@@ -12,7 +12,10 @@ from bridge.text import valid_text, visible
 
 
 class ProvenanceTracker:
-    """The provenance of what one run keeps, and of what it reads that was kept."""
+    """The provenance of what one run keeps, and of what it reads that was kept.
+
+    Counting raises `AuditError` if it cannot be recorded; the program must not get the thing then.
+    """
 
     def __init__(self, context: GateContext) -> None:
         self._context = context
@@ -34,9 +37,6 @@ class ProvenanceTracker:
 
         Args:
             what: Its name in decisions and records: "memory 'notes'".
-
-        Raises:
-            AuditError: It cannot be recorded; the program must not get it.
         """
         if provenance is None:
             return
@@ -48,20 +48,12 @@ class ProvenanceTracker:
         await self._note(f"{shown} (saved by {by})", shown, provenance)
 
     async def add_store(self, what: str, provenance: Provenance | None) -> None:
-        """Count what a store holds as read, unless this run has read all of it.
-
-        Raises:
-            AuditError: It cannot be recorded; the program must not get it.
-        """
+        """Count what a store holds as read, unless this run has read all of it."""
         if provenance is not None and not self._context.flow_state.knows(provenance):
             await self.add(what, provenance)
 
     async def add_labels(self, what: str, labels: frozenset[str]) -> None:
-        """Count something with known labels as read.
-
-        Raises:
-            AuditError: It cannot be recorded; the program must not get it.
-        """
+        """Count something with known labels as read."""
         if labels:
             await self._note(what, what, Provenance(labels=labels))
 

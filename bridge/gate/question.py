@@ -25,7 +25,6 @@ from bridge.text import escape_look_alikes, is_hidden, look_alikes
 Holds = Literal["call", "run", "session", "always"]  # What an approval applies to.
 
 # What a program, a server or a plan puts into a question has these bounds: a person reads no more.
-MAX_VALUES_CHARS = 2400  # Characters of all arguments.
 MAX_NAME_CHARS = 80  # Characters of the name of a server, tool or argument.
 MAX_PLAN_LINES = 60
 MAX_PLAN_CHARS = 6000  # Of a plan's list; the run that made the plan returned all of it.
@@ -334,7 +333,7 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
         return ["  without arguments"]
     names, unlisted = _names(call, arguments)
     listed = names[:25]
-    room = max(120, MAX_VALUES_CHARS // len(listed))
+    room = max(120, 2400 // len(listed))
     lines = [
         f"  {_argument(name, unlisted)}{UNLISTED if name in unlisted else ''}"
         f" = {shown(arguments[name], room)}"

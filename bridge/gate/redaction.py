@@ -24,7 +24,6 @@ from bridge.text import distinct_key
 
 MAX_SECRETS = 1000  # A file of somebody else's environment can have any number.
 MAX_SECRET_CHARS = 64 * 1024  # Of one that is looked for; keys and certificates have some thousand.
-MAX_DEPTH = 100  # Of arguments of a program that are shown; deeper ones are left out.
 _PORTION = 64 * 1024  # Bytes that are searched without a pause.
 
 _WORD = 8
@@ -225,7 +224,7 @@ class Redactor:
             return self.shown(value)
         if not isinstance(value, (dict, list, tuple)):
             return value
-        if depth >= MAX_DEPTH:
+        if depth >= 100:
             return _DEEPER
         if isinstance(value, dict):
             found: dict[Json, Json] = {}

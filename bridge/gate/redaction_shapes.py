@@ -32,9 +32,6 @@ pass phrase is."""
 
 MAX_MASKED = 16 * 1024  # Characters that one mask covers. What is longer is no token, and is shown.
 
-MAX_PASSWORD = 512
-"""Characters of a value that is masked for its parameter's name, or in an address."""
-
 
 def words_in(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -158,9 +155,7 @@ _SCHEMES = re.compile(
 
 _SCHEME_WORDS = ("earer ", "asic ", "oken ", "EARER ", "ASIC ", "OKEN ")
 
-_USER = re.compile(
-    rf"([^\s/?#@:\"'<>\\]{{0,{MAX_PASSWORD}}}:)?([A-Za-z0-9_.~+=%-]{{1,{MAX_PASSWORD}}})@"
-)
+_USER = re.compile(r"([^\s/?#@:\"'<>\\]{0,512}:)?([A-Za-z0-9_.~+=%-]{1,512})@")
 
 _PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -200,7 +195,7 @@ def could_be_password(text: str) -> bool:
     None is what has a space, a line's end or a character that a shell or an address obeys, unless
     it looks drawn at random.
     """
-    if not 0 < len(text) <= MAX_PASSWORD:
+    if not 0 < len(text) <= 512:
         return False
     return bool(_TOKEN.fullmatch(text)) or looks_random(text)
 

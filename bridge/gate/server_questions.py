@@ -26,11 +26,9 @@ from bridge.text import visible
 
 # Bounds on what a server asks.
 MAX_MESSAGE_CHARS = 4000
-MAX_MESSAGE_LINES = 40  # Of what a person reads; lines without anything in them are left out first.
 MAX_CHOICES = 200  # Choices of a field, and members of each other part of a form.
 MAX_NAME_CHARS = 100  # Of a field's name.
 MAX_TEXT_CHARS = 1000  # Of each title, description, choice and default.
-MAX_TOKENS = 65_536  # That one sampling request may have the user's model write.
 
 _SHOWN = frozenset({"title", "description"})
 """What is only shown of a form, and so may be rewritten."""
@@ -154,7 +152,7 @@ def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, 
         _bound(server, "The request", len(listed) if isinstance(listed, list) else 0, what, most)
     tokens = params.get("maxTokens")
     if isinstance(tokens, int | float):
-        _bound(server, "The request", tokens, "tokens", MAX_TOKENS)
+        _bound(server, "The request", tokens, "tokens", 65_536)
     in_run = f", in run {run_id[:8]}" if run_id else ""
     origin = f"(The MCP server {safe_name(server)} asks this through mcp-code-bridge{in_run}.)"
     # To the client all servers are one, ours: what this would add is other servers' affairs.
@@ -176,7 +174,7 @@ def _lines(server: str, message: str) -> list[str]:
     """Return a message's lines that have something in them, with nothing hidden."""
     _bound(server, "The question's message", len(message), "characters", MAX_MESSAGE_CHARS)
     lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
-    _bound(server, "The question's message", len(lines), "lines", MAX_MESSAGE_LINES)
+    _bound(server, "The question's message", len(lines), "lines", 40)
     return [one_line(line, MAX_MESSAGE_CHARS) for line in lines]
 
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from bridge.gate.decision import CallFacts
 from bridge.model import CallCount
 
-MAX_KINDS = 100  # Of calls that are counted apart: programs make up names. The rest has none.
-
 
 class Tally:
     """Counts the calls of one run by outcome."""
@@ -77,7 +75,8 @@ class Tally:
     def _count(self, outcome: str, call: CallFacts, why: str = "") -> None:
         counts = self._counts.setdefault(outcome, Counter())
         key = (call.server, call.tool, why)
-        if key not in counts and len(counts) >= MAX_KINDS:
+        if key not in counts and len(counts) >= 100:
+            # Programs make up names.
             key = ("", "", "others")
         counts[key] += 1
 

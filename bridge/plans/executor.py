@@ -48,10 +48,6 @@ from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
 from bridge.servers.servers import Servers
 
-MAX_VALUES = 16 * 1024
-"""Characters of JSON of servers' results that are shown, the first ones first: a plan may have a
-thousand calls."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
@@ -69,7 +65,7 @@ class Step:
     """A call of a plan, and its outcome.
 
     Attributes:
-        shown: Its result, or the length of that; empty once `MAX_VALUES` is reached.
+        shown: Its result, or the length of that; empty beyond the room for all of them.
         error: Why it is not done, if it was begun.
     """
 
@@ -224,7 +220,8 @@ class _Execution:
         # A result is kept until the last call that needs it.
         self._known: dict[int, CallResult] = {}
         self._awaited = Counter(number for request in kept.requests for number in request.uses)
-        self._room = MAX_VALUES
+        # Characters of JSON of all results that are shown, the first ones first.
+        self._room = 16 * 1024
         self.steps = [Step(request=request) for request in kept.requests]
         self.late = False
 

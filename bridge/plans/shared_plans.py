@@ -68,11 +68,7 @@ class Plans:
         failed: bool = False,
         here: bool = False,
     ) -> Plan:
-        """Keep the calls that a run held back; see `PlanStore.keep`.
-
-        Args:
-            here: Whether only this bridge can apply them.
-        """
+        """Keep the calls that a run held back; if `here`, only this bridge can apply them."""
         plan = self.local.keep(held_calls, owner, run_id=run_id, stopped=stopped, failed=failed)
         if self._store is None or here or not plan.plan_id:
             return plan

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 
 import anyio
@@ -42,6 +42,7 @@ Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 Write = Callable[..., Awaitable[None]]  # `Channel.write`.
 
 
+@dataclass(eq=False)
 class CallFailedError(Exception):
     """Raised by a handler to answer a call with an error.
 
@@ -52,27 +53,19 @@ class CallFailedError(Exception):
         result: The tool's own result, if it is an error.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        kind: str,
-        server: str = "",
-        tool: str = "",
-        data: Json = None,
-        code: str = "",
-        result: Mapping[str, Json] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.server = server
-        self.tool = tool
-        self.data = data
-        self.code = code
-        self.result = result or {}
-        if result and data is None:
-            self.data = result.get("structuredContent")
+    message: str
+    _: KW_ONLY
+    kind: str
+    server: str = ""
+    tool: str = ""
+    data: Json = None
+    code: str = ""
+    result: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
+        if self.data is None:
+            self.data = self.result.get("structuredContent")
 
 
 @dataclass(frozen=True, kw_only=True)

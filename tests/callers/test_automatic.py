@@ -55,7 +55,6 @@ def _approver(program: str, action: str) -> Approver:
 async def test_an_automatic_decline_says_so_and_which_rule_would_decide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """However slow this machine is."""
     monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 1e9)
     monkeypatch.setattr(automatic, "AUTOMATIC_SECONDS", 1e9)
     with pytest.raises(AutomaticAnswerError) as caught:

@@ -24,7 +24,6 @@ from tests.waiting import PATIENCE_SECONDS
 
 
 def test_a_line_says_what_the_program_said_calls_and_wrote() -> None:
-    """Each part only if there is any."""
     run_progress = RunProgress()
     assert run_progress.text() == ""
     run_progress.advance(3, 10, "loading")
@@ -45,7 +44,6 @@ def test_a_line_says_what_the_program_said_calls_and_wrote() -> None:
     [(3, 10, 0.3), (0, 0, None), (5, 0, None), (11, 10, 1.0), (-1, 10, 0.0), (1e300, 1e300, 1.0)],
 )
 def test_the_share_is_one_of_a_whole(done: float, total: float, share: float | None) -> None:
-    """Programs report what they like."""
     run_progress = RunProgress()
     assert run_progress.share is None
     run_progress.advance(done, total, "")
@@ -73,13 +71,11 @@ def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str
 
 
 def test_texts_stay_in_their_line_and_their_bound() -> None:
-    """They come from the program, and go to a screen."""
     assert told("a\nb\x07") == "a b\\x07"
     assert len(told("\x07" * 1000)) == MAX_TOLD
 
 
 def test_logged_output_is_cut_and_counted() -> None:
-    """A message stays small, and all of them together do."""
     logged = LoggedOutput()
     logged.add(b"hello ")
     logged.add(b"world\n")
@@ -98,7 +94,6 @@ def test_logged_output_is_cut_and_counted() -> None:
 
 
 async def test_a_report_tells_only_what_stands_and_only_what_is_new() -> None:
-    """However often the program reports in between."""
     run_progress = RunProgress()
     reports: list[str] = []
 
@@ -122,7 +117,6 @@ async def test_a_report_tells_only_what_stands_and_only_what_is_new() -> None:
 
 
 async def test_output_goes_into_messages_only_for_a_client_that_wants_them() -> None:
-    """By stream, at two levels."""
     messages: list[tuple[str, str, str]] = []
 
     async def log(level: str, source: str, text: str) -> None:
@@ -140,7 +134,6 @@ async def test_output_goes_into_messages_only_for_a_client_that_wants_them() -> 
 
 
 async def test_progress_grows_and_its_total_keeps_the_programs_share() -> None:
-    """Whatever the program reports, also backwards."""
     client = FakeClient()
     run = RunCaller(client, Clock())
     for done in (1.0, 5.0, 2.0, 10.0, 0.0):
@@ -171,8 +164,6 @@ async def test_calls_are_counted_for_those_who_follow() -> None:
 
 
 async def test_a_client_that_takes_nothing_keeps_no_program_waiting() -> None:
-    """Only the task that reports waits for it."""
-
     class Stuck(FakeClient):
         async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
             await anyio.sleep_forever()

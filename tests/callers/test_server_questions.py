@@ -33,15 +33,6 @@ THOUGHT: dict[str, Json] = {
     "maxTokens": 5,
 }
 
-OWN = """
-[policy.defaults]
-destructive = "allow"
-
-[policy.servers.shop]
-elicitation = "deny"
-trust = true
-"""
-
 FLOOD = 900
 """Questions of one that asks them all at once; of one that asks more the connection ends."""
 
@@ -87,7 +78,6 @@ def _questions(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 async def test_a_question_and_its_outcome_are_recorded_without_the_answer(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """Server, kind, digest and how it begins; what was answered is nowhere."""
     client = FakeClient(answer=accept)
     params = {**QUESTION, "message": "One\x1b[2J? " + "x" * 500}
     replies, records, result = await asked(settings, tmp_path, client, params=params)
@@ -103,27 +93,6 @@ async def test_a_question_and_its_outcome_are_recorded_without_the_answer(
     assert record["head"].startswith("One\\x1b[2J? xxx")
     assert len(record["head"]) < 120
     assert "Ann" not in json.dumps(records)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "policy", "why"),
-    [
-        (False, '[policy]\nelicitation = "deny"\n', "The user's policy denies elicitation"),
-        (True, '[policy]\nsampling = "deny"\n', "The user's policy denies sampling"),
-        (False, OWN, "The user's policy denies elicitation to the server shop"),
-    ],
-)
-async def test_what_the_policy_denies_is_not_asked(
-    settings: Settings, tmp_path: Path, sampling: bool, policy: str, why: str
-) -> None:
-    """The server is told why; so says the record."""
-    client = FakeClient(answer=accept)
-    replies, records, _ = await asked(settings, tmp_path, client, sampling=sampling, policy=policy)
-    assert [why in reply for reply in replies] == [True]
-    assert client.asked == []
-    [record] = _questions(records)
-    assert record["outcome"] == "refused"
-    assert why in record["why"]
 
 
 async def test_a_model_is_asked_where_a_person_lets_it_be(
@@ -152,21 +121,9 @@ async def test_a_model_is_asked_where_a_person_lets_it_be(
     assert "did not allow it" in replies[0]
 
 
-async def test_what_is_out_of_bounds_is_refused_by_name(settings: Settings, tmp_path: Path) -> None:
-    """Nobody sees it; the server and the record have why."""
-    client = FakeClient(answer=accept)
-    params = {**QUESTION, "message": "x" * 5000}
-    replies, records, result = await asked(settings, tmp_path, client, params=params)
-    assert replies == ["The question's message has 5,000 characters; at most 4,000."]
-    assert client.asked == []
-    assert [record["why"] for record in _questions(records)] == replies
-    assert records[-1]["questionsRefused"] == 1
-
-
 async def test_what_is_too_large_or_too_deep_is_recorded_without_being_looked_at(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """As refused, with why."""
     deep: Json = "x"
     for _ in range(70):
         deep = [deep]
@@ -184,7 +141,6 @@ async def test_what_is_too_large_or_too_deep_is_recorded_without_being_looked_at
 async def test_a_flood_of_questions_reaches_nobody_whole_and_writes_little(
     settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither the person, nor the log, nor the audit; how many there were is counted."""
     caplog.set_level(logging.DEBUG, "bridge")
     client = FakeClient(answer=accept)
     replies, records, _ = await asked(settings, tmp_path, client, count=FLOOD)

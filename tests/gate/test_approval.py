@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError
-from bridge.gate.approval import MAX_GRANTS, Approval, Approver, Grants, Subject
+from bridge.gate.approval import Approval, Approver, Grants, Subject
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.gate.pins import tool_digest
 from bridge.model import HeldCall, Json, Plan, Tool
@@ -55,7 +55,6 @@ class Person:
 
 
 async def _gathered(approver: Approver, count: int, call: CallFacts = CALL) -> list[object]:
-    """Approve of several calls at once; return what became of each."""
     outcomes: list[object] = [None] * count
 
     async def one(number: int) -> None:
@@ -73,7 +72,6 @@ async def _gathered(approver: Approver, count: int, call: CallFacts = CALL) -> l
 
 
 async def test_yes_to_one_call_is_yes_to_no_other() -> None:
-    """Each is asked about, one at a time."""
     person = Person("call")
     outcomes = await _gathered(Approver(person, owner="me"), 3)
     assert outcomes == [Approval(holds="call")] * 3
@@ -81,7 +79,6 @@ async def test_yes_to_one_call_is_yes_to_no_other() -> None:
 
 
 async def test_one_question_answers_for_all_calls_of_a_run() -> None:
-    """Those that wait find the answer when it is their turn."""
     person = Person("run")
     approver = Approver(person, owner="me")
     outcomes = await _gathered(approver, 40)
@@ -93,7 +90,6 @@ async def test_one_question_answers_for_all_calls_of_a_run() -> None:
 
 
 async def test_no_is_said_once_in_a_run() -> None:
-    """To the same tool for the same reason; whoever runs out of time has said no as well."""
     for answer in ("no", {"action": "decline"}, {"action": "cancel"}):
         person = Person(answer)
         approver = Approver(person, owner="me")
@@ -147,10 +143,9 @@ async def test_who_has_no_name_is_offered_nothing_that_outlives_the_run(tmp_path
 
 
 def test_answers_for_a_session_have_an_end_and_a_number() -> None:
-    """A bridge may be up for weeks."""
     now = [0.0]
     grants = Grants(lambda: now[0])
-    subjects = [Subject("s", f"t{number}", "", "r") for number in range(MAX_GRANTS + 1)]
+    subjects = [Subject("s", f"t{number}", "", "r") for number in range(2001)]
     for subject in subjects:
         grants.add("me", [subject])
     assert not grants.holds("me", subjects[0])
@@ -162,7 +157,6 @@ def test_answers_for_a_session_have_an_end_and_a_number() -> None:
 
 
 async def test_arguments_are_no_approval_and_are_shown_without_secrets() -> None:
-    """Whatever a model puts into them."""
     person = Person("no")
 
     def mask(value: Json, schema: Json) -> Json:
@@ -187,7 +181,6 @@ async def test_arguments_are_no_approval_and_are_shown_without_secrets() -> None
 
 
 async def test_where_nobody_can_be_asked_the_error_says_how_it_is_allowed() -> None:
-    """With what to put into the policy, and no word of the question."""
     why = CannotAskError("The client offers no way.", quoted="Wanted: mcp-code-bridge: may a pro")
     with pytest.raises(ApprovalNeededError) as caught:
         await Approver(Person(why), owner="me").approve(CALL, [RULE])
@@ -222,7 +215,6 @@ async def test_each_reason_has_a_way_of_its_own(asks: list[Decision], said: str)
 
 
 async def test_a_name_that_is_none_gets_no_rule_and_no_room() -> None:
-    """A program may call anything."""
     call = CallFacts(server="git", tool="x" * 10**6)
     with pytest.raises(ApprovalNeededError) as caught:
         await Approver().approve(call, [DEFAULT])
@@ -266,7 +258,6 @@ def _text(spec: PolicySpec) -> str:
 async def test_always_is_written_into_the_policy(
     spec: PolicySpec, ask: Decision, place: int
 ) -> None:
-    """In front of the rule that asked, or behind all if none did; it holds in this run at once."""
     person = Person("always")
     approver = Approver(person, owner="me", policy=spec)
     assert await approver.approve(CALL, [ask]) == Approval(holds="always")
@@ -288,7 +279,6 @@ async def test_always_is_written_into_the_policy(
 async def test_always_is_offered_only_where_a_rule_can_say_it(
     spec: PolicySpec, call: CallFacts, asks: list[Decision]
 ) -> None:
-    """Not of what other calls led to, nor of a tool that nobody knows the definition of."""
     person = Person("always")
     with pytest.raises(ApprovalRefusedError):
         await Approver(person, owner="me", policy=spec).approve(call, asks)
@@ -297,14 +287,12 @@ async def test_always_is_offered_only_where_a_rule_can_say_it(
 
 
 async def test_a_tool_that_changed_is_taken_for_good_without_a_rule(spec: PolicySpec) -> None:
-    """The policy allows it already."""
     approver = Approver(Person("always"), owner="me", policy=spec)
     assert await approver.approve(CALL, [ALTERED]) == Approval(holds="always")
     assert _text(spec) == POLICY
 
 
 async def test_what_cannot_be_written_holds_for_the_session(spec: PolicySpec) -> None:
-    """And the approval says why."""
     assert spec.path is not None
     inline = '[policy]\nrules = [{ name = "pushes", action = "ask" }]\n'
     await anyio.Path(spec.path).write_text(inline)
@@ -338,7 +326,6 @@ def _plan(*actions: Any) -> Plan:
 
 
 async def test_a_plan_is_approved_of_as_a_whole() -> None:
-    """With one question, even if the policy allows all of it."""
     person = Person("apply")
     approver = Approver(person, owner="me")
     assert await approver.approve_plan(_plan("allow", "ask"), "1. git.push", [1]) == Approval()

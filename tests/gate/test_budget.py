@@ -20,7 +20,6 @@ class Hands:
         self.now = now
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
 
@@ -46,7 +45,6 @@ def test_a_run_has_so_many_calls_to_each_server() -> None:
 
 
 def test_a_run_is_returned_so_many_bytes() -> None:
-    """The result that goes beyond already exists; no call is made after it."""
     budget = RunBudget(Budgets(run_bytes=100))
     budget.spend("a")
     budget.took_in(99)
@@ -57,7 +55,6 @@ def test_a_run_is_returned_so_many_bytes() -> None:
 
 
 def test_a_minute_is_the_last_sixty_seconds_of_all_runs() -> None:
-    """And it is said when there is room again, which is true."""
     clock = Hands()
     rates = Rates(clock)
     budgets = Budgets(per_minute=(("git*", 2), ("*", 3)))
@@ -78,7 +75,6 @@ def test_a_minute_is_the_last_sixty_seconds_of_all_runs() -> None:
 
 
 def test_each_server_has_a_minute_of_its_own() -> None:
-    """By the first glob that matches, which may be of many."""
     rates = Rates(Hands())
     budget = RunBudget(Budgets(per_minute=(("a", 1), ("*", 2))), rates)
     for server in ("a", "b", "b", "c"):
@@ -90,7 +86,6 @@ def test_each_server_has_a_minute_of_its_own() -> None:
 
 
 def test_a_new_policy_goes_on_counting_where_the_old_one_was() -> None:
-    """Also if the old one had no limit."""
     rates = Rates(Hands())
     RunBudget(Budgets(), rates).spend("a")
     RunBudget(Budgets(per_minute=(("a", 9),)), rates).spend("a")
@@ -114,7 +109,6 @@ def test_what_one_budget_refuses_no_other_counts() -> None:
     st.lists(st.floats(0, 40, allow_nan=False), max_size=40),
 )
 def test_no_minute_ever_has_more_calls_than_it_may(limit: int, steps: list[float]) -> None:
-    """Wherever it begins; and nobody waits for more than a second longer than needed."""
     clock = Hands()
     rates = Rates(clock)
     made: list[float] = []

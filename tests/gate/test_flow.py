@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bridge.gate.flow import MAX_TOOLS, Flow, FlowState
+from bridge.gate.flow import Flow, FlowState
 from bridge.settings.policy import LETHAL, FlowRule
 
 INPUT, PRIVATE, OUT = (
@@ -20,7 +20,6 @@ def _rule(name: str = "f", **fields: object) -> FlowRule:
 
 
 def test_the_lethal_combination_needs_all_three() -> None:
-    """Text that anybody may have written, private data, and a way out."""
     flow, state = Flow((LETHAL,)), FlowState()
     assert flow.decide(state, "slack", OUT) is None
     state.add_call("web", "fetch", INPUT)
@@ -36,7 +35,6 @@ def test_the_lethal_combination_needs_all_three() -> None:
 
 
 def test_one_call_may_be_all_that_leads_to_another() -> None:
-    """A mailbox holds both; it is listed once."""
     flow, state = Flow((LETHAL,)), FlowState()
     state.add_call("mail", "read", INPUT | PRIVATE)
     state.add_call("mail", "read", INPUT | PRIVATE)
@@ -51,7 +49,6 @@ def test_a_call_does_not_lead_to_itself() -> None:
 
 
 def test_servers_count_like_labels() -> None:
-    """By glob, on both sides; of those before, one is enough."""
     flow, state = Flow((_rule(after_servers=("mail*", "web"), to_servers=("http*",)),)), FlowState()
     state.add_call("maps", "find", NONE)
     assert flow.decide(state, "http-2", NONE) is None
@@ -63,7 +60,6 @@ def test_servers_count_like_labels() -> None:
 
 
 def test_labels_and_servers_before_have_both_to_have_been() -> None:
-    """One more thing that has to have happened."""
     rule = _rule(after=INPUT, after_servers=("mail*",), to=OUT, to_servers=("slack",))
     flow, state = Flow((rule,)), FlowState()
     state.add_call("web", "fetch", INPUT)
@@ -77,7 +73,6 @@ def test_labels_and_servers_before_have_both_to_have_been() -> None:
 
 
 def test_the_first_flow_rule_that_matches_decides() -> None:
-    """As with rules; so an exception stands before what it is one of."""
     exception = _rule("ours", action="allow", after=INPUT, to_servers=("slack",))
     flow, state = Flow((exception, _rule("all", action="deny", after=INPUT, to=OUT))), FlowState()
     state.add_call("web", "fetch", INPUT)
@@ -89,21 +84,19 @@ def test_the_first_flow_rule_that_matches_decides() -> None:
 
 
 def test_what_led_to_a_call_is_listed_to_a_bound() -> None:
-    """The first ones by name, the others by number."""
     state = FlowState()
-    for number in range(MAX_TOOLS + 3):
+    for number in range(5 + 3):
         state.add_call("web", f"fetch{number}", INPUT)
     decision = Flow((_rule(after=INPUT, to=OUT),)).decide(state, "slack", OUT)
     assert decision is not None
     assert decision.led == (
-        *(f"web.fetch{number}" for number in range(MAX_TOOLS)),
+        *(f"web.fetch{number}" for number in range(5)),
         "3 more (untrusted-input)",
     )
 
 
 @pytest.mark.parametrize("labels", [INPUT, INPUT | PRIVATE])
 def test_what_was_noted_elsewhere_can_be_taken_in(labels: frozenset[str]) -> None:
-    """What a plan's run has read leads to what the plan sends when it is applied."""
     planned, applied = FlowState(), FlowState()
     planned.add_call("web", "fetch", labels)
     applied.add_call("web", "fetch", labels)
@@ -117,7 +110,7 @@ def test_what_was_noted_elsewhere_can_be_taken_in(labels: frozenset[str]) -> Non
 def test_what_a_session_has_read_is_the_same_once_it_comes_back() -> None:
     state = FlowState()
     state.add_call("mail", "read", INPUT | PRIVATE)
-    for number in range(MAX_TOOLS + 2):
+    for number in range(5 + 2):
         state.add_call("mail", f"tool-{number}", PRIVATE)
     back = FlowState.of(json.loads(json.dumps(state.document())))
     assert back.document() == state.document()

@@ -71,7 +71,6 @@ def test_arguments_are_alike_as_a_server_would_see_them(
 
 
 def test_a_tools_name_does_not_run_into_its_servers() -> None:
-    """Nor into the arguments, whatever it is."""
     keys = {key_of("a", "bc", {}), key_of("ab", "c", {}), key_of("a", 'b","c', {})}
     assert len(keys) == 3
 
@@ -95,8 +94,6 @@ def turned(value: Json) -> Json:
 
 @given(one=ARGUMENTS, other=ARGUMENTS)
 def test_keys_are_equal_exactly_for_the_same_json(one: Any, other: Any) -> None:
-    """Written the plain way."""
-
     def plain(value: Json) -> str:
         return json.dumps(value, sort_keys=True)
 
@@ -177,7 +174,6 @@ def replayed(replay: Replay, wish: Wish) -> dict[str, Json] | Literal["make", "r
 def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
     programs: list[list[tuple[Wish, Outcome]]], reads: RetriedReads, late: bool
 ) -> None:
-    """Each program is an edit of the one before; the world's log has no write twice for nothing."""
     journals = Journals()
     numbers = iter(range(10_000))
     sent: list[Sent] = []
@@ -221,7 +217,6 @@ def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
 
 
 def test_the_first_six_writes_of_seven_are_not_made_again() -> None:
-    """The case that it is all for."""
     first = RunJournal("a")
     for number in range(6):
         put(first, "create", {"title": number}, answer(str(number)))
@@ -234,7 +229,6 @@ def test_the_first_six_writes_of_seven_are_not_made_again() -> None:
 
 
 def test_calls_at_once_that_are_alike_are_answered_in_the_order_of_sending() -> None:
-    """Whichever was answered first."""
     journal = RunJournal()
     first, second = (journal.sent("s", "t", {}, "write") for _ in range(2))
     journal.settle(second, "ok", answer("second"))
@@ -266,7 +260,6 @@ def test_an_unknown_write_is_refused_however_often_it_is_asked_for() -> None:
 
 
 def test_arguments_in_a_refusal_are_cut() -> None:
-    """They may be megabytes."""
     journal = RunJournal()
     journal.sent("s", "t", {"text": "x" * 100_000}, "write")
     with pytest.raises(OutcomeUnknownError) as caught:
@@ -275,14 +268,12 @@ def test_arguments_in_a_refusal_are_cut() -> None:
 
 
 def test_an_unknown_read_is_made_again() -> None:
-    """It changes nothing."""
     journal = RunJournal()
     journal.sent("s", "t", {}, "read")
     assert Replay(journal).answer("s", "t", {}, "read") is None
 
 
 def test_what_the_retry_takes_for_a_write_is_one() -> None:
-    """The policy may have changed between the two runs; the stricter reading is the present one."""
     journal = RunJournal()
     journal.sent("s", "t", {}, "read")
     with pytest.raises(OutcomeUnknownError):
@@ -290,7 +281,6 @@ def test_what_the_retry_takes_for_a_write_is_one() -> None:
 
 
 def test_a_result_too_large_to_keep_is_read_again_and_not_written_again() -> None:
-    """Of the write it is known that it happened, and so it says."""
     journal = RunJournal("r")
     for effect in ("read", "write"):
         entry = put(journal, effect, {}, answer("x" * 5 * MIB), effect=effect)
@@ -303,7 +293,6 @@ def test_a_result_too_large_to_keep_is_read_again_and_not_written_again() -> Non
 
 
 def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
-    """Arguments that are nested too deeply for a key."""
     deep: Json = []
     for _ in range(100_000):
         deep = [deep]
@@ -314,7 +303,6 @@ def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
 
 
 def test_a_refreshed_read_does_not_shift_those_after_it() -> None:
-    """In the retry of the retry each place has its newest result."""
     journals = Journals()
     first = journals.begin("a", "me")
     for text in ("one", "two"):
@@ -334,7 +322,6 @@ def test_a_refreshed_read_does_not_shift_those_after_it() -> None:
 
 
 def test_a_retry_that_stops_at_once_loses_nothing() -> None:
-    """A slip in its first line, and the next one is a retry of it."""
     journals = Journals()
     first = journals.begin("a", "me")
     put(first, "put", {"n": 1}, answer("1"))
@@ -348,7 +335,6 @@ def test_a_retry_that_stops_at_once_loses_nothing() -> None:
 
 
 def test_a_second_retry_of_a_run_knows_what_the_first_one_did() -> None:
-    """Models name the run that they began with."""
     journals = Journals()
     put(journals.begin("a", "me"), "put", {"n": 1}, answer("1"))
     replay = Replay(journals.find("a", "me"), run_id="b")
@@ -378,7 +364,6 @@ def test_a_retry_of_a_retry_that_did_nothing_is_known_to_the_first_run_too() -> 
 
 
 def test_two_retries_at_once_do_not_both_go_on() -> None:
-    """The second is told of the first, and may still read and be answered."""
     journals = Journals()
     first = journals.begin("a", "me")
     put(first, "put", {"n": 1}, answer("1"))
@@ -403,7 +388,6 @@ def test_a_run_that_goes_on_cannot_be_retried_yet() -> None:
 
 
 def test_a_plans_calls_come_after_those_of_the_run_that_made_it() -> None:
-    """Retried by any of their names all are known, and those that are alike in their order."""
     journals = Journals()
     put(journals.begin("a", "me"), "put", {}, answer("one"))
     replay = Replay(journals.find("a", "me"), run_id="p")
@@ -436,7 +420,6 @@ def test_a_journal_is_found_by_its_owner_only(run_id: str, owner: str) -> None:
 
 
 def test_the_run_that_was_used_longest_ago_makes_room() -> None:
-    """A retry counts as use."""
     journals = Journals(max_runs=3)
     for run_id in "abc":
         journals.begin(run_id, "me")
@@ -459,7 +442,6 @@ def test_a_run_under_way_makes_no_room() -> None:
 
 
 def test_results_are_kept_within_the_memory_for_all() -> None:
-    """Older runs go first, then results."""
     journals = Journals(max_bytes=3 * MIB)
     put(journals.begin("a", "me"), "put", {}, answer("x" * MIB))
     journal = journals.begin("b", "me")
@@ -473,7 +455,6 @@ def test_results_are_kept_within_the_memory_for_all() -> None:
 
 
 def test_a_chain_of_retries_takes_no_more_memory_than_its_runs_do() -> None:
-    """What was used is counted where it is now, and what was dropped nowhere."""
     journals = Journals(max_runs=2)
     journal = journals.begin("0", "me")
     for number in range(4):

@@ -60,7 +60,6 @@ files = st.lists(st.lists(pieces, max_size=5).map("".join), min_size=1, max_size
 def test_a_program_that_edits_a_file_changes_only_what_it_changed(
     file: list[str], place: int, line: str | None, copies: bool
 ) -> None:
-    """Whatever secrets the file holds, in whatever form, or what only reads like a mark."""
     marks = Marks(redactor())
     shown = read(marks, "\n".join(file)).split("\n")
     assert not any(secret in "\n".join(shown) for secret in (TOKEN, KEY))
@@ -117,7 +116,6 @@ def test_a_secret_goes_back_to_no_server_but_the_one_that_returned_it_to_this_ca
 
 
 def test_a_text_that_only_reads_like_a_mark_is_left_alone() -> None:
-    """Of a secret that is none here; or which the server itself said, where that is certain."""
     marks = Marks(redactor())
     for text in ("[redacted: phone number]", "[redacted: X of y] and [redacted: ", "of git]"):
         assert marks.reveal("fs", {"text": text}) == {"text": text}
@@ -168,7 +166,6 @@ def test_a_secret_that_has_changed_is_not_put_back() -> None:
     "around", ["{}", "x={}&", '"\\n{}"', "u%3A{}%40h", "\x1b[31m{}\x1b[0m", "é{}é"]
 )
 def test_a_short_secret_is_found_as_a_whole_word(around: str) -> None:
-    """Also behind an escape that ends in a letter or a digit."""
     found, text = redactor(), around.format(PASSWORD)
     shown = around.format("[redacted: DB_PASSWORD of git]")
     assert found.text(text) == shown

@@ -1,262 +1,262 @@
-"""The order in which a gate asks, records and calls; each part is a fake that takes notes."""
+"""The order in which a gate decides, asks, records and calls, with its real parts."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
 from bridge.errors import (
+    ApprovalNeededError,
     ApprovalRefusedError,
     AuditError,
+    BridgeError,
     CallBudgetError,
     CallDeniedError,
-    InvalidRequestError,
+    HeldResultError,
     OutcomeUnknownError,
     ServerLostError,
 )
+from bridge.gate.approval import Approver
+from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.budget import RunBudget
 from bridge.gate.context import GateContext
+from bridge.gate.decision import CHANGED
+from bridge.gate.flow import Flow
+from bridge.gate.held_calls import HeldCalls
+from bridge.gate.journal import Replay, RunJournal
+from bridge.gate.pins import Pins
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant
+from bridge.gate.policy import Policy
+from bridge.gate.privacy import Vaults
 from bridge.model import Json, Tool
-from tests.fakes import gate as fakes
-from tests.fakes.gate import Notes
+from bridge.settings.policy import parse_policy
+from bridge.store import Store
+from tests.audit_rig import kinds, records
 
 TOOL = Tool(server="shop", name="buy")
+DONE = {"content": [{"type": "text", "text": "done"}]}
+
+OPEN = 'defaults = { untrusted = "allow" }\n'
+RULE = '[[rules]]\nname = "x"\ntool = "buy"\naction = "%s"\n'
+READS = '[servers.shop.tools.buy]\neffect = "read"\n'
+FLOW = '[[flow]]\nname = "y"\naction = "%s"\nafter_servers = ["shop"]\nto_servers = ["shop"]\n'
 
 
-def gate(notes: Notes, *, answer: BaseException | None = None, **parts: Any) -> Gate:
-    """Return one whose parts write down when they are asked."""
+class Shop:
+    """A gate with a policy, an audit log, and a server that says what was on record before it.
 
-    async def call_tool(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Any]:
-        notes.append(f"call {server}.{tool} {dict(arguments)}")
-        if answer is not None:
-            raise answer
-        return {"content": [{"type": "text", "text": "done"}]}
+    Attributes:
+        got: The arguments of each call that was made.
+        before: The kinds of records at the time of each of them.
+        asked: The questions to a person.
+    """
 
-    async def define(server: str, tool: str) -> Tool | None:
-        notes.append("define")
-        return TOOL
+    def __init__(self, place: Path, policy: str = OPEN, **parts: Any) -> None:
+        self.got: list[Mapping[str, Json]] = []
+        self.before: list[list[str]] = []
+        self.asked: list[str] = []
+        self.answer = "run"
+        self.error: BaseException | None = None
+        self.place = place / "audit"
+        spec = parse_policy(tomllib.loads(policy), "here")
+        self.journal = RunJournal("r1")
+        self.context = GateContext(
+            define=self.define,
+            policy=Policy(spec),
+            flow=Flow(spec.flows),
+            approver=Approver(self.ask, owner="me"),
+            audit=RunAudit(AuditLog(self.place), "r1"),
+            journal=self.journal,
+        )
+        self.context = replace(self.context, **parts)
+        self.gate = Gate(Grant(servers=frozenset({"shop"}), calls=100), self.make, self.context)
 
-    context = GateContext(
-        define=define,
-        policy=fakes.policy(notes),
-        flow=fakes.flow(),
-        flow_state=fakes.flow_state(notes),
-        budget=fakes.budget(notes),
-        pins=fakes.pins(notes),
-        approver=fakes.approver(notes),
-        audit=fakes.audit(notes),
-        journal=fakes.journal(notes),
-    )
-    return Gate(Grant(servers=None, calls=100), call_tool, replace(context, **parts))
-
-
-async def test_a_call_is_recorded_before_it_goes_out_and_after_it_came_back() -> None:
-    notes: Notes = []
-    result = await gate(notes).call("shop", "buy", {"n": 1})
-    assert result == {"content": [{"type": "text", "text": "done"}]}
-    assert notes == [
-        "define",
-        "decide {'n': 1}",
-        "spend",
-        "flow note",
-        "pin",
-        "audit calling 1 allow {'n': 1}",
-        "journal sent",
-        "call shop.buy {'n': 1}",
-        "journal ok",
-        "audit called 1 ok",
-    ]
-
-
-async def test_the_policy_and_the_server_see_what_the_log_and_the_program_do_not() -> None:
-    notes: Notes = []
-    result = await gate(notes, vault=fakes.vault()).call("shop", "buy", {"n": 1})
-    assert result["hidden"] is True
-    assert "decide {'n': 1, 'revealed': True}" in notes
-    assert "call shop.buy {'n': 1, 'revealed': True}" in notes
-    assert "audit calling 1 allow {'n': 1}" in notes
-
-
-async def test_a_denied_call_is_recorded_and_not_made() -> None:
-    notes: Notes = []
-    denying = gate(notes, policy=fakes.policy(notes, "deny"))
-    with pytest.raises(CallDeniedError, match=r"shop\.buy is not allowed \(rule 'x'\)"):
-        await denying.call("shop", "buy", {})
-    assert notes[2:] == ["audit refused 1 call_denied"]
-    assert [(found.count, found.why) for found in denying.tally.refused] == [(1, "deny: rule 'x'")]
-
-
-async def test_a_tool_that_its_server_does_not_list_is_denied_where_there_is_a_policy() -> None:
-    """Some servers take "BUY" for "buy", which no rule would know."""
-    notes: Notes = []
-
-    async def define(server: str, tool: str) -> Tool | None:
+    async def define(self, server: str, tool: str) -> Tool | None:
         return TOOL if tool == "buy" else None
 
-    listing = gate(notes, define=define, lists=lambda server: True)
-    await listing.call("shop", "buy", {})
-    with pytest.raises(CallDeniedError, match="unlisted tool: shop lists no such tool"):
-        await listing.call("shop", "BUY", {})
-    unknown = gate(notes, define=define)
-    await unknown.call("shop", "BUY", {})
+    async def ask(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        self.asked.append(str(params["message"]))
+        return {"action": "accept", "content": {"decision": self.answer}}
+
+    async def make(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+        self.got.append(arguments)
+        self.before.append(kinds(self.place))
+        if self.error is not None:
+            raise self.error
+        return DONE
+
+    async def buy(self, tool: str = "buy", **arguments: Json) -> dict[str, Json]:
+        return await self.gate.call("shop", tool, arguments)
+
+    async def refused(self, error: type[BridgeError], match: str = ".", **arguments: Json) -> None:
+        """Make a call that is refused, recorded and not made."""
+        with pytest.raises(error, match=match):
+            await self.buy(**arguments)
+        assert self.got == []
+        assert records(self.place)[-1]["why"] == error.code
+
+    def outcomes(self) -> list[str]:
+        return [entry.outcome for entry in self.journal.entries()]
 
 
-async def test_every_reason_to_ask_is_in_one_question() -> None:
-    notes: Notes = []
-    asking = gate(notes, policy=fakes.policy(notes, "ask"), flow=fakes.flow("ask"))
-    await asking.call("shop", "buy", {})
-    assert notes[2] == "ask [\"rule 'x'\", \"flow rule 'y'\"]"
-    assert "audit calling 1 ask for run {}" in notes
+async def test_a_call_is_recorded_before_it_goes_out_and_after_it_came_back(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    assert await shop.buy(n=1) == DONE
+    assert (shop.got, shop.before) == ([{"n": 1}], [["call"]])
+    assert kinds(shop.place) == ["call", "outcome"]
+    assert shop.outcomes() == ["ok"]
+    assert shop.context.flow_state.used("shop".__eq__)
 
 
-async def test_a_rule_that_allows_does_not_outweigh_a_flow_rule_that_denies() -> None:
-    notes: Notes = []
-    with pytest.raises(CallDeniedError, match="flow rule 'y'"):
-        await gate(notes, flow=fakes.flow("deny")).call("shop", "buy", {})
-    assert not any(note.startswith("call ") for note in notes)
+async def test_the_server_sees_what_the_log_and_the_program_do_not(tmp_path: Path) -> None:
+    privacy = '[privacy]\ndetect = ["email"]\nreveal_to = ["shop"]\n'
+    spec = parse_policy(tomllib.loads(OPEN + privacy), "here")
+    vault = Vaults().of("me", spec.privacy)
+    token = vault.hidden("shop", "ann@example.org")
+    shop = Shop(tmp_path, vault=vault)
+    await shop.buy(to=token)
+    assert shop.got == [{"to": "ann@example.org"}]
+    assert records(shop.place)[0]["arguments"] == {"to": token}
 
 
-async def test_an_allowed_tool_that_has_changed_is_asked_about() -> None:
-    notes: Notes = []
-    await gate(notes, pins=fakes.pins(notes, "other words")).call("shop", "buy", {})
-    assert "ask ['changed tool']" in notes
+async def test_what_is_denied_is_recorded_and_not_made(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, OPEN + RULE % "deny")
+    await shop.refused(CallDeniedError, r"shop\.buy is not allowed \(rule 'x'\)")
+    assert [found.why for found in shop.gate.tally.refused] == ["deny: rule 'x'"]
 
 
-async def test_a_person_s_no_is_recorded_and_nothing_is_made() -> None:
-    notes: Notes = []
-    asking = gate(
-        notes, policy=fakes.policy(notes, "ask"), approver=fakes.approver(notes, says=False)
-    )
-    with pytest.raises(ApprovalRefusedError):
-        await asking.call("shop", "buy", {})
-    assert notes[-1] == "audit refused 1 approval_refused"
-    assert asking.calls == 0
+async def test_a_tool_that_its_server_does_not_list_is_denied_where_there_is_a_policy(
+    tmp_path: Path,
+) -> None:
+    shop = Shop(tmp_path, lists=lambda server: True)
+    await shop.refused(CallDeniedError, "unlisted tool: shop lists no such tool", tool="BUY")
+    await Shop(tmp_path).buy("BUY")
 
 
-async def test_a_server_that_the_run_was_not_given_is_recorded_as_refused() -> None:
-    notes: Notes = []
-
-    async def call_tool(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Any]:
-        raise AssertionError
-
-    seen = GateContext(audit=fakes.audit(notes))
-    narrow = Gate(Grant(servers=frozenset({"a"}), calls=1), call_tool, seen)
-    with pytest.raises(CallDeniedError):
-        await narrow.call("b", "t", {})
-    assert notes == ["audit refused 1 call_denied"]
-    # And it counts, so that nobody can fill a disk with what is refused.
-    with pytest.raises(CallBudgetError):
-        await narrow.call("b", "t", {})
-    assert notes == ["audit refused 1 call_denied"]
+async def test_every_reason_to_ask_is_in_one_question(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, OPEN + RULE % "ask" + FLOW % "ask")
+    shop.context.flow_state.add_call("shop", "look", frozenset())
+    await shop.buy()
+    [asked] = shop.asked
+    assert "rule 'x'" in asked
+    assert "flow rule 'y'" in asked
+    assert records(shop.place)[0]["approval"]["holds"] == "run"
 
 
-async def test_a_budget_that_is_used_up_refuses_after_approval_and_before_the_log() -> None:
-    """And is told as that: the policy, which allows the call, is no reason."""
-    notes: Notes = []
-    poor = gate(notes, budget=fakes.budget(notes, spent=True))
-    with pytest.raises(CallBudgetError):
-        await poor.call("shop", "buy", {})
-    assert notes[-1] == "audit refused 1 call_budget"
-    assert [found.why for found in poor.tally.refused] == ["budget"]
+async def test_a_rule_that_allows_does_not_outweigh_a_flow_rule_that_denies(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, OPEN + RULE % "allow" + FLOW % "deny")
+    shop.context.flow_state.add_call("shop", "look", frozenset())
+    await shop.refused(CallDeniedError, "flow rule 'y'")
 
 
-async def test_a_call_that_cannot_be_recorded_is_not_made() -> None:
-    notes: Notes = []
-    full = gate(notes, audit=fakes.audit(notes, full=True))
+async def test_a_tool_that_changed_is_asked_about_before_and_during_the_question(
+    tmp_path: Path,
+) -> None:
+    pins = Pins(Store(tmp_path / "state"))
+    await pins.keep(replace(TOOL, output_schema={"type": "null"}))
+    shop = Shop(tmp_path, pins=pins, approver=Approver())
+    await shop.refused(ApprovalNeededError, CHANGED)
+    definitions = [TOOL, replace(TOOL, title="Buy all")]
+
+    async def define(server: str, tool: str) -> Tool:
+        return definitions.pop(0)
+
+    shop = Shop(tmp_path, OPEN + RULE % "ask", define=define)
+    await shop.refused(ApprovalRefusedError, "was changed by its server while a person was asked")
+
+
+async def test_a_persons_no_is_recorded_and_nothing_is_made(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, OPEN + RULE % "ask")
+    shop.answer = "no"
+    await shop.refused(ApprovalRefusedError)
+
+
+async def test_a_budget_that_is_used_up_refuses_after_approval_and_before_the_log(
+    tmp_path: Path,
+) -> None:
+    policy = parse_policy(tomllib.loads("budgets = { run_calls = 1 }"), "here")
+    budget = RunBudget(policy.budgets)
+    budget.spend("shop")
+    shop = Shop(tmp_path, OPEN + RULE % "ask", budget=budget)
+    await shop.refused(CallBudgetError)
+    assert len(shop.asked) == 1
+    assert [found.why for found in shop.gate.tally.refused] == ["budget"]
+
+
+async def test_a_call_that_cannot_be_recorded_is_not_made(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.place.mkdir()
+    shop.place.chmod(0o777)
     with pytest.raises(AuditError):
-        await full.call("shop", "buy", {})
-    assert not any(note.startswith(("call ", "journal")) for note in notes)
-    assert [found.why for found in full.tally.refused] == ["it could not be recorded"]
+        await shop.buy()
+    assert (shop.got, shop.outcomes()) == ([], [])
+    assert [found.why for found in shop.gate.tally.refused] == ["it could not be recorded"]
 
 
-async def test_a_call_without_an_answer_is_unknown_everywhere() -> None:
-    notes: Notes = []
-    lost = gate(notes, answer=ServerLostError("gone", server="shop"))
+async def test_a_call_without_an_answer_is_unknown_everywhere(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    shop.error = ServerLostError("gone", server="shop")
     with pytest.raises(ServerLostError):
-        await lost.call("shop", "buy", {})
-    assert notes[-2:] == ["journal unknown", "audit called 1 unknown"]
-    assert [found.count for found in lost.tally.unknown] == [1]
+        await shop.buy()
+    assert shop.outcomes() == ["unknown"]
+    assert records(shop.place)[-1]["outcome"] == "unknown"
+    assert [found.count for found in shop.gate.tally.unknown] == [1]
 
 
-async def test_a_cancelled_call_is_recorded_as_unknown() -> None:
-    notes: Notes = []
-    started = anyio.Event()
+async def test_a_cancelled_request_is_recorded_as_unknown(tmp_path: Path) -> None:
+    shop, started = Shop(tmp_path), anyio.Event()
 
     async def wait(params: Mapping[str, Any]) -> dict[str, Any]:
         started.set()
         await anyio.sleep_forever()
         raise AssertionError
 
-    waiting = gate(notes)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(waiting.request, "shop", READ_RESOURCE, {"uri": "x:y"}, wait, "contents")
+        tasks.start_soon(shop.gate.request, "shop", READ_RESOURCE, {"uri": "x:y"}, wait, "contents")
         await started.wait()
         tasks.cancel_scope.cancel()
-    assert notes[-2:] == ["journal unknown", "audit called 1 unknown"]
+    assert shop.outcomes() == ["unknown"]
+    assert records(shop.place)[-1]["outcome"] == "unknown"
 
 
-async def test_a_plan_holds_what_changes_something_and_makes_what_reads() -> None:
-    notes: Notes = []
-    planning = gate(notes, policy=fakes.policy(notes, "ask"), held_calls=fakes.held_calls())
-    assert await planning.call("shop", "buy", {}) == {"held": {"number": 1}}
-    assert notes[-1] == "audit held 1"
-    assert not any(note.startswith(("ask", "call")) for note in notes)
-    notes.clear()
-    reading = gate(notes, policy=fakes.policy(notes, effect="read"), held_calls=fakes.held_calls())
-    await reading.call("shop", "look", {})
-    assert "call shop.look {}" in notes
-
-
-async def test_a_plan_denies_as_a_run_does() -> None:
-    notes: Notes = []
-    planning = gate(notes, policy=fakes.policy(notes, "deny"), held_calls=fakes.held_calls())
-    with pytest.raises(CallDeniedError):
-        await planning.call("shop", "buy", {})
-
-
-async def test_a_read_cannot_use_what_a_plan_has_not_done() -> None:
-    notes: Notes = []
-    reading = gate(
-        notes, policy=fakes.policy(notes, effect="read"), held_calls=fakes.held_calls(refers=True)
-    )
-    with pytest.raises(InvalidRequestError, match="held"):
-        await reading.call("shop", "look", {})
-    assert not any(note.startswith("call") for note in notes)
-
-
-async def test_a_replayed_call_is_not_made_nor_asked_about_and_counts_for_the_flow() -> None:
-    notes: Notes = []
-    retried = gate(
-        notes,
-        policy=fakes.policy(notes, "ask"),
-        replay=fakes.replay({"content": []}),
-        vault=fakes.vault(),
-    )
-    assert await retried.call("shop", "buy", {}) == {"content": [], "hidden": True}
-    assert notes[2:] == ["flow note", "journal sent", "journal ok", "audit replayed 1"]
-    assert [found.count for found in retried.tally.replayed] == [1]
-    assert retried.calls == 0
-
-
-async def test_a_call_that_may_have_happened_is_not_made_again() -> None:
-    notes: Notes = []
-    retried = gate(notes, replay=fakes.replay(None, unknown=True))
-    with pytest.raises(OutcomeUnknownError):
-        await retried.call("shop", "buy", {})
-    assert notes[-1] == "audit refused 1 outcome_unknown"
-    assert [found.why for found in retried.tally.unknown] == ["not repeated"]
-
-
-async def test_a_resource_is_judged_as_a_read_whatever_the_policy_says_of_its_server() -> None:
-    notes: Notes = []
+async def test_a_plan_holds_what_changes_something_and_makes_what_reads(tmp_path: Path) -> None:
+    held = HeldCalls()
+    shop = Shop(tmp_path, OPEN + RULE % "ask", held_calls=held)
+    placeholder = (await shop.buy())["held"]
+    assert (placeholder["number"], shop.got, shop.asked) == (1, [], [])
+    assert kinds(shop.place) == ["held"]
+    reading = Shop(tmp_path, 'defaults = { read = "allow" }\n' + READS, held_calls=held)
+    assert await reading.buy() == DONE
+    with pytest.raises(HeldResultError, match="held call is going to return"):
+        await reading.buy(a=f"HELDRESULT{held.plan}")
+    denying = Shop(tmp_path, OPEN + RULE % "deny", held_calls=held)
+    await denying.refused(CallDeniedError)
+    # A request that is not a tool call reads, whatever the policy says of its server.
+    contents = {"contents": []}
 
     async def read(params: Mapping[str, Any]) -> dict[str, Any]:
-        return {"contents": []}
+        return contents
 
-    planning = gate(notes, held_calls=fakes.held_calls())
-    await planning.request("shop", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
-    assert "audit called 1 ok" in notes
+    assert await denying.gate.request("shop", READ_RESOURCE, {}, read, "contents") == contents
+
+
+async def test_a_replayed_call_is_not_made_nor_asked_about_and_counts_for_the_flow(
+    tmp_path: Path,
+) -> None:
+    earlier = RunJournal("r0")
+    earlier.settle(earlier.sent("shop", "buy", {"n": 1}, "write"), "ok", DONE)
+    earlier.sent("shop", "buy", {"n": 2}, "write")
+    shop = Shop(tmp_path, OPEN + RULE % "ask", replay=Replay(earlier))
+    assert await shop.buy(n=1) == DONE
+    assert kinds(shop.place) == ["replayed"]
+    assert shop.context.flow_state.used("shop".__eq__)
+    assert shop.outcomes() == ["ok"]
+    await shop.refused(OutcomeUnknownError, n=2)
+    assert (shop.gate.calls, shop.asked) == (0, [])
+    assert [found.why for found in shop.gate.tally.unknown] == ["not repeated"]

@@ -75,8 +75,6 @@ def test_a_call_is_unknown_unless_something_is_known_of_it(
 
 
 def test_every_error_of_a_server_says_whether_it_leaves_doubt() -> None:
-    """A new one leaves it until somebody has thought about it."""
-
     def below(kind: type[UpstreamError]) -> list[type[UpstreamError]]:
         return [kind, *(one for child in kind.__subclasses__() for one in below(child))]
 

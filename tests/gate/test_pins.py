@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from bridge.gate import pins as pins_module
-from bridge.gate.pins import MAX_DEFINITIONS, MAX_PARAMETERS, Pins, tool_digest
+from bridge.gate.pins import MAX_DEFINITIONS, Pins, tool_digest
 from bridge.model import Json, Tool
 from bridge.store import Store
 from bridge.store import schema as schema_module
@@ -57,7 +57,6 @@ def _remove(store: Store) -> None:
 
 
 async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Store) -> None:
-    """Also in a bridge that runs already."""
     first, other = Pins(file), Pins(file)
     assert first.change(TOOL) == other.change(TOOL) == ""
     await first.keep(TOOL)
@@ -101,7 +100,7 @@ async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Store) ->
             "; ".join(f"its parameter 'p{n}' is new" for n in range(5)) + "; and 3 more",
         ),
         (
-            _with(**{f"p{number}": {} for number in range(MAX_PARAMETERS + 1)}),
+            _with(**{f"p{number}": {} for number in range(61)}),
             (
                 "its parameter 'branch' is gone; its parameter 'force' is gone; "
                 "its list of parameters is new"
@@ -110,13 +109,11 @@ async def test_a_tool_is_new_once_and_then_known_to_every_bridge(file: Store) ->
     ],
 )
 async def test_what_changed_is_said_in_words(file: Store, tool: Tool, said: str) -> None:
-    """By part, and of parameters by name; also after the file was read by another bridge."""
     await Pins(file).keep(TOOL)
     assert Pins(file).change(tool) == said
 
 
 async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Store) -> None:
-    """An answer for one call, or one run, leaves the record as it was."""
     changed = replace(TOOL, output_schema={"type": "Other."})
     pins = Pins(file)
     await pins.keep(TOOL)
@@ -128,7 +125,6 @@ async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Store)
 
 
 async def test_two_projects_may_use_two_versions_of_a_server(file: Store) -> None:
-    """Both are as they were when they were allowed; of many the first is forgotten."""
     pins = Pins(file)
     versions = [
         replace(TOOL, output_schema={"type": str(number)}) for number in range(MAX_DEFINITIONS + 1)
@@ -155,7 +151,6 @@ async def test_a_bridge_that_was_late_does_not_add_what_another_would_ask_about(
 
 
 async def test_of_two_bridges_at_the_same_moment_one_is_first(file: Store) -> None:
-    """Neither knew of the other when it looked."""
     other = replace(TOOL, output_schema={"type": "Other."})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(Pins(file).keep, TOOL)
@@ -176,7 +171,6 @@ async def test_of_two_bridges_at_the_same_moment_one_is_first(file: Store) -> No
     ],
 )
 async def test_a_damaged_record_makes_every_tool_one_to_ask_about(file: Store, text: str) -> None:
-    """Until it is removed. Only what is allowed for good is known meanwhile."""
     _write(file, text)
     pins = Pins(file)
     assert "store.db" in pins.change(TOOL)
@@ -213,7 +207,6 @@ async def test_who_has_looked_asks_without_the_disk(
 
 
 async def test_a_full_record_forgets_nothing(file: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has no room in it is asked about."""
     monkeypatch.setattr(pins_module, "MAX_TOOLS", 2)
     pins = Pins(file)
     tools = [replace(TOOL, name=name) for name in ("a", "b", "c")]
@@ -226,7 +219,6 @@ async def test_a_full_record_forgets_nothing(file: Store, monkeypatch: pytest.Mo
 async def test_what_cannot_be_written_is_remembered_by_this_bridge(
     file: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And written with the next."""
     monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
     pins = Pins(file)
     with file.writing():
@@ -238,7 +230,6 @@ async def test_what_cannot_be_written_is_remembered_by_this_bridge(
 
 
 async def test_a_known_tool_costs_no_look_at_the_disk(file: Store) -> None:
-    """It is called for every call."""
     pins = Pins(file)
     await pins.keep(TOOL)
     _remove(file)
@@ -248,7 +239,6 @@ async def test_a_known_tool_costs_no_look_at_the_disk(file: Store) -> None:
 
 
 async def test_without_a_file_nothing_is_remembered() -> None:
-    """Nor does anything count as changed."""
     pins = Pins()
     await pins.keep(TOOL)
     assert pins.change(replace(TOOL, title="x")) == ""
@@ -280,7 +270,6 @@ ZONED = _with(zone=ZONE, description=ABOUT)
 async def test_schemas_and_annotations_are_what_a_tool_is(
     file: Store, before: Tool, now: Tool, *, asks: bool
 ) -> None:
-    """Not its texts, nor an order that says nothing."""
     assert (tool_digest(before) != tool_digest(now)) is asks
     await Pins(file).keep(before, A)
     assert bool(Pins(file).change(now, A)) is asks

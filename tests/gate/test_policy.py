@@ -32,7 +32,6 @@ def _call(definition: Tool | None = None, /, **arguments: Any) -> CallFacts:
 
 
 def test_without_a_policy_everything_is_allowed_and_nobody_believed() -> None:
-    """Who writes none gets no questions."""
     policy = Policy()
     decision = policy.decide(_call(_tool(readOnlyHint=True, openWorldHint=True)))
     assert decision == Decision(action="allow", rule=OPEN, effect="write")
@@ -58,7 +57,6 @@ def test_without_a_policy_everything_is_allowed_and_nobody_believed() -> None:
 def test_a_trusted_server_is_believed_what_its_annotations_say(
     annotations: dict[str, Any], effect: Effect, rule: str
 ) -> None:
-    """And what they leave out is what the protocol takes it for."""
     policy = _policy(servers={"s": {"trust": True}})
     decision = policy.decide(_call(_tool(**annotations)))
     assert (decision.effect, decision.rule) == (effect, rule)
@@ -68,7 +66,6 @@ def test_a_trusted_server_is_believed_what_its_annotations_say(
 
 
 def test_a_tool_that_a_trusted_server_does_not_describe_is_untrusted() -> None:
-    """There is nothing to believe."""
     decision = _policy(servers={"s": {"trust": True}}).decide(_call())
     assert (decision.effect, decision.rule) == ("write", "default for untrusted tools")
 
@@ -89,7 +86,6 @@ def test_the_word_of_the_user_is_stronger_than_any_annotation() -> None:
 
 
 def test_what_the_protocol_says_is_stronger_still() -> None:
-    """A resource is read, whatever the policy says of tools."""
     policy = _policy(servers={"s": {"tools": {"*": {"effect": "destructive"}}}})
     decision = policy.decide(CallFacts(server="s", tool="resources/read"), "read")
     assert (decision.effect, decision.rule) == ("read", "default for reads")
@@ -100,7 +96,6 @@ def test_what_the_protocol_says_is_stronger_still() -> None:
 
 
 def test_labels_come_from_the_server_its_tools_and_believed_hints() -> None:
-    """An open world is where untrusted text comes from, and where data can go."""
     server = {"trust": True, "labels": ["private-data"], "tools": {"t": {"labels": ["x"]}}}
     flow = [{"name": "f", "after": ["x"], "to": ["exfiltration"], "action": "ask"}]
     policy = _policy(servers={"s": server}, flow=flow)
@@ -153,7 +148,6 @@ def test_truth_values_numbers_and_texts_are_never_taken_for_each_other() -> None
 
 
 def test_who_is_stopped_for_what_cannot_be_judged_is_told_so_and_not_the_value() -> None:
-    """It can be sent as it should be; and the value may be what only the server gets to see."""
     policy = _policy(rules=[_rule("deny", when={"force": True}, reason="no force")])
     decision = policy.decide(_call(force="private"))
     assert decision.reason == "no force; force is a text that the test `is` cannot judge"
@@ -161,7 +155,6 @@ def test_who_is_stopped_for_what_cannot_be_judged_is_told_so_and_not_the_value()
 
 
 def test_all_recipients_have_to_be_allowed_and_one_is_enough_to_be_denied() -> None:
-    """So that nothing slips through between others."""
     inside = {"to.*": {"glob": "*@corp"}}
     allow, deny = (_policy(rules=[_rule(action, when=inside)]) for action in ("allow", "deny"))
     both, outside = ["a@corp", "b@evil"], ["b@evil"]
@@ -179,7 +172,6 @@ def test_all_recipients_have_to_be_allowed_and_one_is_enough_to_be_denied() -> N
 
 
 def test_an_item_without_the_field_is_not_allowed_with_the_others() -> None:
-    """Nobody knows what the server takes instead."""
     policy = _policy(rules=[_rule("allow", when={"items.branch": "dev"})])
     assert policy.decide(_call(items=[{"branch": "dev"}])).action == "allow"
     assert policy.decide(_call(items=[{"branch": "dev"}, {}])).action == "ask"
@@ -203,14 +195,12 @@ def test_an_object_may_not_hide_in_a_text() -> None:
     [{}, {"properties": 1}, {"properties": {"a": 1}}, {"properties": {"a": {"type": ["string"]}}}],
 )
 def test_a_schema_of_any_shape_is_taken(schema: dict[str, Any]) -> None:
-    """It is the server's, and may be anything."""
     policy = _policy(rules=[_rule("deny", when={"a": "x"})])
     described = Tool(server="s", name="t", input_schema=schema)
     assert policy.decide(_call(described, a="[1]")).action == "deny"
 
 
 def test_more_than_anybody_reads_is_stopped_and_not_allowed() -> None:
-    """In time that is bounded whatever is sent."""
     allow = _policy(rules=[_rule("allow", when={"to.*": {"not": "x"}})])
     deny = _policy(rules=[_rule("deny", when={"to.*": "x"})])
     fits, huge = ["a"] * (WORK - 10), ["a"] * (WORK + 1)
@@ -225,7 +215,6 @@ def test_more_than_anybody_reads_is_stopped_and_not_allowed() -> None:
 
 
 def test_a_deep_value_ends_no_stack() -> None:
-    """What JSON can nest a program can send."""
     deep: Any = "x"
     for _ in range(5000):
         deep = [deep]
@@ -249,7 +238,6 @@ def test_odd_values_are_not_judged() -> None:
 
 
 def test_names_that_are_made_up_take_bounded_time_and_memory() -> None:
-    """A program may ask for any tool there is none of."""
     policy = _policy(rules=[_rule("allow", tool="a*")])
     for number in range(512 + 10):
         policy.decide(CallFacts(server="s", tool=f"a{number}"))
@@ -263,14 +251,12 @@ def test_names_that_are_made_up_take_bounded_time_and_memory() -> None:
 
 
 def test_names_are_compared_letter_by_letter() -> None:
-    """A tool that looks like an allowed one is another."""
     policy = _policy(rules=[_rule("allow", server="s", tool="caf\u00e9")])
     for name, action in (("caf\u00e9", "allow"), ("cafe\u0301", "ask"), ("CAF\u00c9", "ask")):
         assert policy.decide(CallFacts(server="s", tool=name)).action == action
 
 
 def test_an_explanation_has_each_rule_with_why_it_did_not_match() -> None:
-    """What `policy explain` shows."""
     tool = _tool(readOnlyHint=True, openWorldHint=True)
     policy = _policy(
         rules=[
@@ -308,7 +294,6 @@ def test_an_explanation_has_each_rule_with_why_it_did_not_match() -> None:
 
 
 def test_the_strictest_decision_keeps_what_the_policy_says_of_the_call() -> None:
-    """A flow rule asks; that it was a read, and with which labels, is still so."""
     base = Decision(action="allow", rule="r", effect="read", labels=frozenset({"x"}))
     flow = Decision(action="ask", rule="flow rule 'f'", led=("a.b",))
     found = strictest(base, None, flow, Decision(action="ask", rule="changed tool"))
@@ -317,7 +302,6 @@ def test_the_strictest_decision_keeps_what_the_policy_says_of_the_call() -> None
 
 
 def test_a_decision_is_on_one_definition_whatever_is_decided_beside_it() -> None:
-    """Large arguments are judged in threads, and a server may change its tool at that moment."""
     policy = _policy(servers={"s": {"trust": True}})
     beside: list[Effect] = []
 

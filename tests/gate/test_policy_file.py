@@ -10,8 +10,6 @@ from bridge.settings.policy import Condition, PolicySpec, Rule
 
 
 def test_a_policys_digest_changes_with_its_meaning_alone() -> None:
-    """It is the same in every process, and wherever the rule stands in its file."""
-
     def spec(**fields: Any) -> PolicySpec:
         when = (Condition(path=("a", "*"), test="in", value=["x"]),)
         rule = Rule(name="r", action="deny", effects=frozenset({"read", "write"}), when=when)

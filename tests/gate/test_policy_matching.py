@@ -223,7 +223,6 @@ def _first_match(rules: tuple[Rule, ...], arguments: dict[str, Any], effect: Eff
 def test_the_first_rule_that_matches_decides(
     rules: tuple[Rule, ...], calls: list[dict[str, Any]], effect: Effect
 ) -> None:
-    """Whatever is looked up instead of looked at, and whatever was decided before."""
     user = ServerPolicy(servers="s", tools=(ToolPolicy(tools="t", effect=effect),))
     policy = Policy(PolicySpec(present=True, rules=rules, servers=(user,)))
     for arguments in calls:
@@ -245,7 +244,6 @@ def test_the_first_rule_that_matches_decides(
 def test_what_cannot_be_looked_at_is_never_allowed_and_always_stopped(
     items: list[Any], condition: Condition
 ) -> None:
-    """With no work left, for any arguments."""
     arguments = {"a": items, "b": items, "to": items}
     path = ("a", *condition.path[1:])
     shut = Condition(path=path, test=condition.test, value=condition.value)

@@ -81,7 +81,6 @@ words = st.text("abcxyz ,;:()<>\"'\n\t\\/é", max_size=20)
 
 @given(pieces=st.lists(st.tuples(words, data), min_size=1, max_size=5), end=words)
 def test_what_is_hidden_comes_back(pieces: list[tuple[str, str]], end: str) -> None:
-    """In any text, as long as the token stays whole; and none of it is there meanwhile."""
     text = "".join(f"{word} {one} " for word, one in pieces) + end
     found = vault()
     told = hidden(found, text)
@@ -95,7 +94,6 @@ def test_what_is_hidden_comes_back(pieces: list[tuple[str, str]], end: str) -> N
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("before", ["\n", "\t", "\u2014", "\u2075 "])
 def test_a_token_behind_what_json_escapes_is_one(kind: Kind, before: str) -> None:
-    """The letters and digits of an escape are no part of what follows it."""
     written = json.dumps(f"{before}{token(kind, 12345)}")
     match = TOKENS.search(written)
     assert match is not None
@@ -118,12 +116,10 @@ def test_a_token_looks_like_what_it_stands_for(number: int, kind: str) -> None:
 
 @given(text=st.text("0123456789", min_size=1, max_size=30))
 def test_one_digit_makes_a_number_right(text: str) -> None:
-    """Of the ten that could stand at its end."""
     assert sum(luhn_is_valid(f"{text}{digit}") for digit in range(10)) == 1
 
 
 def test_each_detector_finds_its_own_and_not_what_is_like_it() -> None:
-    """Numbers with wrong check digits, versions and times are no personal data."""
     text = (
         f"{EMAIL}; {PHONE}, (555) 234-5678. {IBAN} {CARD} 8.8.8.8 2001:4860:4860::8888 | "
         "GB29 NWBK 6016 1331 9268 18, 4111 1111 1111 1112, 1.2.3, 127.0.0.1, 10:30:00, a@b, "
@@ -141,7 +137,6 @@ def test_each_detector_finds_its_own_and_not_what_is_like_it() -> None:
 
 
 def test_the_same_thing_has_one_token_however_it_is_written() -> None:
-    """So that programs can join and count; another owner has another."""
     found, other = vault(), vault()
     for one, again in (
         (EMAIL, EMAIL.upper()),
@@ -189,7 +184,6 @@ def test_a_token_is_found_however_an_address_writes_it() -> None:
 
 
 def test_only_some_servers_get_the_data() -> None:
-    """Those that are named, and the one that told it; what these say of it is hidden again."""
     found = vault()
     arguments = {"to": [hidden(found, EMAIL)]}
     assert found.hidden("mail", {"a": f"sent to {EMAIL}"}) == {"a": f"sent to {EMAIL}"}
@@ -200,7 +194,6 @@ def test_only_some_servers_get_the_data() -> None:
 
 
 def test_no_guess_is_confirmed_by_its_token() -> None:
-    """Of a server that says what it is told, and of one that knows it, before and after."""
     kept, card = Kept(), int(CARD.replace(" ", ""))
     found = vault(kept, servers=("*",))
     guesses = {"to": [EMAIL, "bob@example.org", f"tel {PHONE}"], "card": card}
@@ -213,7 +206,6 @@ def test_no_guess_is_confirmed_by_its_token() -> None:
 
 
 def test_a_token_of_somebody_else_is_refused() -> None:
-    """And one that was made up, or from before the bridge was started."""
     foreign = hidden(vault(), EMAIL)
     with pytest.raises(InvalidRequestError, match="stands for nothing that is known here"):
         vault().reveal("mail", {"to": f"Ann <{foreign}>"})
@@ -231,7 +223,6 @@ def test_a_part_of_a_token_is_refused() -> None:
 
 
 def test_without_detectors_nothing_is_touched() -> None:
-    """Not even what looks like a token."""
     found = Vaults().of("ann", Privacy())
     arguments = {"to": token("email", 1)}
     assert found.reveal("mail", arguments) is arguments
@@ -239,7 +230,6 @@ def test_without_detectors_nothing_is_touched() -> None:
 
 
 def test_errors_are_hidden_too() -> None:
-    """With what comes along with them."""
     error = ToolCallError(f"no {EMAIL}", server="crm", rpc_code=-1, data={"who": EMAIL})
     found = vault()
     found.hide_error("crm", error)
@@ -248,7 +238,6 @@ def test_errors_are_hidden_too() -> None:
 
 
 def test_tokens_are_forgotten_in_time_and_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were met with are kept for longer."""
     # As many as there may be take seconds to make.
     monkeypatch.setattr(privacy, "MAX_VALUES", 100)
     now = 0.0
@@ -289,7 +278,6 @@ def test_a_deep_result_is_not_passed_on() -> None:
 
 
 def test_a_number_stands_for_a_card_however_that_was_written() -> None:
-    """The token of a card is a number where the card was one, and its first text may have marks."""
     found = vault()
     hidden(found, "4111-1111-1111-1111")
     told = found.hidden("crm", {"card": 4111111111111111})
@@ -298,7 +286,6 @@ def test_a_number_stands_for_a_card_however_that_was_written() -> None:
 
 
 def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
-    """Also where something stands across the end of a portion."""
     middle = "+49 30 1234567 x 4111 1111 1111 1111 8.8.8.8 +999" + "12345678901 241.2.3.4"
     for before in range(_PORTION - len(middle), _PORTION + 1, 3):
         text = "." * before + " " + middle
@@ -310,7 +297,6 @@ def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
 
 
 def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
-    """Neither a result, nor an error's data, nor arguments that may hold tokens."""
     there = Vault(Privacy(detect=("email",)), Kept())
     large: list[Json] = [1] * (MAX_SEARCHED // 64)
     with pytest.raises(MessageTooLargeError, match="too large to be searched"):

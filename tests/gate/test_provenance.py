@@ -110,7 +110,6 @@ RULES = st.builds(
 async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
     calls: list[tuple[str, frozenset[str]]], rule: FlowRule, hops: int
 ) -> None:
-    """Also through several runs, each of which knows only what the one before it left."""
     seen = _seen("r0", rule)
     for server, labels in calls:
         seen.flow_state.add_call(server, "read", labels)
@@ -202,7 +201,6 @@ async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:
 
 
 async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
-    """It stays on its line, in its quotes and within its bound."""
     seen = _seen("r2", LETHAL)
     name = "a\n\x1b[2J\u202e\udc80', crm.read, " + "x" * 500
     await ProvenanceTracker(seen).add(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -20,7 +19,6 @@ from bridge.gate.question import (
     MAX_ITEMS,
     MAX_NAME_CHARS,
     MAX_PLAN_LINES,
-    MAX_VALUES_CHARS,
     WIDTH,
     Holds,
     offered,
@@ -32,7 +30,6 @@ from bridge.gate.question import (
     visible_lines,
 )
 from bridge.model import HeldCall, Json, Plan, Tool
-from bridge.render.plan import printable
 
 DEFAULT = Decision(action="ask", rule="default for writes")
 FLOW = Decision(
@@ -59,7 +56,6 @@ def _message(call: CallFacts, *asks: Decision) -> str:
 
 
 def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
-    """The arguments that the tool describes first, in its order."""
     call = _call(body="one\ntwo", title="It breaks", repo="o/r", private=None, n=[1, {"a": True}])
     digest = arguments_digest(call.arguments).removeprefix("sha256:")[:16]
     assert _message(call, DEFAULT, FLOW) == (
@@ -121,27 +117,7 @@ def test_the_first_line_of_a_long_call_has_its_short_arguments_whole() -> None:
     )
 
 
-@pytest.mark.parametrize("show", [lambda text: shown(text, 200), lambda text: printable(text)])
-@pytest.mark.parametrize(
-    ("text", "written"),
-    [
-        ("https://g\u0456thub.com/x", r"https://g\u0456thub.com/x"),
-        ("at https://\u0440\u0430\u0443.com", r"at https://\u0440\u0430\u0443.com"),
-        ("ann@\u0430bc.de", r"ann@\u0430bc.de"),
-        ("g\u0131t \u0261it \uff41b", r"g\u0131t \u0261it \uff41b"),
-        ("Отчёт_2024.pdf, Привет, John!", "Отчёт_2024.pdf, Привет, John!"),
-        ("Straße in Łódź, naïve, 使用GitHub発布", "Straße in Łódź, naïve, 使用GitHub発布"),
-    ],
-)
-def test_letters_of_a_value_that_may_pass_for_others_are_written_out(
-    show: Callable[[str], str], text: str, written: str
-) -> None:
-    """In a question and in a plan; what is in one script, or ordinary, can be read as it is."""
-    assert show(text).strip('"') == written
-
-
 def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
-    """One field, that has to be filled and has no default."""
     asked = question(_call(), [DEFAULT], ["call", "run", "session", "always"], {})
     params = ElicitRequestFormParams.model_validate(asked, by_name=False)
     schema = params.requested_schema
@@ -161,7 +137,6 @@ def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
 
 
 def test_what_always_means_for_a_tool_that_changed_is_said() -> None:
-    """Where the policy allows it anyway no rule is written."""
     changed = Decision(action="ask", rule=CHANGED, reason="its title changed")
     asked = question(_call(), [changed], ["always"], {})
     names = asked["requestedSchema"]["properties"]["decision"]["enumNames"]
@@ -221,7 +196,6 @@ def _hidden(character: str) -> bool:
 def test_nothing_that_a_program_writes_is_a_line_of_the_question(
     name: str, value: str, tool: str, reason: str
 ) -> None:
-    """Nor does anything in it hide, turn or break the lines, in whatever way they are split."""
     ask = Decision(action="ask", rule=reason, reason=reason, led=(tool,))
     call = CallFacts(server="s", tool=tool, arguments={name: value, "z": [{name: value}]})
     text = str(question(call, [ask], ["call"], call.arguments)["message"])
@@ -239,7 +213,6 @@ def test_nothing_that_a_program_writes_is_a_line_of_the_question(
 
 
 def test_what_is_long_is_cut_and_its_size_told() -> None:
-    """With its end, where the point of a long text often is."""
     text = "line\n" * 1000 + "the end"
     assert quoted(text, 40) == (
         '"line\\nline\\nline\\nline\\nline\\nline\\n" … "\\nthe end" '
@@ -257,17 +230,7 @@ def test_nothing_stands_where_nobody_scrolls() -> None:
     assert shown[2].endswith("  fine()")
 
 
-@pytest.mark.parametrize("character", ["\u200b", "\u202e", "\U000e0041", "\u3164"])
-def test_what_stands_behind_much_that_is_written_out_is_shown(character: str) -> None:
-    """Or it is said that there is more."""
-    line = f"x = '{character * 300}'; evil()"
-    [shown], rest = visible_lines(line, 10, 10_000)
-    assert (shown.endswith("'; evil()"), rest) == (True, 0)
-    assert visible_lines(line, 10, 1_000) == ([], 1)
-
-
 def test_every_size_has_a_bound() -> None:
-    """However many arguments there are, however deep, and whatever they consist of."""
     deep: Json = "x"
     for _ in range(100):
         deep = {"a": [deep]}
@@ -278,12 +241,11 @@ def test_every_size_has_a_bound() -> None:
     many: dict[str, Json] = {f"{'n' * 50}{number}": "\U000e0041" * 10_000 for number in range(1000)}
     message = _message(CallFacts(server="s", tool="t", arguments=many))
     # Each character that hides takes ten to be shown, of which two are.
-    assert len(message) < 3 * (MAX_VALUES_CHARS + 25 * 120)
+    assert len(message) < 3 * (2400 + 25 * 120)
     assert f"and {1000 - 25} more arguments" in message
 
 
 def test_a_plan_is_asked_about_by_counts_and_as_a_list() -> None:
-    """Of which clients show little, and it is said that it goes on."""
     calls = [
         HeldCall(number=number, server="s", tool="close" if number > 37 else "open", arguments={})
         for number in range(1, 40)
@@ -315,7 +277,6 @@ def test_a_plan_is_asked_about_by_counts_and_as_a_list() -> None:
 
 
 def test_a_plan_of_many_tools_names_some() -> None:
-    """And counts the others; what may delete comes first."""
     calls = [
         HeldCall(number=number, server="s", tool=f"t{number}", arguments={}) for number in range(30)
     ]

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.gate.redaction import MAX_DEPTH, Redactor, _begins_a_character
+from bridge.gate.redaction import Redactor, _begins_a_character
 from bridge.gate.redaction_shapes import is_secret, mask, masked, names_secret
-from bridge.text import distinct_key
 
 SECRET = "s3cr3t-Value/42"
 MARK = "[redacted: TOKEN of shop]"
@@ -68,7 +67,6 @@ def survivors(secret: str, text: str) -> list[str]:
 @pytest.mark.parametrize("form", FORMS)
 @given(secret=secrets, before=around, after=around)
 def test_a_secret_survives_in_no_form(form: str, secret: str, before: str, after: str) -> None:
-    """Neither in a text, nor in a value or as a key, nor in the line of JSON that holds it."""
     told = f"{before} {FORMS[form](secret)} {after}"
     value = {"a": [1, told, {told: None}], "b": 2.5}
     found = redactor(secret)
@@ -99,7 +97,6 @@ values = st.recursive(
 def test_in_a_large_text_it_is_found_wherever_it_stands(
     others: list[str], secret: str, before: int, after: int
 ) -> None:
-    """Large texts are asked first whether they may have any."""
     known = redactor(*others, secret)
     for form in (secret, based(base64.b64encode, 1)(secret), secret.encode().hex()):
         text = "~" * before + form + "~" * after
@@ -110,7 +107,6 @@ def test_in_a_large_text_it_is_found_wherever_it_stands(
 
 @given(value=values, secret=st.text('\\u0e9nt"/ab1', min_size=6, max_size=12))
 def test_a_frame_stays_json_of_the_same_shape(value: Any, secret: str) -> None:
-    """Also where half an escape looks like the beginning of a secret."""
     if not secret.strip():
         return
     line = json.dumps(["é\n\t\\u00e9" + secret[1:], value]).encode()
@@ -142,7 +138,6 @@ def test_an_escape_before_the_rest_of_a_secret_is_not_cut() -> None:
 
 
 def test_what_follows_in_base64_decodes_as_before() -> None:
-    """A file with a secret in it is a file still."""
     for before in range(4):
         file = b"k" * before + SECRET.encode() + b"\x00rest of it"
         text = redactor().text(base64.b64encode(file).decode())
@@ -153,7 +148,6 @@ def test_what_follows_in_base64_decodes_as_before() -> None:
 
 
 def test_of_two_secrets_the_longer_is_taken_out_whole() -> None:
-    """Although the other one is part of it."""
     known = {SECRET: "A of x", f"{SECRET}-and-more": "B of x"}
     assert Redactor(known).text(f"<{SECRET}-and-more>{SECRET}") == (
         "<[redacted: B of x]>[redacted: A of x]"
@@ -161,7 +155,6 @@ def test_of_two_secrets_the_longer_is_taken_out_whole() -> None:
 
 
 def test_many_secrets_of_all_lengths_are_found_at_every_place() -> None:
-    """However they stand to the words that are looked at."""
     known = [f"{n}Qw{n * 7919:x}".ljust(length, "z") for n, length in enumerate(range(6, 90))]
     found = redactor(*known)
     for shift in range(70):
@@ -170,7 +163,6 @@ def test_many_secrets_of_all_lengths_are_found_at_every_place() -> None:
 
 
 def test_a_redactor_that_learns_looks_for_nothing_else() -> None:
-    """And says that what was cleared before may have to be again."""
     found = redactor()
     before = found.revision
     found.learn({SECRET: "TOKEN of shop"})
@@ -181,7 +173,6 @@ def test_a_redactor_that_learns_looks_for_nothing_else() -> None:
 
 
 def test_a_name_cannot_break_out_of_a_mark() -> None:
-    """It comes from a configuration file that others may write."""
     line = Redactor({SECRET: '"}\\\n é of x'}).frame(json.dumps([SECRET]).encode())
     assert json.loads(line) == ["[redacted: ?}?? ? of x]"]
 
@@ -239,7 +230,7 @@ def test_arguments_may_be_nested_without_an_end() -> None:
     for _ in range(5000):
         value = [value]
     shown = redactor().arguments(value)
-    for _ in range(MAX_DEPTH):
+    for _ in range(100):
         shown = shown[0]
     assert shown == "[nested too deeply to be shown]"
 
@@ -285,47 +276,6 @@ def test_formats_are_searched_in_linear_time() -> None:
         masked(text * 40_000)
 
 
-_PIECES = st.sampled_from(
-    [
-        SECRET,
-        SECRET[:6],
-        SECRET[6:],
-        "ghp_" + "a1" * 12,
-        "ghp_",
-        "a1" * 12,
-        "\n",
-        "x",
-        "://u:p@h",
-        "@",
-    ]
-    + ["AKIA" + "Z9" * 8, "Bearer ", "aB3dE5gH7jK9mN1p", "-----BEGIN PRIVATE KEY-----", "\ud800"]
-)
-_TEXTS = st.lists(_PIECES, max_size=4).map("".join)
-_KEYS = _TEXTS.filter(lambda key: not names_secret(key))
-
-
-@given(
-    value=st.recursive(
-        _TEXTS | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(_KEYS, inner)
-    )
-)
-def test_texts_searched_together_hide_what_each_hides_by_itself(value: Any) -> None:
-    """And what only seems to be one where two texts meet is left alone."""
-    known = redactor()
-
-    def each(value: Any) -> Any:
-        if isinstance(value, str):
-            return known.shown(value)
-        if isinstance(value, dict):
-            found: dict[str, Any] = {}
-            for key, item in value.items():
-                found[distinct_key(known.shown(key), found)] = each(item)
-            return found
-        return [each(item) for item in value] if isinstance(value, list) else value
-
-    assert known.arguments(value) == each(value)
-
-
 def test_keys_that_are_hidden_hide_no_values() -> None:
     """Else a program hides an argument from whoever is asked by having another shown like it."""
     first, second = (f"ghp_{letter * 36}" for letter in ("aB3", "cD4"))
@@ -335,7 +285,6 @@ def test_keys_that_are_hidden_hide_no_values() -> None:
 
 @pytest.mark.parametrize("secret", ["1234567", "null}}", "},{}", "[1,2,3", "p4ssaabb1"])
 def test_a_frame_stays_json_whatever_a_secret_looks_like(secret: str) -> None:
-    """Also where it, or an encoding of it, stands outside of texts; in texts it is taken out."""
     number = int(secret.encode().hex()) if secret.encode().hex().isdigit() else 1234567
     value = {"id": number, "a": [{}, {}, [1, 2, 3], None], "told": f"<{secret}>", "x": {"y": None}}
     line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
@@ -348,8 +297,6 @@ def test_a_frame_stays_json_whatever_a_secret_looks_like(secret: str) -> None:
 
 
 def test_a_long_row_of_backslashes_is_not_looked_at_one_by_one() -> None:
-    """A server knows its own secret, and what it may put before it."""
-
     class Counted(bytes):
         looked = 0
 

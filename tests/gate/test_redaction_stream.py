@@ -38,14 +38,12 @@ texts = st.lists(st.one_of(forms, st.text(alphabet="hxyz-\n é", max_size=12)), 
 @example(["xyzzyxyzzyxyzzy"], [5, 9, 10, 11])
 @given(texts, st.lists(st.integers(0, 2000), max_size=12))
 def test_no_secret_survives_wherever_a_text_is_cut(parts: list[str], places: list[int]) -> None:
-    """The cuts make no difference at all."""
     data = "".join(parts).encode()
     assert streamed(cut(data, places)) == REDACTOR.encoded(data)
     assert streamed([bytes([byte]) for byte in data]) == REDACTOR.encoded(data)
 
 
 def test_a_line_is_told_when_it_is_written() -> None:
-    """Whoever looks on waits for no more than what may begin a secret."""
     stream = REDACTOR.stream()
     assert stream.feed(b"step 1\n") == b"step 1\n"
     assert stream.feed(b"step 2: hunt") == b"step 2: "
@@ -53,7 +51,6 @@ def test_a_line_is_told_when_it_is_written() -> None:
 
 
 def test_a_redactor_that_learns_meanwhile_looks_for_what_it_learned() -> None:
-    """Servers start, and bring secrets, while a program runs."""
     redactor = Redactor({})
     stream = redactor.stream()
     assert stream.feed(b"hunter2-") == b"hunter2-"
@@ -64,7 +61,6 @@ def test_a_redactor_that_learns_meanwhile_looks_for_what_it_learned() -> None:
 
 
 def test_what_is_held_back_has_a_bound() -> None:
-    """A text may be nothing but beginnings and overlaps."""
     redactor = Redactor({"aaaaaaaa": "F"})
     stream = redactor.stream()
     told = b""
@@ -76,7 +72,6 @@ def test_what_is_held_back_has_a_bound() -> None:
 
 @given(st.lists(st.integers(0, 2000), max_size=60))
 def test_secrets_that_begin_or_overlap_each_other_leave_no_rest(places: list[int]) -> None:
-    """Whichever is seen first, wherever the text is cut."""
     known = dict.fromkeys(("hunter2", "hunter2-production", "duction-and-more"), "K")
     text = b"a hunter2 b hunter2-production c hunter2-production-and-more hunter"
     shown = b"a [redacted: K] b [redacted: K] c [redacted: K] hunter"
@@ -84,7 +79,6 @@ def test_secrets_that_begin_or_overlap_each_other_leave_no_rest(places: list[int
 
 
 def test_a_secret_that_is_no_text_is_found_as_well() -> None:
-    """A variable of the environment can hold any bytes."""
     secret = b"\xffnot-utf-8".decode("utf-8", "surrogateescape")
     found = streamed([b"<\xffnot-", b"utf-8> %FFnot-utf-8"], Redactor({secret: "K"}))
     assert found == b"<[redacted: K]> [redacted: K]"

@@ -8,10 +8,8 @@ from bridge.errors import CannotAskError
 from bridge.gate.server_questions import (
     MAX_CHOICES,
     MAX_MESSAGE_CHARS,
-    MAX_MESSAGE_LINES,
     MAX_NAME_CHARS,
     MAX_TEXT_CHARS,
-    MAX_TOKENS,
     ServerQuestions,
     elicitation,
     may_sample,
@@ -52,7 +50,6 @@ def test_a_servers_words_stand_on_lines_of_its_own() -> None:
 
 
 def test_what_is_only_shown_of_a_form_is_made_visible() -> None:
-    """Titles and descriptions; what goes back to the server stays as it is."""
     field = {
         "type": "string",
         "title": "a\nb",
@@ -96,14 +93,11 @@ def _nested(levels: int) -> Json:
     ],
 )
 def test_a_form_beyond_its_bounds_is_refused(schema: Json, why: str) -> None:
-    """By a name that its server is told."""
     with pytest.raises(CannotAskError, match=why):
         elicitation("shop", RUN, {"message": "?", "requestedSchema": schema})
 
 
-@pytest.mark.parametrize(
-    "message", ["x" * (MAX_MESSAGE_CHARS + 1), "x\n" * (MAX_MESSAGE_LINES + 1)]
-)
+@pytest.mark.parametrize("message", ["x" * (MAX_MESSAGE_CHARS + 1), "x\n" * (40 + 1)])
 def test_a_message_beyond_its_bounds_is_refused(message: str) -> None:
     with pytest.raises(CannotAskError, match=r"message has .* at most"):
         elicitation("shop", RUN, {"message": message})
@@ -118,7 +112,6 @@ def test_a_message_beyond_its_bounds_is_refused(message: str) -> None:
     ],
 )
 def test_an_address_is_shown_whole_with_its_host(url: str, shown: str, host: str) -> None:
-    """A host that only looks like another is seen to be none."""
     asked = elicitation("shop", RUN, {"mode": "url", "message": "Go.", "url": url})
     assert asked["url"] == shown
     assert f"\nIt is about an address of the host {host}: {shown}\n{LAST}" in asked["message"]
@@ -171,7 +164,7 @@ def test_a_model_is_told_who_asks_and_nothing_hidden() -> None:
     [
         {"messages": [{}] * (100 + 1)},
         {"messages": [], "tools": [{}] * (64 + 1)},
-        {"messages": [], "maxTokens": MAX_TOKENS + 1},
+        {"messages": [], "maxTokens": 65_536 + 1},
     ],
 )
 def test_a_sampling_request_beyond_its_bounds_is_refused(params: dict[str, Json]) -> None:
@@ -180,7 +173,6 @@ def test_a_sampling_request_beyond_its_bounds_is_refused(params: dict[str, Json]
 
 
 def test_whether_the_model_may_be_asked_is_a_question_that_shows_what() -> None:
-    """On a line, with nothing hidden."""
     content: Json = [{"type": "image"}, {"type": "text", "text": "Pay\nme\x1b"}]
     asked = may_sample("shop", {"messages": [{"role": "user", "content": content}]})
     assert asked["message"].startswith("Let server shop ask your model?")

@@ -134,14 +134,12 @@ def test_what_has_no_shape_is_written_out(hidden: str) -> None:
     ],
 )
 def test_no_mask_hides_what_a_reader_has_to_see(name: str, value: str, seen: str) -> None:
-    """Behind what begins like a key, under another name, or in the place of a password."""
     for shown in everywhere({name: value}):
         assert seen in shown
 
 
 @pytest.mark.parametrize("size", [900, 5_000, 60_000])
 def test_what_stands_behind_much_else_is_shown(size: int) -> None:
-    """Its end, and how much is left out before."""
     call = call_with({"url": f"echo {'x' * size}; {EVIL}"})
     for text in (asked(call), planned(call)):
         assert EVIL in text
@@ -217,7 +215,6 @@ def test_texts_of_other_languages_are_shown_as_they_are(value: str) -> None:
 
 
 def test_what_is_cut_or_masked_alike_is_told_apart_by_a_digest() -> None:
-    """The digest is of what is sent, and the log has the whole of it."""
     long = [f"{'x' * 5000}{middle}{'y' * 50_000}" for middle in "ab"]
     deep: list[Json] = ["a", "b"]
     for _ in range(90):
@@ -285,7 +282,6 @@ def assert_told(shown: str, sent: str, place: str) -> None:
 
 @given(text=_TEXTS, name=st.sampled_from(["url", "password", "token", "pаssword", "other"]))
 def test_every_character_is_shown_or_below_a_mask_that_says_so(text: str, name: str) -> None:
-    """However texts are put together of what masks are for and what is around it."""
     shown = REDACTOR.arguments({name: text, "in": [{"password": text}]}, TOOL.input_schema)
     assert_told(shown[name], text, name)
     assert_told(shown["in"][0]["password"], text, "below what is not described")
@@ -314,7 +310,6 @@ _ARGUMENTS = st.dictionaries(
 
 @given(one=_ARGUMENTS, other=_ARGUMENTS)
 def test_two_calls_are_never_shown_alike(one: dict[str, Json], other: dict[str, Json]) -> None:
-    """Neither in the question nor in a plan nor in the log."""
     calls = call_with(one), call_with(other)
     alike = arguments_digest(one) == arguments_digest(other)
     for shown in (asked, planned, logged):
@@ -325,7 +320,6 @@ def test_two_calls_are_never_shown_alike(one: dict[str, Json], other: dict[str, 
 
 @given(texts=st.dictionaries(st.sampled_from(["url", "password", "q"]), _SHORT.map("".join)))
 def test_question_plan_and_log_show_the_same(texts: dict[str, Json]) -> None:
-    """One rendering, of which a question may leave out the middle and say so."""
     call = call_with(texts)
     shown = REDACTOR.arguments(texts, TOOL.input_schema)
     assert logged(call)["arguments"] == shown
@@ -343,7 +337,6 @@ def test_the_digest_is_of_canonical_json(arguments: dict[str, Json], at_once: in
 
 
 async def test_the_log_on_the_disk_has_the_digest(tmp_path: Path) -> None:
-    """Of calls that go out, are refused and are held alike."""
     audit = RunAudit(AuditLog(tmp_path), "r1", mask=REDACTOR.arguments)
     call = call_with({"password": "hunter2"})
     await audit.calling(1, call, ASK, None)

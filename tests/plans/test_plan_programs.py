@@ -64,7 +64,6 @@ def shown(plan: Plan) -> list[tuple[str, Mapping[str, Any]]]:
 async def test_results_of_held_calls_are_passed_on_shown_and_resolved(
     planner: Engine, log: Path
 ) -> None:
-    """Reads happen at once, writes when the plan is applied, in order."""
     code = f"""
 notes = [await mcp_rec.read_note(topic=topic) for topic in ("a", "b")]
 parent = await {CREATE}(title="parent", body=str(len(notes)))
@@ -119,7 +118,6 @@ STOPPING = {
 async def test_a_program_that_has_to_know_stops_and_the_plan_says_so(
     planner: Engine, log: Path, line: str
 ) -> None:
-    """However the program takes it, nothing is held after that."""
     code = f"""
 item = await {CREATE}(title="one")
 try:
@@ -151,7 +149,6 @@ async def test_a_program_that_fails_otherwise_fails(planner: Engine) -> None:
 
 
 async def test_what_was_read_without_the_held_calls_is_told(planner: Engine) -> None:
-    """A read happens at once, and finds what was there before the writes that come first."""
     code = """
 await mcp_rec.read_note(topic="a")
 await mcp_rec.write_note(topic="a", text="new")
@@ -176,24 +173,7 @@ async def test_an_id_of_the_wrong_kind_says_where_it_belongs(planner: Engine) ->
         await planner.run(RunRequest(code="1", retry_of=made.plan_id, owner="somebody else"))
 
 
-async def test_values_in_texts_are_as_the_program_would_have_written_them(
-    planner: Engine, log: Path
-) -> None:
-    code = f"""
-item = await {CREATE}(title="it's")
-await mcp_rec.send(to="ann", text=f"made {{item}}")
-"""
-    _, made = await plan(planner, code)
-    with anyio.fail_after(60):
-        await planner.apply(ApplyRequest(plan_id=made.plan_id))
-    planned = recorded(log)[-1]
-    with anyio.fail_after(60):
-        await planner.run(RunRequest(code=code))
-    assert planned[1]["text"].replace("1", "2") == recorded(log)[-1][1]["text"]
-
-
 async def test_what_a_plan_shows_has_labels_for_what_nobody_knows(planner: Engine) -> None:
-    """As what it prints has."""
     code = (
         f"made = await {CREATE}(title='a')\n"
         "class Note:\n"
@@ -204,28 +184,6 @@ async def test_what_a_plan_shows_has_labels_for_what_nobody_knows(planner: Engin
     (item,) = result.shown
     assert item.text == "# ‹result of #1 rec.create›.url and ‹result of #1 rec.create›.id"
     assert result.stdout == "[‹result of #1 rec.create›.url, '‹result of #1 rec.create›.url']\n"
-
-
-async def test_a_thousand_placeholders_in_one_call_are_sent_as_they_were_shown(
-    planner: Engine, log: Path
-) -> None:
-    """In a text, in containers, and one in another's place in an order of the program's own."""
-    code = f"""
-made = [await {CREATE}(title=f"no {{n}}") for n in range(20)]
-body = ", ".join(f"{{one.id}}" for one in made * 50)
-await mcp_rec.plain(value={{"ids": [[one.id] for one in made * 50], "of": {{"last": made[-1]}}}})
-await mcp_rec.send(to="ann", text=body)
-"""
-    result, made = await plan(planner, code)
-    assert (made.stopped, len(made.calls)) == ("", 22), result
-    with anyio.fail_after(60):
-        done = await planner.apply(ApplyRequest(plan_id=made.plan_id))
-    assert done.status == "success", done
-    numbers = [str(number) for number in range(1, 21)]
-    assert recorded(log)[-1][1]["text"] == ", ".join(numbers * 50)
-    value = recorded(log)[-2][1]["value"]
-    assert value["ids"] == [[int(number)] for number in numbers * 50]
-    assert value["of"]["last"]["title"] == "no 19"
 
 
 FORGED = {

@@ -42,7 +42,6 @@ def keep(plans: PlanStore, holds: HeldCalls | None = None, owner: str = "me") ->
 
 
 def test_a_plan_is_taken_once() -> None:
-    """A second time it is told who used it, and when."""
     plans = PlanStore()
     plan = keep(plans, held(2))
     assert len(plan.plan_id) == 32
@@ -58,7 +57,6 @@ def test_a_plan_is_taken_once() -> None:
 
 
 def test_a_plan_is_its_owners_and_for_others_as_if_it_were_not() -> None:
-    """Not even that it exists, or was used, is told."""
     plans = PlanStore()
     plan = keep(plans)
     for _ in range(2):
@@ -87,7 +85,6 @@ def test_a_plan_expires() -> None:
 
 
 def test_a_plan_that_was_given_back_can_be_taken_again() -> None:
-    """Nobody could be asked; nothing was done."""
     time = Time()
     plans = PlanStore(time)
     plan = keep(plans)
@@ -100,7 +97,6 @@ def test_a_plan_that_was_given_back_can_be_taken_again() -> None:
 
 
 def test_a_failed_or_spoiled_or_empty_run_has_no_plan_to_apply() -> None:
-    """What it held is shown all the same."""
     plans = PlanStore()
     failed = plans.keep(held(2), "me", run_id="r", failed=True)
     assert (failed.plan_id, failed.seconds, len(failed.calls)) == ("", 0, 2)
@@ -125,7 +121,6 @@ def test_a_withdrawn_plan_cannot_be_taken() -> None:
 
 
 def test_the_oldest_of_an_owner_make_room() -> None:
-    """By number and by size; another owner's stay."""
     plans = PlanStore()
     others = keep(plans, owner="you")
     mine = [keep(plans) for _ in range(kept_plans.MAX_PLANS + 1)]
@@ -143,7 +138,6 @@ def test_the_oldest_of_an_owner_make_room() -> None:
 
 
 def test_all_owners_together_are_bounded_too() -> None:
-    """However many callers there are."""
     plans = PlanStore()
     for number in range(kept_plans.MAX_ALL_PLANS + 1_000 + 10):
         keep(plans, owner=f"o{number}")

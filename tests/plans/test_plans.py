@@ -36,7 +36,6 @@ __all__ = ["engine", "log"]
 
 
 async def test_a_plan_is_made_and_applied_with_results_passed_on(engine: Engine, log: Path) -> None:
-    """The whole way: nothing is called before, and then exactly what was listed, in order."""
     result, plan = await planned(engine, f"{THREE}print('done')\n")
     assert (result.status, result.stdout, plan.stopped) == ("success", "done\n", "")
     assert result.summary == (
@@ -76,7 +75,6 @@ async def test_a_plan_is_made_and_applied_with_results_passed_on(engine: Engine,
 async def test_a_large_plan_is_told_in_bounds(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """Calls of which the same is to be said are one line; what they returned is cut."""
     code = """
 for n in range(300):
     await mcp_log.create(title=f"{n}" + "t" * 90)
@@ -98,7 +96,6 @@ await mcp_log.big(size=9999)
 async def test_reads_happen_and_what_looks_at_a_held_result_stops(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """With a policy that knows what reads; the plan says where it stopped, and can be applied."""
     specs = [recorder("log", log, notes={"topic": "text"})]
     code = """
 note = await mcp_log.read_note(topic="topic")
@@ -152,7 +149,6 @@ async def test_a_no_uses_a_plan_up(settings: Settings, tmp_path: Path, log: Path
 async def test_what_became_stricter_stops_a_plan(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """The policy is asked again, with the real arguments; an approval covers what was shown."""
     rule = """
 [[policy.rules]]
 name = "no second"
@@ -241,7 +237,6 @@ await mcp_log.write_note(topic="c", text=page.text)
 
 
 async def test_a_program_has_no_say_in_the_question_about_its_plan(engine: Engine) -> None:
-    """What it says of why it stopped is in the result, where nobody takes it for the bridge's."""
     code = """
 await mcp_log.write_note(topic="t", text="x")
 class HeldResultError(BaseException):

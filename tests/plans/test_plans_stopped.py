@@ -101,7 +101,6 @@ await mcp_log.create(title="three")
 
 
 async def test_a_tool_that_changed_stops_a_plan(engine: Engine, log: Path) -> None:
-    """Between plan and application, and in the middle of it."""
     _, plan = await planned(engine, "await mcp_log.create(title='a')")
     changes = "await mcp_log.redescribe(tool='create', description='Now it deletes.')"
     await engine.run(RunRequest(code=changes))
@@ -115,18 +114,9 @@ async def test_a_tool_that_changed_stops_a_plan(engine: Engine, log: Path) -> No
     assert "create" not in tools_recorded(log)
 
 
-async def test_a_failed_program_has_no_plan_to_apply(engine: Engine, log: Path) -> None:
-    """What it held is listed all the same, and its error comes first."""
-    result, plan = await planned(engine, "await mcp_log.create(title='a')\n1 / 0")
-    assert (result.status, result.reason) == ("error", "exception")
-    assert "ZeroDivisionError" in result.error
-    assert (plan.plan_id, len(plan.calls)) == ("", 1)
-
-
 async def test_a_cancelled_application_stops_between_calls(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """The call under way gets its answer, nothing follows, and the audit log has all of it."""
     specs = [recorder("log", log), workshop()]
     code = """
 for party in ("a", "b"):
@@ -170,7 +160,6 @@ async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown
 
 
 async def test_a_plan_has_no_time_without_end(engine: Engine, log: Path) -> None:
-    """No call is begun after it; nothing under way is cut off."""
     _, plan = await planned(engine, THREE)
     engine.plan_executor = PlanExecutor(engine.servers, engine.gate, engine.plans, Times(apply=0))
     done = await applied(engine, plan)
@@ -181,7 +170,6 @@ async def test_a_plan_has_no_time_without_end(engine: Engine, log: Path) -> None
 async def test_a_plan_of_a_bridge_that_has_ended_is_told_from_the_audit_log(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """Nothing is repeated silently: the log has what was done, and the error says so."""
     specs = [recorder("log", log)]
     async with opened(settings, specs, tmp_path=tmp_path) as engine:
         _, used = await planned(engine, f"{THREE}await mcp_log.fail()\nawait mcp_log.fail()")
@@ -215,7 +203,6 @@ class FullLog(AuditLog):
 async def test_what_cannot_be_recorded_is_not_planned_and_not_applied(
     engine: Engine, log: Path
 ) -> None:
-    """A plan that is there stays for when it can be."""
     code = "await mcp_log.create(title='a')"
     _, plan = await planned(engine, code)
     audit = engine.gate.audit

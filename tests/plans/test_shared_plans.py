@@ -11,15 +11,17 @@ import pytest
 from bridge.errors import StoreUnavailableError, UnknownPlanError
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
-from bridge.model import ApplyRequest, Provenance, Tool
+from bridge.model import Provenance, Tool
 from bridge.plans import shared_plans
 from bridge.plans.plan_store import StoredPlan
 from bridge.plans.shared_plans import Plans
 from bridge.store import ServerUrl, owner_digest
 from bridge.store.postgresql import ServerStore
-from tests.plans.plan_victim import engine_for, plan
+from tests.engine_rig import settings_in
+from tests.plans.plan_rig import THREE, applied, opened, planned
 from tests.plans.test_plan_store import ALLOW, call, held
 from tests.postgresql import Server, server, store_at
+from tests.recorder_rig import recorded, recorder
 
 pytestmark = pytest.mark.usefixtures("postgresql")
 
@@ -110,7 +112,6 @@ async def test_a_plan_that_is_given_back_can_be_taken_by_another_bridge(
 async def test_a_plan_of_another_version_is_refused_and_not_used_up(
     bridges: tuple[Plans, Plans], tmp_path: Path
 ) -> None:
-    """While replicas are replaced one after the other, its own can still take it."""
     plan_id, whose = "0" * 32, owner_digest("me")
     with store_at(tmp_path).writing() as kept:
         kept.put("plan", whose, plan_id, b'{"of": "tomorrow"}')
@@ -165,15 +166,20 @@ async def test_without_the_server_a_plan_is_not_kept_and_none_is_lost(tmp_path: 
 async def test_a_bridge_makes_the_calls_of_another_bridge_s_plan(
     tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole bridges, with state directories of their own."""
     with postgresql.connected() as connection:
         connection.execute("CREATE SCHEMA t_plans")
     monkeypatch.setenv("MCP_BRIDGE_STORE", postgresql.url("t_plans"))
     log = tmp_path / "log"
-    async with engine_for(tmp_path / "a", log) as first, engine_for(tmp_path / "b", log) as second:
-        request = ApplyRequest(plan_id=await plan(first, "create"))
-        result = await second.apply(request)
+    homes = [tmp_path / name for name in "ab"]
+    for home in homes:
+        home.mkdir()
+    first, second = (
+        opened(settings_in(home), [recorder("log", log)], tmp_path=home) for home in homes
+    )
+    async with first as one, second as other:
+        _, plan = await planned(one, THREE)
+        result = await applied(other, plan)
         assert result.status == "success", result
         with pytest.raises(UnknownPlanError, match="it was applied by the run"):
-            await first.apply(request)
-    assert log.read_text().count("create") == 3
+            await applied(one, plan)
+    assert len(recorded(log)) == 3

@@ -47,7 +47,6 @@ async def test_frames_arrive_whole_and_in_order_and_the_end_is_none() -> None:
 
 
 async def test_a_line_that_is_no_frame_is_a_wire_error() -> None:
-    """The caller decides what becomes of the run."""
     with pytest.raises(WireError):
         await Channel(_Stream(b"hello\n")).receive()
 
@@ -61,7 +60,6 @@ async def test_frames_before_an_overlong_one_are_delivered() -> None:
 
 
 async def test_concurrent_senders_do_not_mix_their_frames() -> None:
-    """A large frame goes out in portions, and nothing comes between them."""
     stream = _Stream()
     channel = Channel(stream)
     frames = [Reply(id=number, value="x" * (2 * WRITE_BYTES)) for number in range(3)]
@@ -75,14 +73,12 @@ async def test_concurrent_senders_do_not_mix_their_frames() -> None:
 
 
 async def test_a_frame_that_would_swell_in_memory_is_refused_unparsed() -> None:
-    """Sixteen megabytes of empty lists are a third of a gigabyte of objects."""
     frame = b'{"type":"call","id":1,"method":"m","params":{"a":[' + b"[]," * 5_000_000 + b"[]]}}\n"
     with pytest.raises(WireError, match="too many values"):
         await Channel(_Stream(frame)).receive()
 
 
 async def test_long_text_is_no_reason_to_refuse_a_frame() -> None:
-    """What counts is what it becomes."""
     call = Call(id=1, method="m", params={"text": "x,y,z" * 2_000_000})
     assert await Channel(_Stream(encode(call))).receive() == call
 
@@ -124,7 +120,6 @@ async def test_only_calls_and_what_is_shown_may_be_long() -> None:
 
 
 async def test_an_end_holds_no_more_values_than_its_run_was_told_that_it_may() -> None:
-    """Two megabytes of empty lists keep everybody waiting for a second, and nobody asked for it."""
     told = {"result_bytes": 40_000}
     run = Run(code="", argv=[], servers=[], discovered=[], capabilities="", limits=told)
     honest = Done("ok", has_result=True, result=[[]] * 13_000)

@@ -15,7 +15,6 @@ LARGE = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"end"
 
 @pytest.mark.guarantee("event-loop")
 def test_the_line_is_the_same_as_of_the_whole_and_no_piece_is_large() -> None:
-    """Its state and its files, among small ones and ones that are equal."""
     data = {"state": LARGE, "a": b"small", "b": LARGE[1:], "c": LARGE}
 
     def frame(made: dict[str, str]) -> Run:

@@ -99,7 +99,6 @@ async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
 
 
 async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
-    """What a flood can queue on the host is bounded."""
     host = _Host()
     async with dispatching(host) as dispatcher:
         for number in range(8):
@@ -111,7 +110,6 @@ async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
 
 
 async def test_an_id_in_use_is_a_violation() -> None:
-    """Two calls of one id could swap their answers."""
     host = _Host()
     async with anyio.create_task_group() as tasks:
         dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
@@ -123,7 +121,6 @@ async def test_an_id_in_use_is_a_violation() -> None:
 
 
 async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
-    """The program gave up on it; the server is told through the handler's cancellation."""
     host = _Host()
     async with dispatching(host) as dispatcher:
         await dispatcher.accept(_call(1, "wait"))
@@ -167,7 +164,6 @@ async def test_a_defect_in_the_bridge_is_answered_without_its_text() -> None:
 
 
 async def test_an_answer_beyond_the_limit_says_its_size() -> None:
-    """The model can then ask for less."""
     host = _Host()
     await _serve(host, _call(1, value="x" * 20_000))
     assert host.error()["kind"] == "limit"
@@ -184,7 +180,6 @@ async def test_an_answer_that_is_not_json_is_an_error_not_a_hang() -> None:
 
 
 async def test_an_error_too_large_to_send_is_cut() -> None:
-    """An error with megabytes of data still arrives as an error."""
     host = _Host()
     error = CallFailedError("m" * 5000, kind="tool", data="x" * 20_000)
     await _serve(host, _call(1, "raise", error=error))
@@ -193,7 +188,6 @@ async def test_an_error_too_large_to_send_is_cut() -> None:
 
 
 async def test_a_reply_to_a_sandbox_that_is_gone_is_dropped() -> None:
-    """The run ends by itself; a late reply is no failure."""
     host = _Host()
     host.gone = True
     await _serve(host, _call(1))
@@ -201,7 +195,6 @@ async def test_a_reply_to_a_sandbox_that_is_gone_is_dropped() -> None:
 
 
 async def test_the_guest_is_not_read_while_large_calls_are_pending() -> None:
-    """Few calls with large arguments fill a host as well as many small ones."""
     host = _Host()
     limits = DispatchLimits(concurrent=1, reply_bytes=10_000, pending=8, pending_cost=100)
     async with dispatching(host, limits) as dispatcher:
@@ -239,7 +232,6 @@ async def test_a_reply_under_way_is_written_whole_although_its_call_is_cancelled
 
 
 async def test_a_call_cancelled_before_it_began_is_never_made() -> None:
-    """The program gave up before the host had begun: there is nothing to stop or to do."""
     host = _Host()
     async with dispatching(host) as dispatcher:
         await dispatcher.accept(_call(1))
@@ -254,7 +246,6 @@ async def test_a_call_cancelled_before_it_began_is_never_made() -> None:
 
 
 async def test_calls_that_wait_are_served_after_those_under_way_were_cancelled() -> None:
-    """A task ends with the call that is called off; its place is taken by another."""
     host = _Host()
     async with dispatching(host) as dispatcher:
         for number in range(4):
@@ -270,7 +261,6 @@ async def test_calls_that_wait_are_served_after_those_under_way_were_cancelled()
 
 
 async def test_a_cancellation_meant_for_one_call_spares_the_next_of_the_same_task() -> None:
-    """It may come when the answer already exists, and the task is about to go on."""
     host = _Host()
     async with dispatching(host) as dispatcher:
         await dispatcher.accept(_call(1, "wait"))
@@ -302,7 +292,6 @@ async def test_a_run_cancelled_between_two_calls_takes_more_and_ends_without_an_
 
 
 async def test_winding_up_ends_what_is_under_way_and_lets_replies_go_out_whole() -> None:
-    """The channel is for others afterwards: nothing of this run may follow, nor half of it."""
     host, written = _Host(), bytearray()
     begun, going_on = anyio.Event(), anyio.Event()
 

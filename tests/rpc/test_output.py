@@ -20,7 +20,6 @@ def shown(buffer: OutputBuffer, most: float = 10_000) -> str:
 
 
 def test_text_within_the_limit_is_kept_exactly() -> None:
-    """Blank lines, carriage returns and missing final newlines are the program's business."""
     buffer = OutputBuffer()
     assert buffer.append(b"a\n\n") == b""
     buffer.append(b"\r b")
@@ -41,7 +40,6 @@ def test_a_gap_the_guest_announces_is_shown_and_counted() -> None:
 def test_what_is_shown_and_what_is_kept_are_what_was_written(
     parts: list[bytes], memory: int, most: float, limit: int
 ) -> None:
-    """However it comes: the ends are its ends, and with what lies between add up to all of it."""
     buffer = OutputBuffer(limit, memory)
     passed_on = b"".join([buffer.append(part) for part in parts])
     written = b"".join(parts)
@@ -70,7 +68,6 @@ def test_a_cut_goes_through_no_character(text: str, most: float) -> None:
 
 
 def test_a_cut_is_between_lines_where_there_are_any_near() -> None:
-    """Half a line of a table misleads."""
     buffer = OutputBuffer()
     for number in range(5000):
         buffer.append(f"line {number}\n".encode())
@@ -81,7 +78,6 @@ def test_a_cut_is_between_lines_where_there_are_any_near() -> None:
 
 
 def test_lines_are_bounded_like_tokens() -> None:
-    """A flood of empty lines takes clients seconds."""
     buffer = OutputBuffer()
     buffer.append(b"a\nb\nc\nd\ne\nf\n")
     ends = buffer.shown(1000, lines=4)
@@ -89,7 +85,6 @@ def test_lines_are_bounded_like_tokens() -> None:
 
 
 def test_memory_stays_bounded_however_much_comes() -> None:
-    """Twice half of what is held of the beginning, for the end."""
     buffer = OutputBuffer(1 << 40, memory=1000)
     passed_on = sum(len(buffer.append(b"x" * 777)) for _ in range(1000))
     assert passed_on == 777_000

@@ -37,13 +37,11 @@ from bridge.rpc.terminal_view import terminal_view
     ],
 )
 def test_a_text_is_shown_as_a_terminal_shows_it(written: str, shown: str) -> None:
-    """Bars of tqdm and pip, colours, links, and warnings that repeat."""
     assert terminal_view(written.encode()).decode() == shown
 
 
 @given(st.binary(max_size=60) | st.text("\r\n\b\x1b[]A0;Kmx é", max_size=60).map(str.encode))
 def test_any_bytes_have_a_view_and_plain_lines_are_their_own(data: bytes) -> None:
-    """Also broken characters, of which each stays, and broken sequences."""
     view = terminal_view(data)
     assert not re.search(rb"[\r\x1b\b]", view)
     assert terminal_view(view) == view

@@ -62,7 +62,6 @@ def _text(text: str) -> dict[str, Any]:
     ],
 )
 def test_a_result_becomes_plain_data(result: dict[str, Any], value: dict[str, Any]) -> None:
-    """Structured content first, then JSON in text, then text; the rest by its kind."""
     assert shape_value(call_parts(result)) == value
 
 
@@ -116,12 +115,10 @@ def test_a_long_error_is_cut_and_says_so() -> None:
     ],
 )
 def test_a_resource_is_what_its_type_says(contents: Any, expected: Any) -> None:
-    """A text that only looks like JSON stays a text where its type is known."""
     assert shape_value(resource_value({"contents": contents})) == expected
 
 
 def test_a_prompt_s_texts_stay_as_they_are() -> None:
-    """They are for a model to read."""
     resource = {"type": "resource", "resource": {"uri": "a:b", "text": "[1]"}}
     result = {
         "messages": [

@@ -45,7 +45,6 @@ def test_what_is_read_is_what_python_reads(text: str) -> None:
 
 
 def test_a_row_of_a_database_is_a_row() -> None:
-    """As mcp-server-sqlite answers."""
     assert parsed("[{'a': 1, 'b': \"it's\", 'c': None}]") == [{"a": 1, "b": "it's", "c": None}]
 
 
@@ -73,7 +72,6 @@ def test_what_is_no_plain_literal_stays_text(text: str) -> None:
 
 
 def test_a_large_literal_takes_a_few_times_its_size() -> None:
-    """`ast.literal_eval` takes a hundred times."""
     text = repr([{"id": number, "name": "a row's name"} for number in range(20_000)])
     tracemalloc.start()
     try:
@@ -85,7 +83,6 @@ def test_a_large_literal_takes_a_few_times_its_size() -> None:
 
 @pytest.mark.parametrize("part", ["''", "\\n"])
 def test_a_text_of_quotes_or_escapes_takes_no_multiple_of_its_size(part: str) -> None:
-    """They cost a hundred times what they are, so what has very many stays text."""
     text = f"['{part * (MAX_MARKS + 1)}']"
     tracemalloc.start()
     try:

@@ -347,7 +347,7 @@ class AuditLog:
                     previous[other.name] = _last_link(folder, other)
             # The last in order, also where the clock was put back.
             day, number = max([(today, 0), *(each[:2] for each in files)])
-            descriptor = None
+            name, descriptor = "", None
             while descriptor is None:
                 number += 1
                 name = f"{day}-{number:06d}.jsonl"

@@ -43,9 +43,7 @@ RUN_BYTES = 64 * 1024 * 1024
 """Bytes of the records of one run's calls, without refused ones: three times what 10,000 calls with
 `SMALL` arguments take. Beyond, no call is made, since none is made unrecorded."""
 
-WHOLE_RECORDS = 10
-"""Refused calls of one kind that are recorded each; further ones are counted, and recorded together
-at the run's end."""
+WHOLE_RECORDS = 10  # Refused calls of one kind with a record each; those after them are counted.
 
 MAX_KINDS = 50  # Kinds of refused calls with records: a program makes up names without end.
 
@@ -75,6 +73,9 @@ class _Count:
 class RunAudit:
     """The records of one run.
 
+    Each method but `called` raises `AuditError` if its record cannot be written; what it records
+    must not happen then.
+
     Args:
         mask: Takes secrets out of arguments.
         policy: Digest of the policy in force; empty if there is none.
@@ -103,19 +104,11 @@ class RunAudit:
         self._refused: dict[_RefusedKind, _Count] = {}
 
     async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
-        """Record the beginning of a run, or of a plan that is applied.
-
-        Raises:
-            AuditError: It could not be recorded; the run must not begin.
-        """
+        """Record the beginning of a run, or of a plan that is applied."""
         await self.event(kind, {"policy": self._policy, **facts})
 
     async def event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
-        """Record something other than a call: a server's question, a plan.
-
-        Raises:
-            AuditError: It could not be recorded; it must have no effect.
-        """
+        """Record something other than a call: a server's question, a plan."""
         await self._append(self._event(kind, facts))
 
     async def calling(
@@ -126,11 +119,7 @@ class RunAudit:
         approval: Approval | None,
         note: str = "",
     ) -> None:
-        """Record a call that is sent next.
-
-        Raises:
-            AuditError: It could not be recorded; the call must not be made.
-        """
+        """Record a call that is sent next."""
         try:
             self._charge(call)
         except AuditBudgetError as error:
@@ -165,9 +154,6 @@ class RunAudit:
         Args:
             why: The code of the error that the program gets.
             waited_ms: How long it waited for a person's answer.
-
-        Raises:
-            AuditError: It could not be recorded.
         """
         kind, count = self._counted(number, call, decision, why)
         if kind == _OTHERS or count.total > WHOLE_RECORDS:
@@ -184,20 +170,12 @@ class RunAudit:
     async def unsent(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
     ) -> None:
-        """Record a call that a plan holds back, or that is answered from a journal.
-
-        Raises:
-            AuditError: It could not be recorded; there must be no answer.
-        """
+        """Record a call that a plan holds back, or that is answered from a journal."""
         self._charge(call)
         await self._append(await self._call(kind, number, call, decision))
 
     async def found(self, what: str, provenance: Provenance) -> None:
-        """Record that the run read something that was kept, and its provenance.
-
-        Raises:
-            AuditError: It could not be recorded; the program must not get it.
-        """
+        """Record that the run read something that was kept, and its provenance."""
         self._charge()
         facts: Record = {
             "what": what,
@@ -213,20 +191,13 @@ class RunAudit:
 
         Args:
             mask: Takes out of the words the values of options that are known to be secret.
-
-        Raises:
-            AuditError: It could not be recorded; the command must not run.
         """
         stages = facts.get("stages")
         shown = await offload(stages, partial(self._mask, stages, None))
         await self.event("command", {**facts, "stages": mask(shown)})
 
     async def ended(self, facts: Mapping[str, Json]) -> None:
-        """Record a run's end: status, reason, counts, times.
-
-        Raises:
-            AuditError: It could not be recorded yet; it is written later.
-        """
+        """Record a run's end: status, reason, counts, times; if that fails, later."""
         # Written together with the record of the end.
         for kind, count in self._refused.items():
             if count.pending:

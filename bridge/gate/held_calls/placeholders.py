@@ -38,9 +38,6 @@ MAX_CHARACTERS = 16 * 1024 * 1024
 """Put into the arguments of one call in all, as long as a frame from a program may be. One result
 can stand in a text many times over."""
 
-MAX_PLAN_CHARACTERS = 64 * 1024
-"""Shown of all calls' arguments, in equal parts where they would be more."""
-
 Step = str | int
 
 Shape = Mapping[str, Json]  # What stands for a result, as `bridge.rpc.values.shape_value` gives it.
@@ -228,7 +225,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
         names: Server and tool of each call of the plan, between all of which the room is shared.
         mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
     """
-    share = MAX_PLAN_CHARACTERS // max(1, len(names))
+    share = 64 * 1024 // max(1, len(names))
     characters = max(64, min(8_000, share))
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):

@@ -33,7 +33,6 @@ MIDNIGHT = 1_790_035_200.0
 
 
 async def test_a_record_is_in_the_file_of_its_day_before_append_returns(tmp_path: Path) -> None:
-    """Whoever kills the bridge right then finds it there."""
     log = AuditLog(tmp_path / "state" / "audit", now=FakeClock())
     found = await log.append(note("one"))
     data = (tmp_path / "state/audit/2026-09-21-000001.jsonl").read_bytes()
@@ -55,7 +54,6 @@ async def test_only_the_user_can_read_and_write_it(tmp_path: Path) -> None:
 
 
 async def test_midnight_begins_a_new_file_that_names_the_old(tmp_path: Path) -> None:
-    """The chains of a bridge's files are tied to each other."""
     clock = FakeClock(MIDNIGHT - 0.001)
     log = AuditLog(tmp_path, now=clock)
     first = (await write(log, "before"))[0]
@@ -73,7 +71,6 @@ def _names(directory: Path) -> list[str]:
 
 
 async def test_a_clock_put_back_does_not_go_back_to_an_older_file(tmp_path: Path) -> None:
-    """The files stay in the order in which they were begun, another bridge's too."""
     clock = FakeClock(MIDNIGHT)
     log = AuditLog(tmp_path, now=clock)
     await write(log, "one")
@@ -88,7 +85,6 @@ async def test_a_clock_put_back_does_not_go_back_to_an_older_file(tmp_path: Path
 
 
 async def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
-    """More than ten of a day stay in order."""
     log = AuditLog(tmp_path, now=FakeClock(), largest=1500)
     await write(log, *(str(number) for number in range(70)))
     log.close()
@@ -116,7 +112,6 @@ async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_p
 
 
 async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: Path) -> None:
-    """A bridge may be killed in between."""
     clock = FakeClock()
     log = AuditLog(tmp_path, now=clock, days=1)
     await write(log, "one", "two")
@@ -135,7 +130,6 @@ async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: 
 
 
 async def test_two_bridges_write_at_once_without_waiting_for_each_other(tmp_path: Path) -> None:
-    """Each has files of its own, which the other's name."""
     clock = FakeClock()
     one, two = (AuditLog(tmp_path, now=clock, largest=700) for _ in range(2))
     for number in range(6):
@@ -157,7 +151,6 @@ async def test_two_bridges_write_at_once_without_waiting_for_each_other(tmp_path
 
 
 async def test_a_process_that_records_nothing_begins_no_file(tmp_path: Path) -> None:
-    """Commands that only read have a log as well."""
     AuditLog(tmp_path / "audit").close()
     assert not (tmp_path / "audit").exists()
 
@@ -181,7 +174,6 @@ async def test_a_line_that_a_crash_cut_short_is_told_and_no_tampering(
 
 
 async def test_with_sync_records_are_written_as_well(tmp_path: Path) -> None:
-    """Many at once too, over a change of files."""
     log = AuditLog(tmp_path, now=FakeClock(), sync=True, largest=700)
     async with anyio.create_task_group() as tasks:
         for number in range(12):
@@ -247,7 +239,6 @@ def _open_file(directory: Path) -> None:
     ],
 )
 async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare: object) -> None:
-    """Nobody gets the log, or another file, written through a link or a pipe of theirs."""
     assert callable(prepare)
     directory = tmp_path / "audit"
     prepare(directory)
@@ -264,7 +255,6 @@ async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare:
 
 
 async def test_without_a_directory_nothing_is_recorded(tmp_path: Path) -> None:
-    """MCP_BRIDGE_AUDIT=off."""
     log = AuditLog(None)
     assert log.directory is None
     assert await log.append(note("one")) == ""
@@ -273,7 +263,6 @@ async def test_without_a_directory_nothing_is_recorded(tmp_path: Path) -> None:
 
 
 async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> None:
-    """And at the latest when the bridge ends."""
     log = AuditLog(tmp_path, now=FakeClock(NOON))
     log.later(note("one"))
     log.later(note("two"))
@@ -308,7 +297,6 @@ async def test_a_log_that_has_all_it_may_have_takes_no_further_call_and_loses_no
 
 @pytest.mark.guarantee("audit-floods")
 async def test_a_caller_that_has_used_up_its_share_is_refused_alone(tmp_path: Path) -> None:
-    """Other callers over HTTP still can, and most of all the host's user."""
     log = AuditLog(tmp_path, now=FakeClock(), quota=20_000)
     taken = dict.fromkeys(("#greedy", "#other"), 0)
     await log.append({"kind": "call", "run": "first"}, owner="#other")

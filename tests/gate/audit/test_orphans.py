@@ -47,7 +47,6 @@ async def two_runs(log: AuditLog) -> None:
 
 
 async def test_a_dead_bridges_run_gets_one_end_however_many_look(tmp_path: Path) -> None:
-    """All at the same time, and again."""
     dead, presence = log_in(tmp_path, "a")
     await two_runs(dead)
     die(presence)
@@ -63,7 +62,6 @@ async def test_a_dead_bridges_run_gets_one_end_however_many_look(tmp_path: Path)
 
 
 async def test_a_living_bridges_runs_are_left_alone_also_in_its_next_file(tmp_path: Path) -> None:
-    """Whichever file a run began in."""
     presence = Presence(tmp_path, "a")
     log = AuditLog(tmp_path, presence=presence, largest=1)
     await two_runs(log)
@@ -100,7 +98,6 @@ async def test_who_died_while_ending_them_leaves_the_rest_to_the_next(
 
 
 async def test_a_bridge_that_closes_its_log_leaves_nothing_to_look_at(tmp_path: Path) -> None:
-    """And one that is alone has nothing but its log."""
     log, _ = log_in(tmp_path, "a")
     await two_runs(log)
     assert files(tmp_path, SUFFIX) == 1

@@ -63,7 +63,6 @@ async def _line(process: Process) -> str:
 async def test_a_bridge_killed_at_any_point_of_a_call_has_recorded_it_if_it_may_have_been_made(
     tmp_path: Path, what: str, recorded: list[str], done: str
 ) -> None:
-    """Of every call that a server did there is a record, and the chain is whole."""
     directory = tmp_path / "audit"
     async with _started(_command(directory, what)) as process:
         assert await _line(process) == "ready"
@@ -83,7 +82,6 @@ async def test_a_bridge_killed_at_any_point_of_a_call_has_recorded_it_if_it_may_
 
 
 async def test_many_bridges_write_at_once_though_one_of_them_is_killed(tmp_path: Path) -> None:
-    """None of the others loses a record, and of the killed one only its last may be missing."""
     directory = tmp_path / "audit"
     count = 150
     async with (
@@ -120,7 +118,6 @@ async def _once_more(process: Process) -> None:
 
 
 async def test_a_full_disk_stops_calls_and_leaves_no_half_record(tmp_path: Path) -> None:
-    """For real: on a file system of 64 KiB, mounted where only the program sees it."""
     disk = tmp_path / "disk"
     disk.mkdir()
     # Root needs no namespace of users for it, and may not be let have one.
@@ -148,7 +145,6 @@ async def test_a_full_disk_stops_calls_and_leaves_no_half_record(tmp_path: Path)
 
 
 async def test_a_write_that_succeeds_in_part_is_taken_back(tmp_path: Path) -> None:
-    """A limit on the size of files cuts a write in the middle, as a disk that fills up may."""
     directory = tmp_path / "audit"
     command = ["prlimit", "--fsize=20000:40000", "--", *_command(directory, "fill")]
     async with _started(command) as process:

@@ -37,7 +37,6 @@ def _refused(directory: Path) -> list[dict[str, Any]]:
 
 
 async def _flooded(directory: Path, calls: list[Any]) -> RunAudit:
-    """Return a run that was refused these calls, and has ended."""
     log = AuditLog(directory)
     run = RunAudit(log, "r1")
     await run.began({})
@@ -49,7 +48,6 @@ async def _flooded(directory: Path, calls: list[Any]) -> RunAudit:
 
 
 async def test_equal_refusals_are_recorded_a_few_times_and_counted(tmp_path: Path) -> None:
-    """The first in full with what the program wanted, all of them in the counts."""
     await _flooded(tmp_path, [a_call(number=number) for number in range(4000)])
     found = _refused(tmp_path)
     assert [record["arguments"] for record in found[:WHOLE_RECORDS]] == [
@@ -66,7 +64,6 @@ async def test_equal_refusals_are_recorded_a_few_times_and_counted(tmp_path: Pat
 
 
 async def test_refusals_of_other_kinds_do_not_hide_among_a_flood(tmp_path: Path) -> None:
-    """However the program mixes them."""
     flood = [a_call("write"), a_call("delete"), a_call("write")] * 500
     await _flooded(tmp_path, [*flood, a_call("steal", what="all")])
     found = _refused(tmp_path)
@@ -82,7 +79,6 @@ async def test_refusals_of_other_kinds_do_not_hide_among_a_flood(tmp_path: Path)
 async def test_no_flood_of_refusals_passes_the_budget_of_its_run(
     tmp_path: Path, length: int
 ) -> None:
-    """Neither large arguments nor ever other names; nothing is left out of the counts."""
     text = "é" * length
     calls = [a_call(f"tool{number}{text}", text=text) for number in range(700)]
     await _flooded(tmp_path, calls)
@@ -94,7 +90,6 @@ async def test_no_flood_of_refusals_passes_the_budget_of_its_run(
 
 
 async def test_a_refused_calls_arguments_are_cut_and_their_digest_kept(tmp_path: Path) -> None:
-    """So that it can still be compared with another call's."""
     await _flooded(tmp_path, [a_call(text="x" * 20_000)])
     (found,) = _refused(tmp_path)
     assert found["arguments"].startswith('{"text":"xxx')
@@ -105,7 +100,6 @@ async def test_a_refused_calls_arguments_are_cut_and_their_digest_kept(tmp_path:
 async def test_a_made_call_is_refused_once_its_run_has_filled_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a code of its own: no call goes out unrecorded, and those before keep their records."""
     monkeypatch.setattr(run_module, "RUN_BYTES", 100_000)
     log = AuditLog(tmp_path)
     run = RunAudit(log, "r1")
@@ -134,13 +128,10 @@ async def test_a_made_call_is_refused_once_its_run_has_filled_the_log(
 
 
 def test_a_run_may_make_all_of_its_calls_with_small_arguments() -> None:
-    """The budget is for what no program needs."""
     assert run_module.RUN_BYTES >= 3 * run_module.SMALL * 10_000
 
 
 async def test_counts_and_receipts_of_a_flood_are_true(tmp_path: Path) -> None:
-    """Those beyond the limit of calls too."""
-
     async def make(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
         return {"content": []}
 

@@ -34,7 +34,6 @@ def _digest(arguments: dict[str, Json]) -> str:
 
 
 async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
-    """The fields that docs/audit.md promises."""
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1", mask=_masked, policy="sha256:p")
     await run.began({"principal": "me", "owner": "", "code": "sha256:c", "servers": ["shop"]})
     decision = Decision(
@@ -95,7 +94,6 @@ async def test_a_calls_record_has_who_what_and_why(tmp_path: Path) -> None:
 
 
 async def test_long_arguments_are_cut_with_a_digest_of_all_of_them(tmp_path: Path) -> None:
-    """What was sent can be recognised, and the log stays small."""
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")
     arguments: dict[str, Any] = {"path": "/a", "text": "x" * 100_000, "list": list(range(5000))}
     await run.calling(1, a_call(**arguments), ALLOWED, None)
@@ -128,7 +126,6 @@ def _deep(levels: int) -> Any:
 async def test_a_record_is_bounded_and_valid_whatever_a_program_sends(
     tmp_path: Path, arguments: Mapping[str, Any]
 ) -> None:
-    """Arguments are the guest's: no size, depth or number may keep a call from being recorded."""
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")
     await run.calling(1, a_call(tool="t" * 100_000, **arguments), ALLOWED, None)
     (found,) = records(tmp_path)
@@ -198,7 +195,6 @@ def _answer(number: int) -> dict[str, Any]:
 
 
 async def test_a_refusal_that_cannot_be_recorded_stays_a_refusal(tmp_path: Path) -> None:
-    """Either error keeps the call from being made."""
     directory = tmp_path / "audit"
     directory.mkdir()
     directory.chmod(0o777)
@@ -213,7 +209,6 @@ async def test_a_refusal_that_cannot_be_recorded_stays_a_refusal(tmp_path: Path)
 async def test_the_documentation_names_every_record_and_a_line_can_be_checked_by_hand(
     tmp_path: Path,
 ) -> None:
-    """Whoever has only the files and docs/audit.md can check them."""
     text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text()
     for kind in (name for each in get_args(Kind) for name in get_args(each)):
         assert f"\n| `{kind}` | " in text

@@ -21,7 +21,6 @@ Mutation = Callable[[dict[str, bytes], random.Random], None]
 
 
 async def _make(directory: Path) -> None:
-    """Make a log of several days and bridges, some of it removed by age, with a line torn."""
     clock = FakeClock()
     log = AuditLog(directory, now=clock, days=2, largest=1200)
     for day in range(5):
@@ -139,7 +138,6 @@ MUTATIONS: list[Mutation] = [
 def test_whatever_is_done_to_any_file_is_found(
     log_files: dict[str, bytes], tmp_path: Path, seed: int, which: Mutation
 ) -> None:
-    """A byte, a line or a file: changed, added, taken away or put elsewhere."""
     changed = dict(log_files)
     which(changed, random.Random(seed))
     if changed == log_files:
@@ -174,7 +172,6 @@ def _rewrite(directory: Path, change: Callable[[list[bytes]], list[bytes]]) -> N
 
 
 def test_a_changed_line_is_named_and_the_others_stand(directory: Path) -> None:
-    """Whoever reads the report knows what may still be relied on."""
     _rewrite(directory, lambda lines: [line.replace(b"two", b"2wo") for line in lines])
     (found,) = wrong(directory)
     assert found == (
@@ -186,7 +183,6 @@ def test_a_changed_line_is_named_and_the_others_stand(directory: Path) -> None:
 
 
 def test_a_removed_line_is_named_by_the_numbers_around_it(directory: Path) -> None:
-    """Its number is in the line that comes after it."""
     _rewrite(directory, lambda lines: [lines[0], *lines[3:]])
     (found,) = wrong(directory)
     assert found.startswith(f"{FILE}, line 2: record 4 does not go on from record 1")
@@ -195,7 +191,6 @@ def test_a_removed_line_is_named_by_the_numbers_around_it(directory: Path) -> No
 
 
 def test_lines_that_changed_places_are_named(directory: Path) -> None:
-    """Both ends of the exchange show."""
     _rewrite(directory, lambda lines: [lines[0], lines[2], lines[1], lines[3]])
     first, second, third = wrong(directory)
     assert "line 2: record 3 does not go on from record 1" in first
@@ -246,7 +241,6 @@ async def test_records_taken_from_the_end_are_found_by_the_next_file(directory: 
 async def test_a_first_record_that_a_forger_made_up_does_not_end_the_check(
     directory: Path,
 ) -> None:
-    """It is right in itself, and says of other files what no bridge says."""
     name = "2026-09-21-000002.jsonl"
     for previous in (7, [FILE], {FILE: 7}, {FILE: ["x", 1]}, {FILE: [4, {}]}, {"": [1, "a"]}):
         record = {**note("forged"), "previous": previous}
@@ -259,7 +253,6 @@ async def test_a_first_record_that_a_forger_made_up_does_not_end_the_check(
 async def test_what_is_done_to_a_file_under_its_bridge_shows(
     directory: Path, tmp_path: Path, what: str
 ) -> None:
-    """The bridge remembers what it wrote, goes on in another file, and says how the first ended."""
     shutil.rmtree(directory)
     log = AuditLog(directory, now=FakeClock())
     await write(log, "one", "two")
@@ -287,7 +280,6 @@ async def test_what_is_done_to_a_file_under_its_bridge_shows(
 
 
 def test_a_hash_is_found_where_its_record_is_or_nowhere(directory: Path) -> None:
-    """A receipt's hash anchors the log: it was in the log when the receipt was given."""
     head = verify(directory).head
     assert str(verify(directory, head).expected) == f"{FILE}, line 4: record 4."
     assert str(verify(directory, head[:16]).expected).startswith(f"{FILE}, line 4")
@@ -303,7 +295,6 @@ def test_a_log_never_written_has_nothing_wrong(tmp_path: Path) -> None:
 
 
 async def test_hostile_texts_neither_end_a_line_nor_forge_one(tmp_path: Path) -> None:
-    """Arguments are whatever a program wants them to be."""
     log = AuditLog(tmp_path / "audit", now=FakeClock())
     for text in ('\n{"kind":"end"}\n', '","hash":"' + "0" * 64 + '"}', "\ud800\x00\u2028", "\r"):
         await write(log, text, arguments=dict(a_call(text=text).arguments))

@@ -15,7 +15,6 @@ from tests.audit_rig import ALLOWED, DAY, FakeClock, a_call, records, tear, writ
 
 
 async def _runs(directory: Path) -> AuditLog:
-    """Record a run that plans, and its application, cut off in the middle of its second call."""
     clock = FakeClock()
     log = AuditLog(directory, now=clock)
     first = RunAudit(log, "run-1")
@@ -34,7 +33,6 @@ async def _runs(directory: Path) -> AuditLog:
 
 
 async def test_all_about_a_run_or_a_plan_is_found_by_its_beginning(tmp_path: Path) -> None:
-    """Of a plan, also the run that applied it."""
     log = await _runs(tmp_path)
     log.close()
     assert [each["kind"] for each in about(tmp_path, "run-1")] == ["run", "held", "plan", "end"]
@@ -49,7 +47,6 @@ async def test_all_about_a_run_or_a_plan_is_found_by_its_beginning(tmp_path: Pat
 
 
 async def test_a_plan_that_was_applied_at_once_is_shown_in_order(tmp_path: Path) -> None:
-    """Its making and its application are in one file, and each record is shown once."""
     log = AuditLog(tmp_path, now=FakeClock())
     made, applied = RunAudit(log, "run-1"), RunAudit(log, "run-2")
     await made.began({})
@@ -66,7 +63,6 @@ async def test_a_plan_that_was_applied_at_once_is_shown_in_order(tmp_path: Path)
 
 
 async def test_the_last_records_are_read_from_the_end_over_files(tmp_path: Path) -> None:
-    """However large the records are, and whatever follows them."""
     log = AuditLog(tmp_path, now=FakeClock(), largest=500_000)
     await write(log, *(str(number) for number in range(100)), text="x" * 12_000)
     log.close()
@@ -79,7 +75,6 @@ async def test_the_last_records_are_read_from_the_end_over_files(tmp_path: Path)
 
 
 async def test_the_last_records_are_those_of_all_bridges_by_their_times(tmp_path: Path) -> None:
-    """Each writes a file of its own."""
     clock = FakeClock()
     one, two = AuditLog(tmp_path, now=clock), AuditLog(tmp_path, now=clock)
     for number in range(6):
@@ -108,7 +103,6 @@ async def test_records_that_come_are_read_from_where_the_last_were(tmp_path: Pat
 
 
 async def test_calls_are_counted_by_what_they_have_in_common(tmp_path: Path) -> None:
-    """Each call once, with its outcome, however it ended."""
     log = await _runs(tmp_path)
     log.close()
     counting = Counting(by=("tool",))

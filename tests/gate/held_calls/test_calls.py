@@ -29,7 +29,6 @@ def held(count: int = 1, **arguments: Any) -> HeldCalls:
 
 
 def test_a_held_call_has_a_number_and_the_runs_own_mark() -> None:
-    """What the guest makes a placeholder of."""
     holds = HeldCalls()
     first, second = holds.hold(call(), ALLOW), holds.hold(call(), ASK)
     assert first["held"] == {"plan": holds.plan, "number": 1, "call": "tickets.create"}
@@ -40,7 +39,6 @@ def test_a_held_call_has_a_number_and_the_runs_own_mark() -> None:
 
 
 def test_a_held_call_keeps_what_it_takes_to_make_it() -> None:
-    """Its tool's definition, its rules, what it needs, and what had been called by then."""
     holds, flow = HeldCalls(), FlowState()
     tool = Tool(server="tickets", name="create", description="Create.")
     flow.add_call("web", "fetch", frozenset({"untrusted-input"}))
