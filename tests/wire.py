@@ -222,7 +222,7 @@ def watched() -> Iterator[Wire]:
 
 
 def _watch_clients(patch: pytest.MonkeyPatch, wire: Wire) -> None:
-    put, together, send = LineWriter.put, LineWriter.put_batched, CappedClient.send
+    put, send = LineWriter.put, CappedClient.send
     dispatch = RecordingDispatcher._dispatch_request
 
     def check(data: bytes, version: str = "") -> None:
@@ -232,10 +232,6 @@ def _watch_clients(patch: pytest.MonkeyPatch, wire: Wire) -> None:
     def watched_put(self: LineWriter, data: bytes) -> None:
         check(data)
         put(self, data)
-
-    def watched_together(self: LineWriter, data: bytes) -> None:
-        check(data)
-        together(self, data)
 
     async def watched_send(
         self: CappedClient, request: httpx2.Request, **options: Any
@@ -249,7 +245,6 @@ def _watch_clients(patch: pytest.MonkeyPatch, wire: Wire) -> None:
         await dispatch(self, request, *rest)
 
     patch.setattr(LineWriter, "put", watched_put)
-    patch.setattr(LineWriter, "put_batched", watched_together)
     patch.setattr(CappedClient, "send", watched_send)
     patch.setattr(RecordingDispatcher, "_dispatch_request", watched_dispatch)
 

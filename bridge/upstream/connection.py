@@ -494,7 +494,7 @@ class Connection:
         elif isinstance(message, ProgressNotification):
             # The SDK's session reports the progress of its own requests itself.
             if self.endpoint.direct is not None:
-                await self.endpoint.direct.report_progress(self.spec.name, message.params)
+                await self.endpoint.direct.report_progress(message.params)
         elif isinstance(message, LoggingMessageNotification):
             await self._callers.log(message.params)
 

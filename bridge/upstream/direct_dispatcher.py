@@ -23,11 +23,13 @@ import math
 import os
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
 from mcp import MCPError
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
     LOG_LEVEL_META_KEY,
     ErrorData,
@@ -40,10 +42,9 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
 from pydantic_core import from_json
 
-from bridge.clock import current_time
 from bridge.model import Json
 from bridge.offload import LARGE
-from bridge.upstream.client_features import PROGRESS_FACTOR, Caller, current_caller
+from bridge.upstream.client_features import Caller, current_caller, progress_callback, time_limit
 from bridge.upstream.results import RAW
 
 MAX_QUEUED = 16
@@ -60,7 +61,6 @@ class LineWriter:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._queue: deque[memoryview] = deque()
-        self._batch: list[bytes] = []
         self._work = anyio.Event()
         self._changed = anyio.Event()
         self._broken = False
@@ -82,39 +82,23 @@ class LineWriter:
         """
         if self._broken:
             return
-        if self._batch:
-            data = b"".join((*self._batch, data))
-            self._batch.clear()
-        if self._queue:
-            self._queue.append(memoryview(data))
-            return
-        try:
-            written = os.write(self._fd, data if len(data) <= _WRITE_BYTES else data[:_WRITE_BYTES])
-        except OSError:
-            # The pipe is full, or `run` gets the same error and raises it.
-            written = 0
+        written = 0
+        if not self._queue:
+            # If the pipe is closed, `run` gets the same error and raises it.
+            with suppress(OSError):
+                part = data if len(data) <= _WRITE_BYTES else data[:_WRITE_BYTES]
+                written = os.write(self._fd, part)
         if written < len(data):
             self._queue.append(memoryview(data)[written:])
             self._work.set()
 
-    def put_batched(self, data: bytes) -> None:
-        """Write a message together with others of the same turn of the event loop.
-
-        Delays it by one turn, and wakes the server once for all of them.
-        """
-        if self._broken or self._queue or len(data) > 16 * 1024:
-            self.put(data)
-            return
-        self._batch.append(data)
-        self._work.set()
-
     async def drained(self) -> None:
         """Wait until nothing is queued."""
-        while (self._queue or self._batch) and not self._broken:
+        while self._queue and not self._broken:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Write batched messages and queued parts until cancelled.
+        """Write queued parts until cancelled.
 
         Raises:
             OSError: The pipe is closed.
@@ -123,15 +107,11 @@ class LineWriter:
             while True:
                 await self._work.wait()
                 self._work = anyio.Event()
-                if self._batch:
-                    self.put(b"")
-                    self._notify()
                 while self._queue:
                     await self._write_first()
         finally:
             self._broken = True
             self._queue.clear()
-            self._batch.clear()
             self._notify()
 
     async def _write_first(self) -> None:
@@ -164,60 +144,30 @@ NEVER_SENT = object()
 """`data` of the error for a request that was not sent; an object that no server can send."""
 
 
-class _PendingRequest:
-    """One pending request. Its outcome is None after its timeout.
+class _Pending(NamedTuple):
+    """A request without a response yet, and what reports its progress."""
 
-    Attributes:
-        deadline: By its caller's clock, if it has a caller.
-        seconds: How far progress moves the deadline; at most to `last`.
-        label: The tool's name in progress reports.
-    """
-
-    __slots__ = ("answered", "caller", "deadline", "label", "last", "outcome", "seconds")
-
-    def __init__(self, seconds: float, caller: Caller | None, label: str) -> None:
-        # Not an event, whose making and setting take several times as long.
-        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        now = current_time() if caller is None else caller.clock.now()
-        self.deadline = now + seconds
-        self.last = now + PROGRESS_FACTOR * seconds
-        self.seconds = seconds
-        self.caller = caller
-        self.label = label
-        self.outcome: dict[str, Json] | ErrorData | None = _CLOSED
+    answered: asyncio.Future[dict[str, Json] | ErrorData]
+    report: ProgressFnT | None
 
     def resolve(self, outcome: dict[str, Json] | ErrorData) -> None:
-        """Set the outcome, if there is none yet."""
         if not self.answered.done():
-            self.outcome = outcome
-            self.answered.set_result(None)
-
-    def next_check(self, now: float) -> float:
-        """Return when to check the deadline again; not later than `now` if it has passed."""
-        if self.caller is None:
-            return self.deadline
-        clock = self.caller.clock
-        left = self.deadline - clock.now()
-        # A stopped clock delays the check by a second at most.
-        return now + (left if clock.running else max(left, 1.0))
+            self.answered.set_result(outcome)
 
 
 class DirectDispatcher:
     """Sends requests over one connection, from any task; they may be cancelled at any time.
 
-    `run` has to run meanwhile, for the timeouts.
-
     Attributes:
         request_meta: The `_meta` that 2026-07-28 requires in each request; empty before it.
     """
 
-    def __init__(self, writer: LineWriter) -> None:
+    def __init__(self, writer: LineWriter, server: str = "") -> None:
         self.request_meta: Mapping[str, Json] = {}
         self._writer = writer
+        self._server = server
         self._ids = itertools.count(FIRST_ID)
-        self._pending: dict[int, _PendingRequest] = {}
-        self._next_check = math.inf
-        self._check_sooner = anyio.Event()
+        self._pending: dict[int, _Pending] = {}
         self._closed = False
         self._notifications_received = 0
         self._notifications_started = 0
@@ -242,40 +192,34 @@ class DirectDispatcher:
         if self._closed:
             raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
         number = next(self._ids)
-        caller = current_caller()
-        pending = self._pending[number] = _PendingRequest(seconds, caller, label)
-        if meta := self._meta(number, caller if label else None):
+        if meta := self._meta(number, current_caller() if label else None):
             comma = b"" if params == b"{}" else b","
             params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
         head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
+        outcome: dict[str, Json] | ErrorData = _CLOSED
         issued = False
-        try:
-            if self._writer.full:
-                with anyio.fail_after(seconds):
-                    await self._writer.room()
-            issued = True
-            # With other requests pending, more may follow in this turn of the event loop.
-            put = self._writer.put if len(self._pending) == 1 else self._writer.put_batched
-            put(b"%b%b}\n" % (head, params))
-            end = current_time() + seconds
-            if end < self._next_check:
-                self._next_check = end
-                self._check_sooner.set()
-            await pending.answered
-        except anyio.get_cancelled_exc_class():
-            if issued and not self._closed:
-                self._writer.put(_cancellation(number))
-            raise
-        finally:
-            # A late response is ignored.
-            del self._pending[number]
-            self._deferred.pop(number, None)
-        outcome = pending.outcome
-        if outcome is None:
-            self._writer.put(_cancellation(number))
+        with time_limit(seconds) as limit:
+            report = progress_callback(self._server, label, limit, seconds) if label else None
+            # Not an event, whose making and setting take several times as long.
+            answered = asyncio.get_running_loop().create_future()
+            self._pending[number] = _Pending(answered, report)
+            try:
+                await self._writer.room()
+                issued = True
+                self._writer.put(b"%b%b}\n" % (head, params))
+                outcome = await answered
+            except anyio.get_cancelled_exc_class():
+                if issued and not self._closed:
+                    self._writer.put(_cancellation(number))
+                raise
+            finally:
+                # A late response is ignored.
+                del self._pending[number]
+                self._deferred.pop(number, None)
+        if limit.cancelled_caught:
             raise TimeoutError
         if isinstance(outcome, ErrorData):
-            raise _error(outcome)
+            raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
         return outcome
 
     def _meta(self, number: int, caller: Caller | None) -> dict[str, Json]:
@@ -288,28 +232,6 @@ class DirectDispatcher:
         if caller is not None and caller.log_level and self.request_meta:
             meta[LOG_LEVEL_META_KEY] = caller.log_level
         return meta
-
-    async def run(self) -> None:
-        """End the requests whose timeout has passed.
-
-        Checking all of them occasionally costs less than a timer for each: nearly every response
-        comes long before.
-        """
-        while True:
-            self._check_sooner = anyio.Event()
-            now = current_time()
-            self._next_check = math.inf
-            for pending in self._pending.values():
-                if pending.answered.done():
-                    continue
-                end = pending.next_check(now)
-                if end <= now:
-                    pending.outcome = None
-                    pending.answered.set_result(None)
-                else:
-                    self._next_check = min(self._next_check, end)
-            with anyio.CancelScope(deadline=self._next_check):
-                await self._check_sooner.wait()
 
     @property
     def has_pending(self) -> bool:
@@ -329,18 +251,11 @@ class DirectDispatcher:
             return self._resolve(last if message.id is None else message.id, message.error)
         return False
 
-    async def report_progress(self, server: str, params: ProgressNotificationParams) -> None:
+    async def report_progress(self, params: ProgressNotificationParams) -> None:
         """Pass `notifications/progress` to the caller of the request that has its token."""
-        token = params.progress_token
-        if isinstance(token, str):
-            token = int(token) if token.isdecimal() and len(token) < 20 else -1
-        pending = self._pending.get(token)
-        if pending is None or pending.caller is None:
-            return
-        caller, label = pending.caller, pending.label
-        pending.deadline = min(caller.clock.now() + pending.seconds, pending.last)
-        if caller.wants_progress:
-            await caller.report(server, label, params.progress, params.total, params.message or "")
+        pending = self._pending.get(_number(params.progress_token))
+        if pending is not None and pending.report is not None:
+            await pending.report(params.progress, params.total, params.message)
 
     def count_notification(self) -> None:
         """Count a notification handed to the SDK's session; later responses wait for its start."""
@@ -362,15 +277,10 @@ class DirectDispatcher:
         """Fail pending and later requests: the connection has ended. Idempotent."""
         self._closed = True
         for pending in self._pending.values():
-            if not pending.answered.done():
-                pending.answered.set_result(None)
+            pending.resolve(_CLOSED)
 
     def _resolve(self, number: object, outcome: dict[str, Json] | ErrorData) -> bool:
-        # Some servers return the id as a string; the SDK accepts that as well.
-        if isinstance(number, str) and number.isdecimal() and len(number) < 20:
-            number = int(number)
-        if type(number) is not int:
-            return False
+        number = _number(number)
         pending = self._pending.get(number)
         if pending is None:
             return False
@@ -379,6 +289,13 @@ class DirectDispatcher:
         else:
             pending.resolve(outcome)
         return True
+
+
+def _number(number: object) -> int:
+    """Return a request's id; -1 if it is none of ours. Some servers return it as a string."""
+    if isinstance(number, str) and number.isdecimal() and len(number) < 20:
+        return int(number)
+    return number if type(number) is int else -1
 
 
 def parse_response(line: bytes) -> Response | None:
@@ -397,10 +314,6 @@ def parse_response(line: bytes) -> Response | None:
     if result is document or "error" in document or "method" in document:
         return None
     return document.get("id"), result if type(result) is dict else {RAW: result}
-
-
-def _error(data: ErrorData) -> MCPError:
-    return MCPError(code=data.code, message=data.message, data=data.data)
 
 
 def _cancellation(number: int) -> bytes:

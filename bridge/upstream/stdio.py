@@ -80,30 +80,6 @@ Streams = tuple[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pipes:
-    """A process and what its pipe tasks share.
-
-    Attributes:
-        writer: What everything goes through that is sent.
-        direct: The requests that the SDK's session does not see.
-        running: Around all of the tasks.
-        writing: Around the one that writes.
-        written: It has ended.
-        drained: Standard output has been read to its end.
-    """
-
-    child: Child
-    inbound: Inbound
-    outbound: Outbound
-    writer: LineWriter
-    direct: DirectDispatcher
-    running: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
-    writing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    written: anyio.Event = field(default_factory=anyio.Event)
-    drained: anyio.Event = field(default_factory=anyio.Event)
-
-
 @dataclass(eq=False, repr=False)
 class StdioEndpoint(Endpoint):
     """One server to be run as a child process."""
@@ -120,6 +96,10 @@ class StdioEndpoint(Endpoint):
         self._environ = server_environment(self.environ, self.spec)
         self.transport = "stdio"
         self._child: Child | None = None
+        self._running = anyio.CancelScope(shield=True)
+        self._writing = anyio.CancelScope()
+        self._written = anyio.Event()
+        self._drained = anyio.Event()
         self._keeper: Keeper | None = None
         self.direct: DirectDispatcher | None = None
         self._leaving = False
@@ -194,14 +174,12 @@ class StdioEndpoint(Endpoint):
             # From here on no await stands outside the try: the process has an owner.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](16)
-            writer = LineWriter(child.stdin)
-            self.direct = direct = DirectDispatcher(writer)
-            pipes = _Pipes(
-                child=child, inbound=inbound, outbound=outbound, writer=writer, direct=direct
-            )
+            self._inbound, self._outbound = inbound, outbound
+            self._writer = LineWriter(child.stdin)
+            self.direct = direct = DirectDispatcher(self._writer, self.spec.name)
             try:
                 async with anyio.create_task_group() as tg:
-                    tg.start_soon(self._run_pipes, pipes)
+                    tg.start_soon(self._run_pipes, child)
                     try:
                         yield read, write
                     finally:
@@ -211,42 +189,40 @@ class StdioEndpoint(Endpoint):
                         if anyio.current_time() >= until:
                             self.started()
                         with anyio.CancelScope(shield=True):
-                            await self._leave(pipes)
+                            await self._leave(child)
             finally:
                 direct.close()
                 for stream in (inbound, read, write, outbound):
                     stream.close()
                 child.close()
 
-    async def _leave(self, pipes: _Pipes) -> None:
+    async def _leave(self, child: Child) -> None:
         with anyio.move_on_after(0.5):  # What is queued takes microseconds, normally.
-            await pipes.written.wait()
+            await self._written.wait()
         # No task may write to a descriptor that is about to be closed.
-        pipes.writing.cancel()
-        await pipes.written.wait()
-        if self._keeper is not None and self.installing and not pipes.child.exited():
+        self._writing.cancel()
+        await self._written.wait()
+        if self._keeper is not None and self.installing and not child.exited():
             self._keeper.take_over()
             self._keeper = None
         else:
             self.started()
             with anyio.move_on_after(STOP_SECONDS):
-                await pipes.child.stop()
+                await child.stop()
             if self._engine:
-                ended = f"{TREE_LABEL}={pipes.child.tag}"
+                ended = f"{TREE_LABEL}={child.tag}"
                 await self.containers.reap(self._engine, self._environ, ended)
-        pipes.running.cancel()
+        self._running.cancel()
 
-    async def _run_pipes(self, pipes: _Pipes) -> None:
+    async def _run_pipes(self, child: Child) -> None:
         # Shielded: reading goes on while a cancelled connection is being left, or a server that
         # is stuck writing would never see its stdin close. `_leave` ends it.
-        with pipes.running:
+        with self._running:
             async with anyio.create_task_group() as tg:
-                tg.start_soon(pipes.child.watch)
-                tg.start_soon(self._read_messages, pipes)
-                tg.start_soon(self._write_messages, pipes)
-                tg.start_soon(pipes.direct.run)
-                tg.start_soon(self._drain_stderr, pipes.child)
-                tg.start_soon(self._notice_exit, pipes)
+                tg.start_soon(child.watch)
+                for work in (self._read_messages, self._write_messages, self._drain_stderr):
+                    tg.start_soon(work, child)
+                tg.start_soon(self._notice_exit, child)
 
     async def _spawn(self) -> Child:
         spec = self.spec
@@ -265,11 +241,11 @@ class StdioEndpoint(Endpoint):
         self.log.note(f"started {spec.command} as process {self._child.pid}")
         return self._child
 
-    async def _read_messages(self, pipes: _Pipes) -> None:
+    async def _read_messages(self, child: Child) -> None:
         framer = LineFramer(self.max_message_bytes)
         taken = 0
-        async with pipes.inbound:
-            while data := await pipes.child.output.read():
+        async with self._inbound:
+            while data := await child.output.read():
                 self.last_heard = current_time()
                 # Blank lines are ignored; a server may send millions.
                 if b"\n" in data:
@@ -278,16 +254,18 @@ class StdioEndpoint(Endpoint):
                 del data
                 while lines:
                     # Removed, because a line may be as large as the cap.
-                    await self._deliver(lines.popleft(), pipes)
+                    await self._deliver(lines.popleft())
                     taken += 1
                     if taken % 64 == 0:
                         await anyio.lowlevel.checkpoint()
-            pipes.drained.set()
+            self._drained.set()
             if (rest := framer.finish()) is not None:
-                await self._deliver(rest, pipes)
-            await self._record_end(pipes.child)
+                await self._deliver(rest)
+            await self._record_end(child)
 
-    async def _deliver(self, line: Line | OversizeLine, pipes: _Pipes) -> None:
+    async def _deliver(self, line: Line | OversizeLine) -> None:
+        direct = self.direct
+        assert direct is not None
         if isinstance(line, OversizeLine):
             message = decode_oversize(line, self.max_message_bytes)
             self.log.note(
@@ -299,76 +277,77 @@ class StdioEndpoint(Endpoint):
                     f"{self.max_message_bytes} byte limit and showed no request that it answers."
                 )
                 self._deaf = True
-                pipes.inbound.close()
+                self._inbound.close()
             else:
-                await self._send(message, pipes)
+                await self._send(message)
             return
         large = len(line.data) > LARGE
-        if len(line.data) >= LEAST_BYTES and pipes.direct.has_pending:
+        if len(line.data) >= LEAST_BYTES and direct.has_pending:
             found = await offload(line.data, partial(parse_large_response, line.data))
-            if pipes.direct.deliver(found):
+            if direct.deliver(found):
                 return
         if large and await offload(line.data, partial(has_too_many_values, line)):
             self.log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
             refusal = decode_too_many(line)
             if refusal is not None:
-                await self._send(refusal, pipes)
+                await self._send(refusal)
             return
-        if pipes.direct.has_pending:
+        if direct.has_pending:
             read = partial(parse_response, line.data)
-            if pipes.direct.deliver(await offload(line.data, read) if large else read()):
+            if direct.deliver(await offload(line.data, read) if large else read()):
                 return
         if (batch := split_batch(line.data)) is not None:
             for part in batch:
-                await self._deliver(Line(part), pipes)
+                await self._deliver(Line(part))
             return
         decoded = (
             await offload(line.data, partial(decode_line, line)) if large else decode_line(line)
         )
         if isinstance(decoded, Noise) and decoded.messages:
             for part in decoded.messages:
-                await self._deliver(Line(part), pipes)
+                await self._deliver(Line(part))
         elif isinstance(decoded, Noise):
             self._noise += 1
             self._last_noise = (current_time(), decoded.preview)
             if self._noise <= 100:  # The rest are only counted.
                 self.log.note(f"not a message, on stdout: {decoded.preview!r}")
         elif decoded is not None:
-            await self._send(decoded, pipes)
+            await self._send(decoded)
 
-    async def _send(self, message: JSONRPCMessage, pipes: _Pipes) -> None:
-        if pipes.direct.deliver_message(message):
+    async def _send(self, message: JSONRPCMessage) -> None:
+        assert self.direct is not None
+        if self.direct.deliver_message(message):
             return
         if isinstance(message, JSONRPCError) and message.id is None:
             message.id = self._last_request
         if isinstance(message, JSONRPCNotification):
-            pipes.direct.count_notification()
+            self.direct.count_notification()
         try:
-            await pipes.inbound.send(SessionMessage(message))
+            await self._inbound.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             # The session is being left: what still comes is only drained.
             self._deaf = True
 
-    async def _write_messages(self, pipes: _Pipes) -> None:
+    async def _write_messages(self, child: Child) -> None:
         try:
-            with pipes.writing:
+            with self._writing:
                 async with anyio.create_task_group() as tg:
-                    tg.start_soon(pipes.writer.run)
-                    async for message in pipes.outbound:
+                    tg.start_soon(self._writer.run)
+                    async for message in self._outbound:
                         if isinstance(message.message, JSONRPCRequest):
                             self._last_request = message.message.id
                         text = encode(message.message)
-                        await pipes.writer.room()
-                        pipes.writer.put(text.encode() + b"\n")
-                    await pipes.writer.drained()
+                        await self._writer.room()
+                        self._writer.put(text.encode() + b"\n")
+                    await self._writer.drained()
                     tg.cancel_scope.cancel()
         except* OSError:
             # The server has closed its stdin, so the connection is over.
-            pipes.outbound.close()
-            await self._record_end(pipes.child)
-            pipes.inbound.close()
+            self._outbound.close()
+            await self._record_end(child)
+            self._inbound.close()
         finally:
-            pipes.written.set()
+            self._written.set()
 
     async def _drain_stderr(self, child: Child) -> None:
         while data := await child.errors.read():
@@ -377,15 +356,15 @@ class StdioEndpoint(Endpoint):
                 self.on_login(request[0])
                 self.on_login = None
 
-    async def _notice_exit(self, pipes: _Pipes) -> None:
+    async def _notice_exit(self, child: Child) -> None:
         """End the connection of an ended process whose stdout another process keeps open."""
-        await pipes.child.wait_exited()
+        await child.wait_exited()
         # A child of the process may keep the pipe open without an end of file.
         with anyio.move_on_after(0.5):
-            await pipes.drained.wait()
+            await self._drained.wait()
             return
-        await self._record_end(pipes.child)
-        pipes.inbound.close()
+        await self._record_end(child)
+        self._inbound.close()
 
     async def _record_end(self, child: Child) -> None:
         # The exit status follows shortly; pending calls wait for it.
