@@ -216,22 +216,20 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
 
 def lines_of(change: Change) -> list[str]:
     """Return what is moved or put back by a change, for a person."""
-    lines = []
-    if change.moved:
-        names = ", ".join(change.moved)
-        lines.append(f"  behind the bridge ({counted(len(change.moved), 'server')}): {names}")
-    if change.restored:
-        names = ", ".join(change.restored)
-        lines.append(f"  back ({counted(len(change.restored), 'server')}): {names}")
-    lines += [f"  {name} stays: {reason}" for name, reason in change.refused]
-    return lines
+    shifts = (("behind the bridge", change.moved), ("back", change.restored))
+    lines = [
+        f"  {way} ({counted(len(names), 'server')}): {', '.join(names)}"
+        for way, names in shifts
+        if names
+    ]
+    return [*lines, *(f"  {name} stays: {reason}" for name, reason in change.refused)]
 
 
 def write_moved(change: Change) -> None:
     """Say which servers a change has moved or put back, once it is made."""
-    for names, verb, way in (
-        (change.moved, "Moved", "out of"),
-        (change.restored, "Restored", "to"),
+    for done, names, way in (
+        ("Moved", change.moved, "out of"),
+        ("Restored", change.restored, "to"),
     ):
         if names:
-            write_err_line(visible(f"{verb} {', '.join(names)} {way} {change.target.path}."))
+            write_err_line(visible(f"{done} {', '.join(names)} {way} {change.target.path}."))
