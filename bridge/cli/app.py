@@ -167,8 +167,6 @@ def application() -> TyperGroup:
 
 
 class _Lazy(TyperCommand):
-    """A command that is made, and its module imported, when it is called."""
-
     def __init__(self, path: str) -> None:
         entry = COMMANDS[path]
         super().__init__(

@@ -306,7 +306,6 @@ def _approval(record: Mapping[str, Json]) -> str:
 
 
 def _facts(record: Mapping[str, Json], hidden: Collection[str]) -> str:
-    """Return names and values, without digests."""
     shown = {name: value for name, value in record.items() if name not in hidden}
     texts = {name: _short(value) for name, value in shown.items()}
     return " ".join(f"{name}={text}" for name, text in texts.items() if text[:7] != "sha256:")

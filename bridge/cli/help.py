@@ -27,7 +27,6 @@ def width() -> int:
 
 
 def usage(context: Any) -> str:
-    """Return a command's usage line."""
     words = [context.command_path, "[OPTIONS]"]
     if getattr(context.command, "commands", None):
         words.append("[COMMAND]")
@@ -104,7 +103,6 @@ def _word(parameter: Any) -> str:
 
 
 def setting_text(name: str) -> str:
-    """Return what help says of a setting: its meaning, its variable and its default."""
     default = _default(name)
     facts = variable(name) + (f", default: {default}" if default else "")
     return f"{SETTINGS[name].flag} [{facts}]"

@@ -237,7 +237,6 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
 
 
 def _place(source: Source) -> dict[str, Any]:
-    """Return where an entry stands, and the names of what was read there."""
     place = {"client": source.client, "scope": source.scope, "source": str(source)}
     return {**place, "fields": list(source.fields)}
 

@@ -45,6 +45,7 @@ class Change:
         refused: Servers that were to be moved and stay, each with the reason.
         barred: Why the client does not start the bridge, if one of its lists forbids it.
         private: Whether only its user may read the file then: it has the bridge's token.
+        commands: The client's own commands that make it in place of us; none for most.
         turn: Keeps other bridges from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
         finish: Called when the file is replaced.
@@ -64,6 +65,7 @@ class Change:
     restored: tuple[str, ...] = ()
     barred: str = ""
     private: bool = False
+    commands: tuple[tuple[str, ...], ...] = ()
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     keep: Callable[[], None] = _nothing
     finish: Callable[[], None] = _nothing

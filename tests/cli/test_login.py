@@ -7,12 +7,10 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from anyio import to_thread
-from mcp.server.auth.provider import AccessToken
 
 from bridge.cli.login import login, logout
 from bridge.errors import (
@@ -132,26 +130,3 @@ async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
         assert shown.out == ""
         assert f"{fake.origin}/authorize?" in shown.err
         assert fake.authority.counts["authorized"] == 0
-
-
-@pytest.mark.parametrize("kind", ["http", "sse"])
-async def test_a_token_from_the_environment_is_sent_and_if_refused_named(
-    tmp_path: Path, kind: str
-) -> None:
-    with guarded(kind) as fake:
-        user = User(tmp_path, fake, "auto")
-        header = {"Authorization": "Bearer ${SHOP_TOKEN}"}
-        servers = {"shop": {"type": kind, "url": fake.url, "headers": header}}
-        (tmp_path / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
-        fake.authority.access["fixed"] = AccessToken(
-            token="fixed", client_id="c", scopes=["read"], expires_at=int(time.time()) + 600
-        )
-        errors: dict[str, BridgeError] = {}
-        for token in ("fixed", "stale"):
-            settings = load({}, {**user.environ, "SHOP_TOKEN": token})
-            async with open_engine(settings, cwd=str(tmp_path)) as engine:
-                _, errors = await engine.servers.load(["shop"], tolerant=True, patient=True)
-            if token == "fixed":
-                assert errors == {}
-        assert "refused the Authorization header" in errors["shop"].message
-        assert "stale" not in str(errors["shop"])
