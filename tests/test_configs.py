@@ -28,19 +28,12 @@ def _context(home: Path, extra: Path) -> DiscoveryContext:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "servers"),
-    [
-        ("claude_code.mcp.json", {"git": "stdio", "time": "stdio", "issues": "http"}),
-        ("behind-the-bridge.toml", {"time": "stdio", "filesystem": "stdio"}),
-        ("claude_desktop_config.json", {}),
-    ],
-)
-def test_an_example_of_servers_loads_without_a_warning(
-    tmp_path: Path, name: str, servers: dict[str, str]
-) -> None:
-    found = discover(_context(tmp_path, CONFIGS / name))
-    assert {spec.name: spec.transport for spec in found.servers} == servers
+def test_the_example_of_servers_loads_without_a_warning(tmp_path: Path) -> None:
+    found = discover(_context(tmp_path, CONFIGS / "behind-the-bridge.toml"))
+    assert {spec.name: spec.transport for spec in found.servers} == {
+        "time": "stdio",
+        "filesystem": "stdio",
+    }
     assert found.warnings == ()
 
 
@@ -107,8 +100,6 @@ def test_every_example_is_tested() -> None:
     assert {path.name for path in CONFIGS.iterdir()} == {
         "aws.toml",
         "behind-the-bridge.toml",
-        "claude_code.mcp.json",
-        "claude_desktop_config.json",
         "config.toml",
         "policy.toml",
     }

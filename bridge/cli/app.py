@@ -22,7 +22,7 @@ from typer.exceptions import TyperException
 from bridge import __version__
 from bridge.cli import help as helps
 from bridge.cli.line import PROGRAM, SERVE, Invocation
-from bridge.cli.output import terminal_width, write_help, write_out
+from bridge.cli.output import write_help, write_out
 from bridge.errors import UsageError
 from bridge.settings import FLAGS
 
@@ -129,14 +129,13 @@ def read_words(words: Sequence[str]) -> Invocation | int:
     Raises:
         UsageError: There is no such command or option; says which comes nearest.
     """
-    width = min(terminal_width() or helps.WIDTH, helps.MAX_WIDTH)
+    read: Callable[..., Invocation | int] = application().main
     try:
-        found: Invocation | int = application().main(
-            list(words), prog_name=PROGRAM, standalone_mode=False, terminal_width=width
+        return read(
+            list(words), prog_name=PROGRAM, standalone_mode=False, terminal_width=helps.width()
         )
     except TyperException as error:
         raise _usage_error(error) from None
-    return found
 
 
 def _usage_error(error: TyperException) -> UsageError:
@@ -168,8 +167,6 @@ def application() -> TyperGroup:
 
 
 class _Lazy(TyperCommand):
-    """A command that is made, and its module imported, when it is called."""
-
     def __init__(self, path: str) -> None:
         entry = COMMANDS[path]
         super().__init__(

@@ -110,9 +110,8 @@ async def show(
     """Show the records of a run or plan."""
     if not _ID.fullmatch(run):
         message = f"{run!r:.80} is not the id of a run or plan, or its beginning."
-        raise UsageError(
-            message, remedy="Results have it as `runId`; `audit tail` shows the last ones."
-        )
+        remedy = "Results have it as `runId`; `audit tail` shows the last ones."
+        raise UsageError(message, remedy=remedy)
     found = await read_log(settings, partial(about, wanted=run))
     if not found:
         write_err(visible(f"No run or plan {run!r} in the audit log ({_directory(settings)}).\n"))
@@ -197,34 +196,30 @@ def _write_report(report: Report, directory: Path) -> None:
         write_out(_nothing(directory))
         return
     for word, findings in (("WRONG", report.problems), ("note ", report.notes)):
-        for finding in findings:
-            write_out(visible(f"{word}  {finding}\n"))
+        write_out(visible("".join(f"{word}  {finding}\n" for finding in findings)))
     if report.omitted:
         write_out(f"and {report.omitted:,} more\n")
-    verdict = (
-        "the log is NOT as it was written" if report.problems else "nothing was changed or removed"
-    )
-    write_out(
-        f"{counted(report.records, 'record')} in {counted(report.files, 'file')}: {verdict}.\n"
-    )
+    changed = "the log is NOT as it was written"
+    verdict = changed if report.problems else "nothing was changed or removed"
+    records, files = counted(report.records, "record"), counted(report.files, "file")
+    write_out(f"{records} in {files}: {verdict}.\n")
     if report.head:
         write_out(f"Head: {report.head}\n")
 
 
 def _report(report: Report, expect: str) -> dict[str, Json]:
+    def plain(finding: Finding) -> dict[str, Json]:
+        return {name: value for name, value in finding._asdict().items() if value}
+
     found: dict[str, Json] = {
         name: getattr(report, name) for name in ("files", "records", "head", "omitted")
     }
-    found["problems"] = [_finding(each) for each in report.problems]
-    found["notes"] = [_finding(each) for each in report.notes]
+    found["problems"] = list(map(plain, report.problems))
+    found["notes"] = list(map(plain, report.notes))
     if expect:
-        place = None if report.expected is None else _finding(report.expected)
+        place = None if report.expected is None else plain(report.expected)
         found["expected"] = {"hash": expect, "found": place}
     return found
-
-
-def _finding(finding: Finding) -> dict[str, Json]:
-    return {name: value for name, value in finding._asdict().items() if value}
 
 
 def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
@@ -310,7 +305,6 @@ def _approval(record: Mapping[str, Json]) -> str:
 
 
 def _facts(record: Mapping[str, Json], hidden: Collection[str]) -> str:
-    """Return names and values, without digests."""
     shown = {name: value for name, value in record.items() if name not in hidden}
     texts = {name: _short(value) for name, value in shown.items()}
     return " ".join(f"{name}={text}" for name, text in texts.items() if text[:7] != "sha256:")

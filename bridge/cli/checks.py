@@ -17,12 +17,7 @@ from bridge.server import known_clients
 from bridge.server.app import tool_list
 from bridge.tokens import count_tokens, definition_text
 
-AT_ONCE = 4
-"""Servers started at the same time: many are package runners, which all want the same CPUs."""
-
 SERVER_UNREACHABLE = 4  # The exit status.
-
-_HOW = ("on demand", "all")  # How clients load tools.
 
 _HEADINGS = ("NAME", "STATE", "VERSION", "PROTOCOL", "TOOLS", "START", "SCHEMA", "TOKENS")
 
@@ -31,7 +26,8 @@ async def check_servers(engine: Engine, *, as_json: bool) -> int:
     """Start every server and list its tools; report each. Status 4 if one fails."""
     names = engine.servers.names()
     rows: dict[str, dict[str, Any]] = {}
-    turn = anyio.CapacityLimiter(AT_ONCE)
+    # Many are package runners, which all want the same CPUs.
+    turn = anyio.CapacityLimiter(4)
     with waiting("starting servers") as say:
 
         async def one(name: str) -> None:
@@ -103,19 +99,22 @@ def _write(document: dict[str, Any]) -> None:
         if "reason" in row:
             write_prose(f"\n{visible(row['name'], keep='')}: {visible(row['reason'])}\n")
     directly, through = totals["tokens"], bridge["tokens"]
-    by = {how: [name for name, each in document["clients"].items() if each == how] for how in _HOW}
-    if by["on demand"]:
+    loading, deferring = (
+        [name for name, how in document["clients"].items() if how == wanted]
+        for wanted in ("all", "on demand")
+    )
+    if deferring:
         write_prose(
             visible(
-                f"\n{joined(by['on demand'], 400)}: tools load on demand, so definitions cost "
-                f"little. The bridge's cost about {bridge['briefTokens']:,} tokens in every "
-                "conversation; the gain is that results stay out of it.\n"
+                f"\n{joined(deferring, 400)}: tools load on demand, so definitions cost little. "
+                f"The bridge's cost about {bridge['briefTokens']:,} tokens in every conversation; "
+                "the gain is that results stay out of it.\n"
             )
         )
-    if by["all"] or not by["on demand"]:
+    if loading or not deferring:
         write_prose(
             visible(
-                f"\n{joined(by['all'], 400) or 'Clients that load all tools'}: about {directly:,} "
+                f"\n{joined(loading, 400) or 'Clients that load all tools'}: about {directly:,} "
                 "tokens for all these tools in every conversation; through the bridge about "
                 f"{through:,}.\n"
             )

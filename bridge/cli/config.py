@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bridge.cli.help import value_text
 from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_json, write_out, write_table
 from bridge.model import Json
@@ -28,7 +29,7 @@ async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
         found = {name: {"value": value, "from": places[name]} for name, value in values.items()}
         write_json({"file": str(path), "settings": found}, indent=2)
         return 0
-    rows = [(name, _text(value), places[name]) for name, value in values.items()]
+    rows = [(name, value_text(value) or "-", places[name]) for name, value in values.items()]
     write_table(("SETTING", "VALUE", "FROM"), rows)
     missing = "" if path.exists() else " (there is none)"
     write_out(visible(f"\nSettings file: {path}{missing}\n"))
@@ -40,13 +41,3 @@ def _plain(value: object) -> Json:
         return [_plain(each) for each in value]
     # An address as text is without its password.
     return value if value is None or isinstance(value, bool | int | float) else str(value)
-
-
-def _text(value: Json) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "-"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int) and value and value % 1024**2 == 0:
-        return f"{value // 1024**2}m"
-    return "-" if value in (None, "") else str(value)

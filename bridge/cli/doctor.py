@@ -152,7 +152,6 @@ def _describe_profile(settings: Settings) -> str:
 
 
 def _gate(settings: Settings) -> dict[str, object]:
-    """Return what calls of tools go through."""
     policy = settings.policy
     return {
         "policy": policy.present,

@@ -14,8 +14,6 @@ from bridge.settings import SETTINGS, Settings, variable
 
 ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
 SETTINGS_PANEL = "Settings"
-WIDTH = 80  # Columns of a pipe.
-MAX_WIDTH = 100
 
 _ORDER = ("Arguments", "Options", SETTINGS_PANEL)
 
@@ -23,8 +21,12 @@ _SECTION = re.compile(r"^(?:Args|Returns|Raises):\n(?:    .*\n?|\n)*", re.MULTIL
 _EXAMPLES = re.compile(r"^Examples:\n((?:    .*\n?)*)", re.MULTILINE)
 
 
+def width() -> int:
+    """Return the columns of help: those of a terminal up to 100, and 80 for a pipe."""
+    return min(terminal_width() or 80, 100)
+
+
 def usage(context: Any) -> str:
-    """Return a command's usage line."""
     words = [context.command_path, "[OPTIONS]"]
     if getattr(context.command, "commands", None):
         words.append("[COMMAND]")
@@ -101,7 +103,6 @@ def _word(parameter: Any) -> str:
 
 
 def setting_text(name: str) -> str:
-    """Return what help says of a setting: its meaning, its variable and its default."""
     default = _default(name)
     facts = variable(name) + (f", default: {default}" if default else "")
     return f"{SETTINGS[name]['flag']} [{facts}]"
@@ -109,12 +110,20 @@ def setting_text(name: str) -> str:
 
 def _default(name: str) -> str:
     field = next(each for each in dataclasses.fields(Settings) if each.name == name)
-    value = field.default
-    if value in (None, "", ()) or name == "state_dir":
+    return "" if name == "state_dir" else value_text(field.default).lower()
+
+
+def value_text(value: Any) -> str:
+    """Return a setting's value as it is written; empty for none."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if value in (None, "", ()):
         return ""
     if type(value) is int and value and value % 1024**2 == 0:
         return f"{value // 1024**2}m"
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 async def print_settings(settings: Settings) -> int:
@@ -122,13 +131,12 @@ async def print_settings(settings: Settings) -> int:
 
     A flag wins over a variable, and a variable wins over `config.toml`.
     """
-    width = min(terminal_width() or WIDTH, MAX_WIDTH)
     lines = []
     for name, text in _meanings().items():
         flag = f"--{name.replace('_', '-')}, " if SETTINGS[name]["flag"] else ""
         default = f" [default: {_default(name)}]" if _default(name) else ""
         lines += [f"{flag}{variable(name)}{default}"]
-        lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")
+        lines += textwrap.wrap(text, width(), initial_indent="    ", subsequent_indent="    ")
     write_help(
         "Every command but `help` and `version` takes each flag. config.toml has the names in "
         "lower case, without MCP_BRIDGE_.\n\n" + "\n".join(lines) + "\n"

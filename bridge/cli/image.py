@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated
 
 from bridge.cli.options import AsJson, flag, opt
@@ -50,15 +49,10 @@ async def build_image(
     )
 
     async def make(engine: ImageEngine) -> None:
-        there = await engine.inspect(local_name(request.flavour))
-        version = recipe_version(context.recipe)
-        built = describe(
-            engine.kind,
-            local_name(request.flavour),
-            there,
-            guest_digest=guest_digest(),
-            version=version,
-        )
+        name = local_name(request.flavour)
+        digest, version = guest_digest(), recipe_version(context.recipe)
+        there = await engine.inspect(name)
+        built = describe(engine.kind, name, there, guest_digest=digest, version=version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)
@@ -68,7 +62,12 @@ async def build_image(
             write_err(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway\n")
         else:
             with waiting("building the image") as say:
-                built = await build(engine, request, context, progress=partial(_tell, say))
+
+                def progress(text: str) -> None:
+                    write_err(f"{text}\n")
+                    say(text)
+
+                built = await build(engine, request, context, progress=progress)
         if as_json:
             write_json(asdict(built))
 
@@ -81,11 +80,9 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     found: list[ImageStatus] = []
 
     async def look(engine: ImageEngine) -> None:
-        version = recipe_version(recipe_dir())
+        digest, version = guest_digest(), recipe_version(recipe_dir())
         found.extend(
-            await status(
-                engine, guest_digest=guest_digest(), version=version, setting=settings.image
-            )
+            await status(engine, guest_digest=digest, version=version, setting=settings.image)
         )
 
     await _with_engines(settings, look, only_first=False)
@@ -97,11 +94,6 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
         return 0
     write_err("No engine has an image: `mcp-code-bridge image build` builds one.\n")
     return ImageMissingError.exit_status
-
-
-def _tell(say: Callable[[str], None], text: str) -> None:
-    write_err(f"{text}\n")
-    say(text)
 
 
 async def _with_engines(

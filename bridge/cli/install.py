@@ -47,7 +47,7 @@ from bridge.clients.install import (
     standings,
 )
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import Planned, listing, own_commands, run_own
+from bridge.clients.own_commands import listing, run_own, with_own_commands
 from bridge.clients.writers import (
     WRITERS,
     Machine,
@@ -161,12 +161,12 @@ async def install_into(
         return 1
     if dry_run:
         return 0
-    named = (change for change, _ in planned if change.name)
+    named = (change for change in planned if change.name)
     status = await check_clients(named, machine) if check else 0
-    for change, _ in planned:
-        same = (each for each, _ in planned if each.target.path == change.target.path)
+    for change in planned:
+        same = (each for each in planned if each.target.path == change.target.path)
         write_still_started(change, {name for each in same for name in each.moved})
-    if any(change.before != change.after for change, _ in planned):
+    if any(change.before != change.after for change in planned):
         write_err_line(RESTART)
     return status
 
@@ -231,17 +231,17 @@ async def uninstall(
     named = WRITERS if list(clients) == [ALL] else clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
-    planned: list[Planned] = []
+    planned: list[Change] = []
     for each in found:
         if each.target.writer.id in wanted:
             raw = read_target(each.target)
             record = record_of(journal, each.target, each.name, raw)
             change = plan_uninstall(each.target, each.name, raw, record)
-            planned.append((change, own_commands(change, machine)))
+            planned.append(with_own_commands(change, machine))
     if restore or await _wants_restore(planned, settings, asks=not (yes or dry_run)):
         planned = with_restores(planned, wanted, scope, settings, machine)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
-    there = {change.target.writer.id for change, _ in planned}
+    there = {change.target.writer.id for change in planned}
     there |= {target.writer.id for target, _ in unread}
     for client in () if named is WRITERS else (each for each in wanted if each not in there):
         write_out(f"{WRITERS[client].name}: the bridge isn't installed.\n")
@@ -249,7 +249,7 @@ async def uninstall(
     return _name_broken(unread, 0 if done else 1)
 
 
-async def _wants_restore(planned: Sequence[Planned], settings: Settings, *, asks: bool) -> bool:
+async def _wants_restore(planned: Sequence[Change], settings: Settings, *, asks: bool) -> bool:
     """Say which servers the clients will lack, and return whether they are to come back."""
     person = Person()
     if not write_stays(planned, settings) or not asks or not person.attended:
@@ -283,11 +283,10 @@ def _name_broken(broken: Iterable[tuple[Target, str]], status: int) -> int:
 
 
 def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
-    """Return the ids of the clients whose files these are."""
     return tuple(dict.fromkeys(target.writer.id for target in found))
 
 
-def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Planned]:
+def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Change]:
     """Return the changes that put the bridge into some clients; reads their files.
 
     Raises:
@@ -298,12 +297,12 @@ def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -
     for client in dict.fromkeys(clients):
         for target in targets(writer_for(client), scope, machine):
             change = plan_install(target, entry, read_target(target), lists)
-            planned.append((change, own_commands(change, machine)))
+            planned.append(with_own_commands(change, machine))
     return planned
 
 
 async def carry_out(
-    planned: Sequence[Planned],
+    planned: Sequence[Change],
     settings: Settings,
     machine: Machine,
     *,
@@ -317,10 +316,10 @@ async def carry_out(
     Args:
         default: What an empty answer means.
     """
-    changing = [each for each in planned if each[0].before != each[0].after]
+    changing = [each for each in planned if each.before != each.after]
     path = _common_path(changing)
-    for file in dict.fromkeys(change.target.path for change, _ in planned):
-        _show([each for each in planned if each[0].target.path == file], path=path)
+    for file in dict.fromkeys(change.target.path for change in planned):
+        _show([each for each in planned if each.target.path == file], path=path)
     if path:
         write_out(visible(f"{_YOUR_PATH} is {path}", keep="") + "\n")
     if not changing:
@@ -337,11 +336,11 @@ async def carry_out(
         return False
     journal = Journal(settings.state_dir / "clients")
     try:
-        for change, commands in changing:
-            for argv in commands:
+        for change in changing:
+            for argv in change.commands:
                 with waiting(f"waiting for {change.target.writer.name}"):
                     await run_own(argv, machine)
-            if not commands:
+            if not change.commands:
                 await anyio.to_thread.run_sync(apply, change, journal)
             if change.action != "move":
                 _confirm(change, machine)
@@ -390,30 +389,28 @@ def machine_here(settings: Settings) -> Machine:
     return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
 
 
-def _common_path(changing: Sequence[Planned]) -> str:
+def _common_path(changing: Sequence[Change]) -> str:
     """Return the PATH that several changes write, to be shown once; empty for none."""
-    environs = (
-        change.value.get(change.target.location.dialect.env_keys[0]) for change, _ in changing
-    )
+    environs = (change.value.get(change.target.location.dialect.env_keys[0]) for change in changing)
     paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
     return paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
 
 
-def _show(planned: Sequence[Planned], *, path: str) -> None:
+def _show(planned: Sequence[Change], *, path: str) -> None:
     """Print the changes of one file: the whole command that the client will run, and one diff.
 
     Args:
         path: What is shown as `_YOUR_PATH`.
     """
-    target = planned[0][0].target
+    target = planned[0].target
     write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
-    changing = [each for each, _ in planned if each.before != each.after]
+    changing = [each for each in planned if each.before != each.after]
     diff = changing[0].diff(*changing[1:]) if changing else ""
-    for change, commands in planned:
+    for change in planned:
         url = address(change.value, target.location.dialect)
         words = shlex.join(command_line(change.value, target.location.dialect)) or url
         lines = [f"  {change.name}: {words}"] if words and change in changing else []
-        lines += [f"  through its own command: {shlex.join(argv)}" for argv in commands]
+        lines += [f"  through its own command: {shlex.join(argv)}" for argv in change.commands]
         lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
         text = visible("".join(f"{line}\n" for line in lines))
         for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
@@ -421,7 +418,7 @@ def _show(planned: Sequence[Planned], *, path: str) -> None:
         write_out(text)
     if diff:
         write_diff(f"{diff}\n")
-    elif not any(change.refused for change, _ in planned):
+    elif not any(change.refused for change in planned):
         write_out("  already up to date.\n")
 
 

@@ -36,8 +36,6 @@ _BAR = 20  # Columns.
 
 @dataclass(frozen=True, eq=False)
 class _Question:
-    """The position of a question in the output."""
-
     reached: anyio.Event = field(default_factory=anyio.Event)
     over: anyio.Event = field(default_factory=anyio.Event)
 
@@ -79,11 +77,9 @@ class LiveTerminal(Terminal):
 
     @property
     def wants_progress(self) -> bool:
-        """Whether there is a status line to show progress in."""
         return self._line is not None
 
     def follow(self, run_progress: RunProgress) -> None:
-        """Show this run's progress from now on."""
         self.run_progress, self._started, self._note = run_progress, monotonic(), ""
 
     def _status(self) -> str:
@@ -104,7 +100,6 @@ class LiveTerminal(Terminal):
         self._notify()
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Show a server's progress message in the status line."""
         self._note = told(message, 120)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:

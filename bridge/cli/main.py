@@ -35,7 +35,6 @@ Command = Callable[..., Awaitable[int]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit status."""
     try:
         invocation = _read(sys.argv[1:] if argv is None else argv)
         if isinstance(invocation, int):
@@ -67,7 +66,6 @@ def _read(words: Sequence[str]) -> Invocation | int:
 
 
 def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
-    """Return a command ready to be run, with its settings."""
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)
@@ -105,7 +103,6 @@ def _is_broken_pipe(group: BaseExceptionGroup[BaseException]) -> bool:
 
 
 def _discard_output() -> int:
-    """Drop what is still buffered: its reader has gone."""
     logger.debug("the reader of our output went away", exc_info=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 1

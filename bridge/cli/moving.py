@@ -23,7 +23,6 @@ from bridge.clients.move import (
     with_move,
     with_restore,
 )
-from bridge.clients.own_commands import Planned
 from bridge.clients.writers import Machine, Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
@@ -43,8 +42,8 @@ _UNASKED = ("autoApprove", "alwaysAllow", "autoApproved", "always_allow", "trust
 
 
 async def with_moves(
-    planned: Sequence[Planned], asked: str, settings: Settings, machine: Machine
-) -> list[Planned]:
+    planned: Sequence[Change], asked: str, settings: Settings, machine: Machine
+) -> list[Change]:
     """Return changes that move servers of the same clients behind the bridge as well.
 
     A client may keep servers in more files than the one that gets the bridge: all of one scope
@@ -56,7 +55,7 @@ async def with_moves(
     Raises:
         UsageError: None of the clients has a server of a name.
     """
-    for change, _ in planned:
+    for change in planned:
         if change.barred:
             name = change.target.writer.name
             message = (
@@ -72,32 +71,31 @@ async def with_moves(
         logged_in=_logged_in(settings),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
-    made: list[Planned] = []
-    for target in {each.target.writer.id: each.target for each, _ in planned}.values():
+    made: list[Change] = []
+    for target in {each.target.writer.id: each.target for each in planned}.values():
         if target.location.id not in read:
             message = f"The bridge would not find {target.writer.name}'s servers."
             raise UsageError(message, remedy=f"{settings.place('sources')} leaves it out.")
         tables = tables_of(machine, target.writer.id, target.scope)
-        for change, commands in planned:
+        for change in planned:
             if change.target.writer.id != target.writer.id:
                 continue
-            theirs = None if commands else tables.pop(change.target.path, None)
-            made.append((with_move(change, theirs, mover) if theirs else change, commands))
+            theirs = None if change.commands else tables.pop(change.target.path, None)
+            made.append(with_move(change, theirs, mover) if theirs else change)
         for theirs in tables.values():
             change = with_move(move_only(theirs[0], read_target(theirs[0])), theirs, mover)
             if change.moved or change.refused:
-                made.append((change, ()))
-    seen = {name for change, _ in made for name in (*change.moved, *dict(change.refused))}
+                made.append(change)
+    seen = {name for change in made for name in (*change.moved, *dict(change.refused))}
     missing = [name for name in names or () if name not in seen]
     if missing:
         message = f"None of these clients has a server {missing[0]!r:.100} in its files."
         raise UsageError(message, remedy="`mcp-code-bridge servers` says where each one is.")
     views = await anyio.to_thread.run_sync(_servers_with_views, settings, found.servers)
-    return [(_with_notes(change, views, machine), commands) for change, commands in made]
+    return [_with_notes(change, views, machine) for change in made]
 
 
 def _servers_with_views(settings: Settings, specs: Iterable[ServerSpec]) -> frozenset[str]:
-    """Return the names of servers whose last list of tools has one with a view."""
     listings = ToolCache(store_of(settings)).load_all(specs)
     return frozenset(
         name for name, listing in listings.items() if any(tool.has_view for tool in listing.tools)
@@ -137,13 +135,12 @@ def _logged_in(settings: Settings) -> LoggedIn:
 
 
 def with_restores(
-    planned: Iterable[Planned],
+    planned: Iterable[Change],
     clients: Iterable[str],
     scope: Scope | None,
     settings: Settings,
     machine: Machine,
-) -> list[Planned]:
-    """Return changes that put the clients' moved servers back as well."""
+) -> list[Change]:
     kept = Kept(moved_dir(settings.environ))
     journal = Journal(settings.state_dir / "clients")
     made = list(planned)
@@ -151,16 +148,16 @@ def with_restores(
         for target in _moved_targets(client, scope, kept, machine):
             restore = restore_of(target, read_target(target), kept, journal)
             base, record = move_only(target, restore.after), None
-            own = next((each for each in made if each[0].target.path == target.path), None)
-            if own is not None and not own[1]:
+            own = next((each for each in made if each.target.path == target.path), None)
+            if own is not None and not own.commands:
                 made.remove(own)
-                name = own[0].name
+                name = own.name
                 record = record_of(journal, target, name, restore.after)
                 base = plan_uninstall(target, name, restore.after, record)
                 if base.before == base.after:
                     # It came with the move, and has gone with it.
                     base = replace(base, notes=())
-            made.append((with_restore(base, restore, kept, journal, record), ()))
+            made.append(with_restore(base, restore, kept, journal, record))
     return made
 
 
@@ -179,11 +176,11 @@ def _moved_targets(
         yield from (target for path, target in files.items() if path in originals)
 
 
-def write_stays(planned: Iterable[Planned], settings: Settings) -> bool:
+def write_stays(planned: Iterable[Change], settings: Settings) -> bool:
     """Say which servers a client lacks once the bridge alone leaves it; return whether any."""
     found = False
     files = Kept(moved_dir(settings.environ)).files()
-    for change, _ in planned:
+    for change in planned:
         here = [each for each in files if each.original == change.target.path]
         names = ", ".join(entry.name for file in here for entry in file.entries)
         if names:
@@ -215,23 +212,20 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
 
 
 def lines_of(change: Change) -> list[str]:
-    """Return what is moved or put back by a change, for a person."""
-    lines = []
-    if change.moved:
-        names = ", ".join(change.moved)
-        lines.append(f"  behind the bridge ({counted(len(change.moved), 'server')}): {names}")
-    if change.restored:
-        names = ", ".join(change.restored)
-        lines.append(f"  back ({counted(len(change.restored), 'server')}): {names}")
-    lines += [f"  {name} stays: {reason}" for name, reason in change.refused]
-    return lines
+    shifts = (("behind the bridge", change.moved), ("back", change.restored))
+    lines = [
+        f"  {way} ({counted(len(names), 'server')}): {', '.join(names)}"
+        for way, names in shifts
+        if names
+    ]
+    return [*lines, *(f"  {name} stays: {reason}" for name, reason in change.refused)]
 
 
 def write_moved(change: Change) -> None:
     """Say which servers a change has moved or put back, once it is made."""
-    for names, verb, way in (
-        (change.moved, "Moved", "out of"),
-        (change.restored, "Restored", "to"),
+    for done, names, way in (
+        ("Moved", change.moved, "out of"),
+        ("Restored", change.restored, "to"),
     ):
         if names:
-            write_err_line(visible(f"{verb} {', '.join(names)} {way} {change.target.path}."))
+            write_err_line(visible(f"{done} {', '.join(names)} {way} {change.target.path}."))

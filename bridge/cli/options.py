@@ -12,12 +12,10 @@ from bridge.clients.writers import Scope
 
 
 def arg(word: str, text: str, completes: Callable[..., Any] | None = None) -> Any:
-    """Return an argument that help shows as `word`."""
     return Argument(metavar=word, help=text, autocompletion=completes)
 
 
 def opt(word: str, text: str, *names: str, completes: Callable[..., Any] | None = None) -> Any:
-    """Return an option with a value that help shows as `word`."""
     return Option(*names, metavar=word, help=text, autocompletion=completes)
 
 

@@ -104,7 +104,6 @@ def write_help(text: str) -> None:
 
 
 def write_diff(text: str) -> None:
-    """Write a diff to stdout, which shows it in colour if it is a terminal."""
     _write(sys.stdout, text, _CHANGED)
 
 
@@ -204,22 +203,17 @@ class VisibleFormatter(logging.Formatter):
     """Formats log records, in which names from configuration files stand, for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's text with nothing in it that a terminal obeys."""
         record.level = record.levelname.lower()
         return visible(super().format(record))
 
 
 class TerminalHandler(logging.StreamHandler[TextIO]):
-    """Writes log records above the status line."""
-
     def emit(self, record: logging.LogRecord) -> None:
         with hidden():
             super().emit(record)
 
 
 class _HeldLogs(logging.Filter):
-    """Keeps back what a handler is to log."""
-
     def __init__(self) -> None:
         super().__init__()
         self.records: list[logging.LogRecord] = []
@@ -266,7 +260,6 @@ class RepeatedLines(logging.Filter):
         self._windows: dict[tuple[str, int], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written; it may be changed."""
         now = self._now()
         window = self._windows.setdefault((record.pathname, record.lineno), _Window(now))
         left_out = 0

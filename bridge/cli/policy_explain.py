@@ -16,7 +16,7 @@ from bridge.errors import UsageError
 from bridge.gate.decision import CHANGED, CallFacts, Decision, strictest
 from bridge.gate.pins import Pins
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE
-from bridge.gate.policy import OPEN, Policy, Step
+from bridge.gate.policy import OPEN, Step
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Json, Tool, short_digest
 from bridge.settings import Settings, store_of
@@ -76,19 +76,32 @@ async def explain(
         requested = tool in (READ_RESOURCE, GET_PROMPT)
         definition = None if requested else await _definition(engine, name, tool)
         policy = engine.gate.policy()
-    found = _explain(
-        policy,
-        CallFacts(
-            server=name,
-            tool=definition.name if definition is not None else tool,
-            arguments=given,
-            definition=definition,
-            server_definition=spec.definition,
-            own=not spec.written,
-        ),
-        "read" if requested else None,
-        Pins(store_of(settings), policy.pins_fully),
-        start,
+    call = CallFacts(
+        server=name,
+        tool=definition.name if definition is not None else tool,
+        arguments=given,
+        definition=definition,
+        server_definition=spec.definition,
+        own=not spec.written,
+    )
+    effect: Effect | None = "read" if requested else None
+    base, change = policy.decide(call, effect), ""
+    if policy.spec.present and policy.spec.pin and definition is not None:
+        change = Pins(store_of(settings), policy.pins_fully).change(definition, spec.definition)
+    asks = Decision(action="ask", rule=CHANGED, reason=change) if change else None
+    found = _Explanation(
+        call=call,
+        start=start,
+        base=base,
+        final=strictest(base, asks if base.action != "deny" else None),
+        steps=policy.explain(call, effect),
+        change=change,
+        flows=[
+            flow
+            for flow in (policy.spec.flows if policy.spec.present else ())
+            if flow.to & base.labels or (flow.to_servers and any_matcher(flow.to_servers)(name))
+        ],
+        known=requested or definition is not None,
     )
     if as_json:
         write_json(_document(found), indent=2)
@@ -131,33 +144,6 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
     return engine.servers.inventory.tool(server, docs["tool"])
 
 
-def _explain(
-    policy: Policy, call: CallFacts, effect: Effect | None, pins: Pins, start: Decision
-) -> _Explanation:
-    base = policy.decide(call, effect)
-    change = ""
-    if policy.spec.present and policy.spec.pin and call.definition is not None:
-        change = pins.change(call.definition, call.server_definition)
-    asks = Decision(action="ask", rule=CHANGED, reason=change) if change else None
-    flows = [] if not policy.spec.present else [f for f in policy.spec.flows if _to(f, call, base)]
-    return _Explanation(
-        call=call,
-        start=start,
-        base=base,
-        final=strictest(base, asks if base.action != "deny" else None),
-        steps=policy.explain(call, effect),
-        change=change,
-        flows=flows,
-        known=call.definition is not None or effect is not None,
-    )
-
-
-def _to(rule: FlowRule, call: CallFacts, base: Decision) -> bool:
-    if rule.to & base.labels:
-        return True
-    return bool(rule.to_servers) and any_matcher(rule.to_servers)(call.server)
-
-
 def _lines(found: _Explanation) -> list[str]:
     call, final = found.call, found.final
     shown = ", ".join(
@@ -166,8 +152,9 @@ def _lines(found: _Explanation) -> list[str]:
     lines = [f"{call}({shown:.1000}) -> {final.action}", _line("decided by", final.rule)]
     if final.reason:
         lines.append(_line("because", final.reason))
-    server = f"{short_digest(call.server_definition)}: its start is {_start(found.start)}"
-    lines.append(_line("server", server))
+    words = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
+    start = f"{words[found.start.action]} ({because(found.start)})"
+    lines.append(_line("server", f"{short_digest(call.server_definition)}: its start is {start}"))
     effects = [step for step in found.steps if step.about == "effect"]
     lines += [_line("effect", f"{step.name}: {step.why}") for step in effects]
     labels = [f"{step.name} ({step.why})" for step in found.steps if step.about == "label"]
@@ -179,14 +166,14 @@ def _lines(found: _Explanation) -> list[str]:
     ]
     if found.final.rule != OPEN:
         lines.append(_line("definition", _pin_state(found)))
-        lines += [_line("flow rules", _flow_text(rule)) for rule in found.flows]
+        for rule in found.flows:
+            read = " and ".join(
+                [*sorted(rule.after), *(f"servers {g}" for g in rule.after_servers)]
+            )
+            when = f"{rule.name!r} ({rule.action}) decides once a run has read from {read}"
+            lines.append(_line("flow rules", when))
     lines += ["", *_remedy(found)]
     return lines
-
-
-def _start(decision: Decision) -> str:
-    words = {"allow": "allowed", "ask": "asked about", "deny": "denied"}
-    return f"{words[decision.action]} ({because(decision)})"
 
 
 def _line(head: str, text: str) -> str:
@@ -207,11 +194,6 @@ def _pin_state(found: _Explanation) -> str:
     if found.call.definition is None:
         return "none: such requests are the protocol's"
     return "unchanged"
-
-
-def _flow_text(rule: FlowRule) -> str:
-    read = [*sorted(rule.after), *(f"servers {glob}" for glob in rule.after_servers)]
-    return f"{rule.name!r} ({rule.action}) decides once a run has read from {' and '.join(read)}"
 
 
 def _remedy(found: _Explanation) -> list[str]:

@@ -113,7 +113,6 @@ async def _in_engines(settings: Settings, *, remove: bool) -> list[str]:
 
 
 def _paths(settings: Settings, keep_settings: bool) -> list[Path]:
-    """Return the files and directories that are the bridge's, each once."""
     found = dict.fromkeys(filter(os.path.lexists, _candidates(settings, keep_settings)))
     return [path for path in found if not found.keys() & set(path.parents)]
 

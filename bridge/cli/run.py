@@ -327,7 +327,6 @@ def _names(listed: str) -> tuple[str, ...]:
 
 
 def read_program(file: str) -> str:
-    """Return the text of a program."""
     try:
         if file == "-":
             data = sys.stdin.buffer.read(MAX_CODE_BYTES + 1)

@@ -73,7 +73,6 @@ def _content(path: Path, left: int) -> bytes:
 
 
 def check_out(directory: str) -> Path:
-    """Return the directory for files; it is made if need be."""
     path = Path(directory).expanduser()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -185,7 +184,6 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
 
 
 def _publish(parent: int, unfinished: str, name: str) -> None:
-    """Give a file its name, which nothing has."""
     try:
         # Unlike a renaming this replaces nothing that has come to be there.
         os.link(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)

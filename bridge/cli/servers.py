@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from bridge.catalog.prose import clip
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, flag
 from bridge.cli.output import (
@@ -27,8 +29,6 @@ from bridge.settings import Settings, home
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
-
-MAX_REASON_CHARS = 160  # Of a reason, below the table.
 
 _HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 
@@ -102,38 +102,46 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
 
     A person at a terminal knows the home directory as "~"; a script gets whole paths.
     """
-    width = terminal_width()
+    at_terminal = terminal_width() is not None
+
+    def short(text: str) -> str:
+        return re.sub(rf"(^| ){re.escape(home_directory)}/", r"\1~/", text) if at_terminal else text
+
     used = [row for row in rows if row["state"] not in ("skipped", "proposed")]
     if used:
-        cells = [_cells(row) for row in used]
-        if width is not None:
-            cells = [(*row[:-1], _from_home(row[-1], home_directory)) for row in cells]
-        write_table(_HEADINGS, cells, ("TRANSPORT", "CLIENTS"))
+        write_table(_HEADINGS, [_cells(row, short) for row in used], ("TRANSPORT", "CLIENTS"))
     differences = [(row["name"], text) for row in used for text in row.get("differences", ())]
     if differences:
         write_out("\nDefined differently elsewhere; the table has the definition that is used:\n")
     for name, text in differences:
         write_prose(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
-    _write_reasons("Not working", [row for row in used if row.get("reason")])
-    shortened = home_directory if width is not None else None
-    left_out = [row for row in rows if row["state"] == "skipped"]
-    itself = [row for row in left_out if row["reason"] == ITSELF]
-    shadowed = [
-        row
-        for row in left_out
-        if row["reason"].startswith(SHADOWED) and UNUSED not in row["reason"]
-    ]
-    clients_own = [row for row in left_out if row["reason"] == ONLY_CLIENT]
-    grouped = (*itself, *shadowed, *clients_own)
-    rest = [row for row in left_out if row not in grouped]
-    _write_reasons("Left out", rest, shortened)
-    _write_names("Left out, as an earlier file has another of this name", shadowed)
-    _write_names("Left out, as only its own client can start it", clients_own)
-    _write_names("The bridge itself", itself)
+    _write_reasons("Not working", [row for row in used if row.get("reason")], str)
+    grouped: dict[str, list[dict[str, Any]]] = {name: [] for name in ("", *_ALIKE)}
+    for row in rows:
+        if row["state"] == "skipped":
+            grouped[_alike(row["reason"])].append(row)
+    _write_reasons("Left out", grouped.pop(""), short)
+    for title, alike in grouped.items():
+        _write_names(title, alike)
     proposed = _one_for_each_server([row for row in rows if row["state"] == "proposed"])
-    _write_reasons("Not approved, so not used", proposed, shortened)
+    _write_reasons("Not approved, so not used", proposed, short)
     if proposed:
         write_out("`mcp-code-bridge servers approve NAME` shows one, and asks.\n")
+
+
+_ALIKE = (
+    "Left out, as an earlier file has another of this name",
+    "Left out, as only its own client can start it",
+    "The bridge itself",
+)
+"""Titles of servers that are left out for one reason, which takes one line."""
+
+
+def _alike(reason: str) -> str:
+    shadowed, only_client, itself = _ALIKE
+    if reason.startswith(SHADOWED) and UNUSED not in reason:
+        return shadowed
+    return {ONLY_CLIENT: only_client, ITSELF: itself}.get(reason, "")
 
 
 def _one_for_each_server(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -148,27 +156,18 @@ def _one_for_each_server(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
     ]
 
 
-def _from_home(path: str, home_directory: str) -> str:
-    inside = path.startswith(f"{home_directory}/")
-    return f"~{path.removeprefix(home_directory)}" if inside else path
-
-
-def _write_reasons(
-    title: str, rows: Sequence[dict[str, Any]], home_directory: str | None = None
-) -> None:
-    """Write a line for each of `rows`: its name, its place and the reason."""
+def _write_reasons(title: str, rows: Sequence[dict[str, Any]], short: Callable[[str], str]) -> None:
+    """Write a line for each of `rows`; --json has the whole reason."""
     if rows:
         write_out(f"\n{title}:\n")
     for row in rows:
-        place, reason = row["source"], _brief(row["reason"])
-        if home_directory is not None:
-            place = _from_home(place, home_directory)
-            reason = reason.replace(f" {home_directory}/", " ~/")
-        write_prose(visible(f"  {row['name']}, {row['client']}, {place}: {reason}", keep="") + "\n")
+        place, reason = short(row["source"]), short(row["reason"].splitlines()[0])
+        line = f"  {row['name']}, {row['client']}, {place}: {clip(reason, 160)}"
+        write_prose(visible(line, keep="") + "\n")
 
 
 def _write_names(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write a line for all of `rows`, which are left out for one reason; --json has their files."""
+    """Write a line for all of `rows`; --json has their files."""
     clients: dict[str, dict[str, None]] = {}
     for row in rows:
         clients.setdefault(row["name"], {})[row["client"]] = None
@@ -178,7 +177,7 @@ def _write_names(title: str, rows: Sequence[dict[str, Any]]) -> None:
         write_prose(visible(f"{title}: {named}.", keep="") + "\n")
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _cells(row: dict[str, Any], short: Callable[[str], str]) -> tuple[str, ...]:
     clients = dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
     return (
         row["name"],
@@ -187,14 +186,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["state"],
         str(row.get("tools", "-")),
         ", ".join(clients),
-        row["source"],
+        short(row["source"]),
     )
-
-
-def _brief(reason: str) -> str:
-    """Return a reason cut to a line; --json has all of it."""
-    line = reason.splitlines()[0]
-    return line if len(line) <= MAX_REASON_CHARS else f"{line[:MAX_REASON_CHARS]}…"
 
 
 def _rows(engine: Engine) -> list[dict[str, Any]]:
@@ -244,7 +237,6 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
 
 
 def _place(source: Source) -> dict[str, Any]:
-    """Return where an entry stands, and the names of what was read there."""
     place = {"client": source.client, "scope": source.scope, "source": str(source)}
     return {**place, "fields": list(source.fields)}
 

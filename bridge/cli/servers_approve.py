@@ -146,7 +146,6 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
 
 
 async def _record(spec: ServerSpec, settings: Settings) -> None:
-    """Record a person's approval, so that a server starts as it is defined."""
     audit = audit_log(settings)
     try:
         await _starts(settings, audit).approve(spec, "terminal")

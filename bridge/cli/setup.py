@@ -186,10 +186,10 @@ async def _ask_move(
 ) -> str:
     """Return which of the clients' servers go behind the bridge, as `--move` has them."""
     planned = plan(clients, scope, own_entry(settings.environ), machine)
-    if any(change.barred for change, _ in planned):
+    if any(change.barred for change in planned):
         return NONE
     offered = await with_moves(planned, ALL, settings, machine)
-    names = list(dict.fromkeys(name for change, _ in offered for name in change.moved))
+    names = list(dict.fromkeys(name for change in offered for name in change.moved))
     if not names:
         return NONE
 

@@ -160,7 +160,6 @@ def _fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dic
 
 
 def _state(fields: dict[str, Any]) -> str:
-    """Return a skill's state in a few words."""
     if fields["problem"]:
         return "unusable"
     words = ["approved" if fields["approved"] else "not reviewed"]

@@ -42,17 +42,14 @@ class Terminal:
 
     @property
     def attended(self) -> bool:
-        """Whether a person can be asked here."""
         return self._person.attended
 
     @property
     def wants_progress(self) -> bool:
-        """Whether output goes to a person, who has not asked for less."""
         return self._writer.isatty() and logger.isEnabledFor(logging.INFO)
 
     @property
     def log_level(self) -> str:
-        """As much as the bridge's own log shows."""
         if logger.isEnabledFor(logging.DEBUG):
             return "debug"
         return "info" if logger.isEnabledFor(logging.INFO) else "warning"
@@ -96,7 +93,6 @@ class Terminal:
         raise CannotAskError("Nobody can be asked: a terminal has no model to sample.")
 
     async def roots(self) -> list[Json]:
-        """Return none: a terminal's directory is no workspace."""
         return []
 
     async def _fill(self, schema: Json) -> Mapping[str, Json]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bridge.catalog.entries import ServerEntry
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.typed_stubs import server_stub, tool_stub
 from bridge.cli import completion
@@ -24,13 +23,12 @@ from bridge.cli.status import waiting
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.servers.project_servers import waiting_line
 from bridge.settings import Settings
+from bridge.text import counted
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
 SERVER_UNREACHABLE = 4  # The exit status when nothing can be shown because of it.
-
-_INDENT = "    "
 
 
 async def tools(
@@ -63,7 +61,12 @@ async def tools(
         with waiting(f"asking {', '.join(names)} for their tools"):
             errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
         if named is not None and not errors:
-            return await _show_tool(engine, *named, as_json=as_json)
+            docs = await engine.guide.tool_docs(*named, "full")
+            if as_json:
+                write_json(docs, indent=2)
+            else:
+                write_out(visible(_stub(engine, named[0], docs["tool"])))
+            return 0
         if stub and not query:
             stubs = [server_stub(engine.servers.inventory.entry(name)) for name in names]
             write_out(visible("\n".join(stubs)))
@@ -72,7 +75,8 @@ async def tools(
         if as_json:
             write_json(found, indent=2)
         elif stub:
-            _write_stubs(engine, found)
+            stubs = [_stub(engine, docs["server"], docs["tool"]) for docs in found]
+            write_out(visible("\n\n".join(stubs)))
         elif query:
             _write_tools(found, indent="")
         else:
@@ -86,11 +90,8 @@ async def tools(
     elif found and found[0].get("poor") and not as_json:
         write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
     elif not found and not as_json:
-        write_err(
-            "No tool matches; `mcp-code-bridge tools` lists all.\n"
-            if query
-            else "No tools found.\n"
-        )
+        none = "No tool matches; `mcp-code-bridge tools` lists all." if query else "No tools found."
+        write_err(f"{none}\n")
     return SERVER_UNREACHABLE if errors and not found else 0
 
 
@@ -115,21 +116,6 @@ def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
         ) from error
 
 
-async def _show_tool(engine: Engine, server: str, tool: str, *, as_json: bool) -> int:
-    """Print all there is on one tool."""
-    docs = await engine.guide.tool_docs(server, tool, "full")
-    if as_json:
-        write_json(docs, indent=2)
-    else:
-        write_out(visible(_stub(engine, server, docs["tool"])))
-    return 0
-
-
-def _write_stubs(engine: Engine, found: Iterable[dict[str, Any]]) -> None:
-    stubs = [_stub(engine, docs["server"], docs["tool"]) for docs in found]
-    write_out(visible("\n\n".join(stubs)))
-
-
 def _stub(engine: Engine, server: str, tool: str) -> str:
     entry = engine.servers.inventory.entry(server)
     return next(
@@ -140,22 +126,15 @@ def _stub(engine: Engine, server: str, tool: str) -> str:
 
 
 def _write_servers(engine: Engine, names: Iterable[str], found: Sequence[dict[str, Any]]) -> None:
-    first = True
+    gap = ""
     for name in names:
-        entry = engine.servers.inventory.entry(name)
-        mine = [docs for docs in found if docs["server"] == name]
-        if not mine:
-            continue
-        write_out(("" if first else "\n") + visible(_header(entry)) + "\n")
-        _write_tools(mine, indent="  ")
-        first = False
-
-
-def _header(entry: ServerEntry) -> str:
-    count = len(entry.tools)
-    summary = first_sentence(entry.description, 100)
-    about = f": {summary}" if summary else ""
-    return f"{one_line(entry.name, 60)}{about} ({count} tool{'' if count == 1 else 's'})"
+        if mine := [docs for docs in found if docs["server"] == name]:
+            entry = engine.servers.inventory.entry(name)
+            summary = first_sentence(entry.description, 100)
+            head = f"{one_line(entry.name, 60)}{f': {summary}' if summary else ''}"
+            write_out(gap + visible(f"{head} ({counted(len(entry.tools), 'tool')})\n"))
+            _write_tools(mine, indent="  ")
+            gap = "\n"
 
 
 def _write_tools(found: Iterable[dict[str, Any]], *, indent: str) -> None:
@@ -163,7 +142,7 @@ def _write_tools(found: Iterable[dict[str, Any]], *, indent: str) -> None:
     for docs in found:
         write_out(f"{indent}{visible(docs['signature'])}\n")
         if docs.get("description"):
-            line = f"{indent}{_INDENT}{visible(docs['description'])}"
+            line = f"{indent}    {visible(docs['description'])}"
             write_out(f"{line if width is None else clip(line, width)}\n")
 
 

@@ -248,8 +248,6 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class LineText(Document):
-    """A file in lines."""
-
     @abstractmethod
     def _lines_of(self, table: Table) -> Sequence[Row]:
         """Return the rows of a table in their order; an entry may have several."""

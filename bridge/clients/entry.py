@@ -179,7 +179,6 @@ def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
 
 
 def address(value: object, dialect: Dialect) -> str:
-    """Return the address of an entry; empty if it has none."""
     texts = [value.get(key) for key in dialect.url_keys] if isinstance(value, Mapping) else []
     return next((text for text in texts if isinstance(text, str)), "")
 

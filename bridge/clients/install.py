@@ -13,7 +13,7 @@ from bridge.clients import differences
 from bridge.clients.document import Document, open_document
 from bridge.clients.entry import NAME, Entry, address, command_line, entry_value, is_bridge
 from bridge.clients.journal import Journal, Record, digest
-from bridge.clients.rewrite import Edit, Rewritten, missing_directories, remove_directories, rewrite
+from bridge.clients.rewrite import Edit, missing_directories, remove_directories, rewrite
 from bridge.clients.writers import Machine, Table, Target, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
@@ -45,6 +45,7 @@ class Change:
         refused: Servers that were to be moved and stay, each with the reason.
         barred: Why the client does not start the bridge, if one of its lists forbids it.
         private: Whether only its user may read the file then: it has the bridge's token.
+        commands: The client's own commands that make it in place of us; none for most.
         turn: Keeps other bridges from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
         finish: Called when the file is replaced.
@@ -64,6 +65,7 @@ class Change:
     restored: tuple[str, ...] = ()
     barred: str = ""
     private: bool = False
+    commands: tuple[tuple[str, ...], ...] = ()
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
     keep: Callable[[], None] = _nothing
     finish: Callable[[], None] = _nothing
@@ -213,7 +215,7 @@ def _installs(journal: Journal, target: Target, name: str) -> list[Record]:
     return [each for each in journal.records() if (each.path, each.action, each.name) == put]
 
 
-def apply(change: Change, journal: Journal) -> Rewritten:
+def apply(change: Change, journal: Journal) -> None:
     """Write a change into its file.
 
     Raises:
@@ -222,13 +224,13 @@ def apply(change: Change, journal: Journal) -> Rewritten:
     try:
         with journal.turn(), change.turn():
             read_target(change.target)  # It may have become a link since it was shown.
-            return _apply(change, journal)
+            _apply(change, journal)
     except OSError as error:
         message = f"{change.target.path} cannot be changed: {error.strerror or error}."
         raise BridgeError(message) from error
 
 
-def _apply(change: Change, journal: Journal) -> Rewritten:
+def _apply(change: Change, journal: Journal) -> None:
     target, moves = change.target, bool(change.moved)
     made = tuple(map(str, missing_directories(target.path)))
     last = record_of(journal, target, change.name, change.before)
@@ -250,17 +252,16 @@ def _apply(change: Change, journal: Journal) -> Rewritten:
             new.append(journal.add(record))
 
     readers = 0o700 if change.private else 0o777
-    written = rewrite(target.path, change.edit, readers, root=target.root, before_replace=keep)
+    left = rewrite(target.path, change.edit, readers, root=target.root, before_replace=keep)
     change.finish()
     old = new[:-1] if last is None or moves else [*new[:-1], last]
     if change.action == "uninstall":
         # What the file held before, secrets too, is kept no longer than it can come back.
         old += _installs(journal, target, change.name)
-        if last is not None and written.after is None:
+        if last is not None and left is None:
             remove_directories(tuple(map(Path, last.made_directories)))
     for record in old:
         journal.drop(record.id)
-    return written
 
 
 def standings(

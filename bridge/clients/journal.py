@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from bridge.atomic_files import exclusive_lock, replace_file
 from bridge.private_files import make_directory
-
-KEPT_PER_FILE = 20
-
-TURN_SECONDS = 30.0  # For another bridge to finish one file, on a disk that is busy.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +50,7 @@ def turn_in(directory: Path) -> Iterator[None]:
     """
     make_directory(directory)
     # A directory of settings is a link in many homes.
-    with exclusive_lock(directory.resolve(), seconds=TURN_SECONDS):
+    with exclusive_lock(directory.resolve(), seconds=30):
         yield
 
 
@@ -69,47 +66,38 @@ class Journal:
         return turn_in(self._directory)
 
     def add(self, record: Record) -> Record:
-        """Keep a record, durably, and drop the file's oldest; return it with its id.
+        """Keep a record, durably; return it with its id.
 
         Raises:
             OSError: It cannot be written; the change must not be made then.
         """
         make_directory(self._directory)
-        file = digest(record.path.encode())[:16]
-        record = replace(record, id=f"{time.time_ns():020d}-{file}")
-        fields = {**asdict(record), "before": record.before is not None}
-        if record.before is not None:
-            replace_file(self._content(record.id), record.before, durable=True)
-        replace_file(self._head(record.id), json.dumps(fields).encode(), durable=True)
-        kept = sorted(self._directory.glob(f"*-{file}.json"))
-        for old in kept[:-KEPT_PER_FILE]:
-            self.drop(old.stem)
+        record = replace(record, id=f"{time.time_ns():020d}")
+        before = None if record.before is None else base64.b64encode(record.before).decode()
+        text = json.dumps({**asdict(record), "before": before})
+        replace_file(self._file(record.id), text.encode(), durable=True)
         return record
 
     def records(self) -> tuple[Record, ...]:
         """Return all records, the oldest first; damaged ones are left out."""
-        ids = sorted(path.stem for path in self._directory.glob("*.json"))
-        return tuple(record for record in map(self._load, ids) if record)
+        found = map(_load, sorted(self._directory.glob("*.json")))
+        return tuple(record for record in found if record)
 
     def drop(self, id: str) -> None:
-        for path in (self._head(id), self._content(id)):
-            with suppress(FileNotFoundError):
-                path.unlink()
+        self._file(id).unlink(missing_ok=True)
 
-    def _head(self, id: str) -> Path:
+    def _file(self, id: str) -> Path:
         return self._directory / f"{id}.json"
 
-    def _content(self, id: str) -> Path:
-        return self._directory / f"{id}.before"
 
-    def _load(self, id: str) -> Record | None:
-        try:
-            fields = json.loads(self._head(id).read_bytes())
-            before = self._content(id).read_bytes() if fields["before"] else None
-            made = tuple(fields["made_directories"])
-            return Record(**{**fields, "made_directories": made, "before": before})
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
+def _load(path: Path) -> Record | None:
+    try:
+        fields = json.loads(path.read_bytes())
+        before = None if fields["before"] is None else base64.b64decode(fields["before"])
+        made = tuple(fields["made_directories"])
+        return Record(**{**fields, "made_directories": made, "before": before})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def digest(content: bytes | None) -> str:

@@ -53,8 +53,6 @@ class _Member:
 
 @dataclass(frozen=True, kw_only=True)
 class JsonText(Document):
-    """A JSON file."""
-
     EMPTY = "{\n}\n"
 
     @cached_property

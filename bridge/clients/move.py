@@ -69,8 +69,6 @@ class Shift:
 
 
 class Kept:
-    """The directory of moved entries."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 

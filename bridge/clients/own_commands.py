@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 
 import anyio
 
@@ -15,30 +16,22 @@ from bridge.clients.install import Change
 from bridge.clients.writers import Machine, Writer
 from bridge.errors import BridgeError
 
-SECONDS = 60.0  # For a client to start, and to connect to each of its servers.
 
-Commands = tuple[tuple[str, ...], ...]
-
-Planned = tuple[Change, Commands]
-"""A change, and the client's own commands that make it in place of us; none for most."""
-
-
-def own_commands(change: Change, machine: Machine) -> Commands:
-    """Return the client's commands that make a change; none where its file is written."""
+def with_own_commands(change: Change, machine: Machine) -> Change:
+    """Return a change with the client's commands that make it, where its file is not written."""
     target = change.target
     program = machine.program(target.writer.program)
     if not (target.writer.contended and target.scope == "user" and program):
-        return ()
+        return change
     # Other users of this machine read a command's arguments, so none has the bridge's token.
     if len(target.table) > 1 or (isinstance(change.value, dict) and "headers" in change.value):
-        return ()
-    of_user = ("mcp", "remove", "-s", "user", change.name)
-    remove = ((program, *of_user),) if change.before is not None else ()
+        return change
+    remove = (program, "mcp", "remove", "-s", "user", change.name)
     if change.action == "uninstall":
-        return remove
+        return replace(change, commands=(remove,) if change.before is not None else ())
     text = json.dumps(change.value, ensure_ascii=False)
     add = (program, "mcp", "add-json", "-s", "user", change.name, text)
-    return (*(remove if change.replaces else ()), add)
+    return replace(change, commands=(remove, add) if change.replaces else (add,))
 
 
 def listing(writer: Writer, machine: Machine) -> tuple[str, ...]:
@@ -58,7 +51,7 @@ async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
     """
     environ = {**machine.context.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
     try:
-        with anyio.fail_after(SECONDS):
+        with anyio.fail_after(60):
             done = await anyio.run_process(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -68,7 +61,7 @@ async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
                 cwd=machine.context.home,
             )
     except TimeoutError:
-        message = f"{argv[0]} did not end within {SECONDS:.0f} seconds."
+        message = f"{argv[0]} did not end within 60 seconds."
         raise BridgeError(message, remedy="Run it yourself.") from None
     except OSError as error:
         raise BridgeError(f"{argv[0]} does not start: {error.strerror}.") from None

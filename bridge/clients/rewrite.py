@@ -11,15 +11,12 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.atomic_files import exclusive_lock, read_regular, replace_file
 from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.errors import ChangedMeanwhileError, UneditableError
 from bridge.private_files import make_directory, open_below
-
-ATTEMPTS = 3  # A client that writes at each of them will do so again.
 
 UNFINISHED = ".mcp-code-bridge-"
 """Prefix of unfinished files, next to the client's; eight characters follow."""
@@ -28,22 +25,6 @@ Edit = Callable[[bytes | None], bytes | None]
 """Returns a file's new content for its content; None is no file."""
 
 BeforeReplace = Callable[[bytes | None, bytes | None], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rewritten:
-    """What became of a file.
-
-    Attributes:
-        real: The file, with its links resolved.
-        before, after: Its content; None is no file.
-        made_directories: Those that were missing, the outermost first.
-    """
-
-    real: Path
-    before: bytes | None
-    after: bytes | None
-    made_directories: tuple[Path, ...] = ()
 
 
 class _Changed(Exception):
@@ -57,7 +38,7 @@ def rewrite(
     *,
     root: Path | None = None,
     before_replace: BeforeReplace = lambda before, after: None,
-) -> Rewritten:
+) -> bytes | None:
     """Edit a file; links stay, as do mode and owner. A new one is this user's alone. Blocks.
 
     Args:
@@ -66,6 +47,9 @@ def rewrite(
         before_replace: Called with the content before and after once the new content is on the
             disk and the old file still there: the place to record the change. If the file has
             changed meanwhile, it is called again with the new contents, and the last call counts.
+
+    Returns:
+        Its content now; None if there is no file.
 
     Raises:
         UneditableError: The file cannot be edited, read or replaced; it is unchanged.
@@ -76,20 +60,20 @@ def rewrite(
     try:
         missing = missing_directories(real)
         if missing and edit(None) is None:
-            return Rewritten(real=real, before=None, after=None)
+            return None
         made = missing
         with _held_directory(real.parent, root) as directory:
             held = directory / real.name
-            for _ in range(ATTEMPTS):
+            for _ in range(3):  # A client that writes at each of them will do so again.
                 before = _read(held)
                 after = edit(before)
                 if after == before:
-                    return Rewritten(real=real, before=before, after=after)
+                    return after
                 with exclusive_lock(real.parent), suppress(_Changed):
                     _replace(held, before, after, most, before_replace)
-                    return Rewritten(real=real, before=before, after=after, made_directories=made)
+                    return after
         raise ChangedMeanwhileError(
-            f"{path} was not changed: another program wrote it during each of {ATTEMPTS} attempts.",
+            f"{path} was not changed: another program wrote it during each of 3 attempts.",
             remedy="Close the client that it belongs to, then try again.",
         )
     except BaseException as error:

@@ -45,8 +45,6 @@ class _Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class TomlText(LineText):
-    """A TOML file."""
-
     @cached_property
     def _statements(self) -> list[_Statement]:
         found: list[_Statement] = []

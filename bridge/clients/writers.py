@@ -74,7 +74,6 @@ class Writer:
     note: str = ""
 
     def templates(self, scope: Scope) -> tuple[str, ...]:
-        """Return the files of a scope that may be written."""
         return self.user if scope == "user" else self.project
 
 

@@ -19,8 +19,6 @@ _STEP = 2
 
 @dataclass(frozen=True, kw_only=True)
 class YamlText(LineText):
-    """A YAML file."""
-
     NULL_IS_EMPTY = True
 
     @cached_property

@@ -282,7 +282,6 @@ def _stage(
     executables: Sequence[Executable],
     made: Environment,
 ) -> LaunchSpec:
-    """Return what all stages of a profile's commands have in common."""
     places = [place for tool in executables for _, place in tool.links]
     places += [file for tool in executables for file in tool.executes]
     path = [*made.variables["PATH"].split(":"), *(str(PurePosixPath(p).parent) for p in places)]

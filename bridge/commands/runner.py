@@ -73,7 +73,6 @@ class Capture:
 
     @property
     def dropped(self) -> int:
-        """How many bytes are not kept."""
         return self._lost + max(0, len(self._tail) - self._half)
 
     def feed(self, data: bytes) -> None:
@@ -406,8 +405,6 @@ def _result(
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Status and reason, one sentence, and what to do about it."""
-
     status: Status
     summary: str
     reason: Reason | None = None
@@ -418,7 +415,6 @@ class Verdict:
 def judge(
     stages: Sequence[StageResult], profile: CommandProfile, *, timed_out: bool, timeout: float
 ) -> Verdict:
-    """Return the verdict on all stages."""
     if timed_out:
         ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
         running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]

@@ -1,7 +1,7 @@
 """The first minutes: the wheel alone, an empty home, and only what a PATH has.
 
-Without `make` and without a checkout: the wheel is built and used as it is. The quick tests take
-its dependencies from the environment of the tests; the full one lets pip fetch what it declares.
+Without `make` and without a checkout: the wheel is built and used as it is, with the dependencies
+of the tests' environment.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-
-from tests.interpreters import require
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
@@ -135,23 +133,3 @@ def test_an_engine_without_an_image_is_not_waited_for_where_bubblewrap_works(
     ran = newcomer.say("run", "-c", "print(6 * 7)")
     assert (ran.returncode, ran.stdout) == (0, "42\n"), ran.stderr
     assert "pull" not in report.stderr + ran.stderr
-
-
-@pytest.mark.full
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
-@pytest.mark.parametrize("version", ["3.11", "3.13"])
-def test_the_wheel_needs_only_what_it_declares(tmp_path: Path, wheel: Path, version: str) -> None:
-    """In an empty environment, installed by pip from the registry that it is configured for."""
-    python = require(version)
-    place = tmp_path / "environment"
-    subprocess.run((python, "-m", "venv", str(place)), check=True, timeout=PATIENCE)
-    install = (str(place / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel))
-    done = subprocess.run(install, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    for name in ("work", "bin"):
-        (tmp_path / name).mkdir()
-    newcomer = Newcomer(tmp_path, (str(place / "bin/mcp-code-bridge"),))
-    newcomer.install(*TOOLS, "bwrap")
-    ran = newcomer.say("run", "-c", "import sys; print(6 * 7)")
-    assert (ran.returncode, ran.stdout) == (0, "42\n"), ran.stderr
-    assert newcomer.say("serve").returncode == 0

@@ -420,3 +420,23 @@ def test_a_move_names_servers_with_permissions_that_hold_in_the_client_alone(she
     out = shell("install", "claude-code", "--move", "all", "--dry-run")[1]
     assert "Claude Code has permissions for tools of docs." in out
     assert "tools of web" not in out
+
+
+def test_servers_of_each_deleted_file_of_a_client_are_restored(shell: Shell) -> None:
+    user = shell.home / ".config" / "Code" / "User"
+    write(user / "mcp.json", {"servers": {"a": {"command": "a"}}})
+    settings = write(user / "settings.json", {"mcp": {"servers": {"b": {"command": "b"}}}})
+    assert shell("install", "vscode", "--move", "all", "--yes")[0] == 0
+    settings.unlink()
+    assert shell("uninstall", "vscode", "--restore", "--yes")[0] == 0
+    assert json.loads(settings.read_text()) == {"mcp": {"servers": {"b": {"command": "b"}}}}
+
+
+def test_an_address_is_listed_without_its_password_and_token(shell: Shell) -> None:
+    url = "http://u:pa55@127.0.0.1:1/mcp?token=t0ken"
+    shell("install", "cursor", "--http", url, "--yes")
+    for words in (("installed",), ("installed", "--json"), ("uninstall",)):
+        said = shell(*words)[1]
+        assert "127.0.0.1:1/mcp" in said
+        assert "pa55" not in said
+        assert "t0ken" not in said

@@ -7,12 +7,10 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from anyio import to_thread
-from mcp.server.auth.provider import AccessToken
 
 from bridge.cli.login import login, logout
 from bridge.errors import (
@@ -20,7 +18,6 @@ from bridge.errors import (
     LoginFailedError,
     LoginRequiredError,
     UnknownServerError,
-    UsageError,
 )
 from bridge.model import RunRequest
 from bridge.runs import open_engine
@@ -107,20 +104,19 @@ async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
 
 
 @pytest.mark.parametrize(
-    ("server", "timeout", "kind", "problem"),
+    ("server", "kind", "problem"),
     [
-        ("local", 5, LoginFailedError, "is a local server"),
-        ("shoop", 5, UnknownServerError, "Did you mean 'shop'"),
-        ("shop", float("nan"), UsageError, "1 to 3600"),
+        ("local", LoginFailedError, "is a local server"),
+        ("shoop", UnknownServerError, "Did you mean 'shop'"),
     ],
 )
 async def test_what_cannot_be_logged_in_to_is_said(
-    tmp_path: Path, server: str, timeout: float, kind: type[BridgeError], problem: str
+    tmp_path: Path, server: str, kind: type[BridgeError], problem: str
 ) -> None:
     with guarded() as fake:
         user = User(tmp_path, fake, "auto")
         with pytest.raises(kind, match=problem):
-            await login(load({}, user.environ), server=server, timeout=timeout, no_browser=True)
+            await login(load({}, user.environ), server=server, timeout=5, no_browser=True)
 
 
 async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
@@ -134,26 +130,3 @@ async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
         assert shown.out == ""
         assert f"{fake.origin}/authorize?" in shown.err
         assert fake.authority.counts["authorized"] == 0
-
-
-@pytest.mark.parametrize("kind", ["http", "sse"])
-async def test_a_token_from_the_environment_is_sent_and_if_refused_named(
-    tmp_path: Path, kind: str
-) -> None:
-    with guarded(kind) as fake:
-        user = User(tmp_path, fake, "auto")
-        header = {"Authorization": "Bearer ${SHOP_TOKEN}"}
-        servers = {"shop": {"type": kind, "url": fake.url, "headers": header}}
-        (tmp_path / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
-        fake.authority.access["fixed"] = AccessToken(
-            token="fixed", client_id="c", scopes=["read"], expires_at=int(time.time()) + 600
-        )
-        errors: dict[str, BridgeError] = {}
-        for token in ("fixed", "stale"):
-            settings = load({}, {**user.environ, "SHOP_TOKEN": token})
-            async with open_engine(settings, cwd=str(tmp_path)) as engine:
-                _, errors = await engine.servers.load(["shop"], tolerant=True, patient=True)
-            if token == "fixed":
-                assert errors == {}
-        assert "refused the Authorization header" in errors["shop"].message
-        assert "stale" not in str(errors["shop"])

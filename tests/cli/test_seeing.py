@@ -131,8 +131,8 @@ def test_config_says_where_each_value_comes_from(
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
     assert rows["pids"] == ["64", "--pids"]
     assert rows["profile"] == ["mine", "MCP_BRIDGE_PROFILE"]
-    assert rows["timeout"] == ["5.0", "profile", "strict"]
-    assert rows["call_timeout"] == ["20.0", f"{file}:5:", "profiles.mine.call_timeout"]
+    assert rows["timeout"] == ["5", "profile", "strict"]
+    assert rows["call_timeout"] == ["20", f"{file}:5:", "profiles.mine.call_timeout"]
     assert rows["warm"] == ["1", f"{file}:1:", "warm"]
     assert rows["guard"] == ["enforce", "profile", "strict"]
     assert rows["cpus"] == ["0.5", "profile", "strict"]

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from bridge.cli.install import plan
 from bridge.cli.moving import with_moves, with_restores
 from bridge.clients.entry import Entry
-from bridge.clients.install import apply, plan_uninstall, read_target, record_of, standings
+from bridge.clients.install import Change, apply, plan_uninstall, read_target, record_of, standings
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import Planned
 from bridge.clients.writers import WRITERS, Machine, Target, machine_of, targets, writer_for
 from bridge.discovery.client_dialects import SPELLINGS
 from bridge.discovery.entries import without_nulls
@@ -103,18 +102,18 @@ def install(client: str, configured: Settings, machine: Machine, move: str = "")
     planned = plan([client], "user", ENTRY, machine)
     if move:
         planned = anyio.run(with_moves, planned, move, configured, machine)
-    for change, _ in planned:
+    for change in planned:
         apply(change, Journal(configured.state_dir / "clients"))
 
 
 def uninstall(client: str, configured: Settings, machine: Machine) -> None:
     journal = Journal(configured.state_dir / "clients")
-    planned: list[Planned] = []
+    planned: list[Change] = []
     for each in standings(machine):
         raw = read_target(each.target)
         record = record_of(journal, each.target, each.name, raw)
-        planned.append((plan_uninstall(each.target, each.name, raw, record), ()))
-    for change, _ in with_restores(planned, [client], "user", configured, machine):
+        planned.append(plan_uninstall(each.target, each.name, raw, record))
+    for change in with_restores(planned, [client], "user", configured, machine):
         apply(change, journal)
 
 

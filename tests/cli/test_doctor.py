@@ -8,17 +8,28 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bridge.cli import offers
-from bridge.cli.doctor import doctor
+from bridge.cli.doctor import (
+    check_packages,
+    check_store,
+    describe_directories,
+    describe_packages,
+    describe_store,
+    doctor,
+)
 from bridge.cli.offers import offer, state_remedy
 from bridge.errors import ImageMissingError, ImagePullError
+from bridge.model import Directory
 from bridge.sandbox.backend import Probe
 from bridge.settings import Settings, load
 from tests.cli.desk import desk
+from tests.packages.rig import allowing, wheel
+from tests.postgresql import PASSWORD, Server
 from tests.waiting import typing_answers
 
 MISSING = Probe(backend="podman", ok=False, summary="no", error_code=ImageMissingError.code)
@@ -127,3 +138,71 @@ async def test_doctor_fails_where_nothing_can_be_kept(
     settings.state_dir.chmod(0o755)
     await doctor(settings)
     assert f"warning: others may look into {settings.state_dir}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("mode", "writable", "usable"),
+    [(0o755, False, True), (0o750, False, False), (0o755, True, False), (0o777, True, True)],
+)
+def test_a_directory_that_a_roots_programs_may_not_use_is_told(
+    tmp_path: Path, mode: int, writable: bool, usable: bool
+) -> None:
+    """Every run would be refused for it, or fail; an ordinary user's programs are that user."""
+    place = tmp_path / "data"
+    place.mkdir()
+    place.chmod(mode)
+    if writable and not usable and place.stat().st_uid != 0:
+        pytest.skip("only root can make a directory of root's")
+    directory = Directory(name="data", path=str(place), inside="/mnt/data", writable=writable)
+    settings = replace(load({}, {"HOME": str(tmp_path)}), directories=(directory,))
+    told = describe_directories(settings, root=True)
+    assert told.startswith(f"directory: data: {place} at /mnt/data, ")
+    assert ("FAIL" in told) is not usable
+    if not usable:
+        # Not more than is needed: nobody but programs is to write there.
+        assert f"run `{'chown 65534' if writable else 'chmod o+rx'} {place}`" in told
+    assert "FAIL" not in describe_directories(settings, root=False)
+
+
+async def test_packages_are_tried_with_the_index_that_programs_get_them_from(
+    tmp_path: Path,
+) -> None:
+    wheel(tmp_path, "alpha", "1.0")
+    settings = load({}, {"HOME": str(tmp_path)})
+    assert "none are allowed" in describe_packages(await check_packages(settings))
+    told = {}
+    for allow in ("alpha==1.*", "beta", "types-*"):
+        dependencies = allowing(tmp_path, "gamma-*", allow)
+        check = await check_packages(replace(settings, dependencies=dependencies))
+        told[allow] = describe_packages(check)
+        assert f"allowed: gamma-*, {allow}\n" in told[allow]
+        assert f"index: {tmp_path}\n" in told[allow]
+    assert told["alpha==1.*"].startswith("packages: ok\n")
+    assert told["beta"].startswith("packages: FAIL: beta cannot be resolved. uv says: ")
+    assert told["types-*"].startswith("packages: ok\n")
+    closed = replace(settings, profile="strict", dependencies=allowing(tmp_path, "alpha"))
+    assert "the profile strict allows none" in describe_packages(await check_packages(closed))
+
+
+def test_a_store_on_a_server_is_tried_and_shown_without_its_password(
+    tmp_path: Path, postgresql: Server
+) -> None:
+    url = postgresql.url("pg_temp", host="127.0.0.1")
+    environ = {"HOME": str(tmp_path), "MCP_BRIDGE_STORE": url}
+    said = describe_store(check_store(load({}, environ)))
+    assert said == f"store: ok: postgresql://bridge@127.0.0.1:{postgresql.port}/postgres\n"
+    environ["MCP_BRIDGE_STORE"] = url.replace(str(postgresql.port), "1")
+    said = describe_store(check_store(load({}, environ)))
+    assert "store: FAIL: the database server cannot be reached" in said
+    assert "MCP_BRIDGE_STORE" in said
+    assert PASSWORD not in said
+    assert "s3cret" not in said
+
+
+def test_a_file_that_is_no_database_is_said_and_none_is_made(tmp_path: Path) -> None:
+    settings = load({}, {"HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state")})
+    assert describe_store(check_store(settings)) == f"store: ok: {tmp_path / 'state'}\n"
+    assert not (tmp_path / "state").exists()
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state" / "store.db").write_bytes(b"no database" * 100)
+    assert "damaged" in describe_store(check_store(settings))

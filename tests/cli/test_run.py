@@ -19,6 +19,7 @@ from bridge.cli.run import (
     TERMINAL,
     exit_status,
     is_fully_shown,
+    pictures,
     request_of,
     run_and_apply,
     run_program,
@@ -30,7 +31,7 @@ from bridge.errors import ApprovalRefusedError
 from bridge.gate.decision import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
 from bridge.gate.tally import Tally
-from bridge.model import HeldCall, Plan, RunRequest, RunResult
+from bridge.model import Artifact, HeldCall, Plan, RunRequest, RunResult, Shown
 from bridge.runs import open_engine
 from bridge.settings import Settings
 from tests.cli.desk import desk
@@ -177,3 +178,43 @@ def test_the_user_is_told_why_calls_that_may_only_read_are_held(
     result = RunResult(run_id="r", status="success", summary="", plan=plan)
     show(result, terminal=False)
     assert "`mcp-code-bridge policy init`" in capsys.readouterr().err
+
+
+ORIGINAL = Artifact(
+    uri="bridge://artifacts/a",
+    name="shown-1.png",
+    mime_type="image/png",
+    size=9,
+    digest="0" * 64,
+    run_id="r",
+    kind="shown",
+)
+RESULT = RunResult(
+    run_id="r",
+    status="success",
+    summary="",
+    stdout="1\n",
+    shown=(
+        Shown(mime_type="image/png", data=b"png", width=6, height=4, artifact=ORIGINAL),
+        Shown(mime_type="text/markdown", text="|a|"),
+        Shown(mime_type="text/plain", text="b", note="the text\x1b of a page", artifact=ORIGINAL),
+    ),
+)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_texts_are_output_and_pictures_are_told_of_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    show(RESULT, terminal=terminal)
+    written = capsys.readouterr()
+    assert written.out == "1\n|a|\nb\n"
+    told = (
+        "shown: image/png 6x4 bridge://artifacts/a\n"
+        "shown: text/plain (the text\\x1b of a page) bridge://artifacts/a\n"
+    )
+    assert written.err == (told if terminal else "")
+
+
+def test_the_originals_of_pictures_go_where_files_go() -> None:
+    assert pictures(RESULT) == [ORIGINAL]
