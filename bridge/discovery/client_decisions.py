@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bridge.discovery.clients import APPROVAL_FILES, CLIENTS, LIMIT_FILES, TRUST_FILES
 from bridge.discovery.dialect import Format, Location, Platform
@@ -26,16 +24,11 @@ from bridge.discovery.user_lists import (
     OFF_KEY,
     TRUSTED_KEY,
     Approvals,
-    Lists,
     Restrictions,
     amp_rules,
     gemini_lists,
     gemini_switched_off,
-    join_approvals,
-    join_lists,
     names_off,
-    read_approvals,
-    read_lists,
 )
 
 ANY_NAME = "*"
@@ -83,8 +76,7 @@ def _is_below(path: Path, place: Path) -> bool:
 
 
 def read_claude_approvals(reader: Reader, places: Places, project: Project) -> Approvals:
-    found: list[Approvals] = []
-    trusted = False
+    found = Approvals()
     for file in APPROVAL_FILES:
         for path in fill(file.template, places):
             document = reader.document(path, in_project=file.grants != "always")
@@ -97,16 +89,14 @@ def read_claude_approvals(reader: Reader, places: Places, project: Project) -> A
                     for key, state in project_entries(document, project.keys)
                 ]
                 trusted = any(state.get(TRUSTED_KEY) is True for _, state in objects)
-                trusted = trusted and not is_in_project(path, places)
+                found.trusted = trusted and not is_in_project(path, places)
             may_approve = file.grants == "always" and not is_in_project(path, places)
-            may_approve = may_approve or (file.grants == "trusted" and trusted)
+            may_approve = may_approve or (file.grants == "trusted" and found.trusted)
             for prefix, lists in objects:
-                one, warnings = read_approvals(
+                reader.warnings += found.add(
                     lists, path=str(path), prefix=prefix, may_approve=may_approve
                 )
-                found.append(one)
-                reader.warnings.extend(warnings)
-    return join_approvals([*found, Approvals(trusted=trusted)])
+    return found
 
 
 def trusting_clients(
@@ -137,8 +127,7 @@ def read_restrictions(
         managed: Possible paths of the company's own file of servers.
         limiting: By source, the files of Gemini CLI, Qwen Code and Amp that belong to no project.
     """
-    lists: list[Lists] = []
-    unreadable = ""
+    limits = Restrictions()
     for file in LIMIT_FILES:
         if platform not in file.platforms:
             continue
@@ -146,41 +135,39 @@ def read_restrictions(
             found: tuple[Path, ...] = (path,)
             if path.name.startswith(ANY_NAME):
                 found, wrong = list_matching(path.parent, path.suffix)
-                unreadable = unreadable or (str(path.parent) if wrong else "")
+                limits.unreadable = limits.unreadable or (str(path.parent) if wrong else "")
             for each in found:
                 document = reader.document(each)
                 if document is not None:
-                    one, warnings = read_lists(document, path=str(each), managed=file.managed)
-                    lists.append(one)
-                    reader.warnings.extend(warnings)
+                    reader.warnings += limits.add(document, path=str(each), managed=file.managed)
                 elif file.managed and not reader.is_absent(each):
-                    unreadable = unreadable or str(each)
-    exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
-    limits = join_lists(lists, exclusive=exclusive, unreadable=unreadable)
-    return replace(limits, **_disabled_servers(reader, places, project, limiting))
+                    limits.unreadable = limits.unreadable or str(each)
+    limits.exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
+    _add_disabled_servers(limits, reader, places, project, limiting)
+    return limits
 
 
-def _disabled_servers(
-    reader: Reader, places: Places, project: Project, limiting: Mapping[str, Iterable[Path]]
-) -> dict[str, Any]:
-    claude: dict[str, str] = {}
+def _add_disabled_servers(
+    limits: Restrictions,
+    reader: Reader,
+    places: Places,
+    project: Project,
+    limiting: Mapping[str, Iterable[Path]],
+) -> None:
+    """Take in the lists that other clients keep in their files, and Claude Code in its state."""
+    off, only = limits.off, limits.only
+    off[CLAUDE] = {}
     for path in fill("{claude_state}/.claude.json", places):
         for _, state in project_entries(reader.document(path), project.keys):
             by = f"{OFF_KEY} in {printable(str(path))}"
-            claude.update(dict.fromkeys(names_off(state), by))
-    off: dict[str, dict[str, str]] = {CLAUDE: claude}
-    only: dict[str, tuple[tuple[frozenset[str], str], ...]] = {}
-    amp = [
-        rule
-        for path in limiting.get(AMP, ())
-        for rule in amp_rules(reader.document(path, "jsonc") or {}, str(path))
-    ]
+            off[CLAUDE] |= dict.fromkeys(names_off(state), by)
+    for path in limiting.get(AMP, ()):
+        limits.amp += amp_rules(reader.document(path, "jsonc") or {}, str(path))
     for source, paths in limiting.items():
-        off[source], only[source] = {}, ()
+        off[source], only[source] = {}, []
         for path in paths:
             excluded, allowed = gemini_lists(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
             off[source] |= excluded
             only[source] += allowed
     for path in fill(_GEMINI_SWITCHES, places):
         off[GEMINI] |= gemini_switched_off(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
-    return {"off": off, "only": only, "amp": tuple(amp)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from urllib.parse import urlsplit
@@ -21,13 +21,13 @@ from bridge.discovery.documents import kind
 from bridge.discovery.report import ConfigWarning, printable
 from bridge.model import ServerSpec
 
-ENABLED_KEY = "enabledMcpjsonServers"
+ENABLED_KEY, DISABLED_KEY = "enabledMcpjsonServers", "disabledMcpjsonServers"
 TRUSTED_KEY = "hasTrustDialogAccepted"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Approvals:
     """The user's approvals and rejections of a project's servers.
 
@@ -38,8 +38,8 @@ class Approvals:
         trusted: Whether the user trusts the folder, in which its own files may approve.
     """
 
-    approved: frozenset[str] = frozenset()
-    rejected: Mapping[str, str] = field(default_factory=dict)
+    approved: set[str] = field(default_factory=set)
+    rejected: dict[str, str] = field(default_factory=dict)
     all_approved: bool = False
     trusted: bool = False
 
@@ -49,50 +49,31 @@ class Approvals:
     def rejected_in(self, name: str) -> str:
         return self.rejected.get(_fold_name(name), "")
 
+    def add(
+        self, lists: Mapping[str, object], *, path: str, prefix: str = "", may_approve: bool
+    ) -> Iterator[ConfigWarning]:
+        """Take in one object of one file; yield warnings about it.
 
-def read_approvals(
-    lists: Mapping[str, object], *, path: str, prefix: str, may_approve: bool
-) -> tuple[Approvals, tuple[ConfigWarning, ...]]:
-    """Return the approvals in one object of one file, and warnings about it.
-
-    Args:
-        prefix: The dotted place of `lists` in the file; empty at its top.
-        may_approve: Whether approvals count here; rejections always do.
-    """
-    warnings: list[ConfigWarning] = []
-
-    def names(key: str) -> frozenset[str]:
-        value = lists.get(key, [])
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return frozenset(_fold_name(item) for item in value)
-        where = f"{prefix}.{key}" if prefix else key
-        reason = f"must be a list of server names, not {kind(value)}"
-        if isinstance(value, list):
-            reason = "must be a list of server names; it has members that are not strings"
-        warnings.append(ConfigWarning(path=path, key=where, reason=reason))
-        return frozenset()
-
-    approved, rejected = names(ENABLED_KEY), names("disabledMcpjsonServers")
-    found = Approvals(
-        approved=approved if may_approve else frozenset(),
-        rejected=dict.fromkeys(rejected, path),
-        all_approved=may_approve and lists.get("enableAllProjectMcpServers") is True,
-    )
-    return found, tuple(warnings)
-
-
-def join_approvals(found: Iterable[Approvals]) -> Approvals:
-    """Return all approvals together; any rejection counts, with the first file that has it."""
-    answers = tuple(found)
-    rejected: dict[str, str] = {}
-    for one in reversed(answers):
-        rejected |= one.rejected
-    return Approvals(
-        approved=frozenset().union(*(one.approved for one in answers)),
-        rejected=rejected,
-        all_approved=any(one.all_approved for one in answers),
-        trusted=any(one.trusted for one in answers),
-    )
+        Args:
+            prefix: The dotted place of `lists` in the file; empty at its top.
+            may_approve: Whether approvals count here; rejections always do.
+        """
+        names: dict[str, set[str]] = {ENABLED_KEY: set(), DISABLED_KEY: set()}
+        for key in names:
+            value = lists.get(key, [])
+            if isinstance(value, list) and all(isinstance(item, str) for item in value):
+                names[key] = set(map(_fold_name, value))
+                continue
+            reason = f"must be a list of server names, not {kind(value)}"
+            if isinstance(value, list):
+                reason = "must be a list of server names; it has members that are not strings"
+            place = f"{prefix}.{key}" if prefix else key
+            yield ConfigWarning(path=path, key=place, reason=reason)
+        for name in names[DISABLED_KEY]:
+            self.rejected.setdefault(name, path)
+        if may_approve:
+            self.approved |= names[ENABLED_KEY]
+            self.all_approved |= lists.get("enableAllProjectMcpServers") is True
 
 
 def _fold_name(name: str) -> str:
@@ -146,6 +127,7 @@ ALLOWED_KEY = "allowedMcpServers"
 OFF_KEY = "disabledMcpServers"
 
 AMP_KEY = "amp.mcpPermissions"
+ALLOWING_NONE = "Claude Code's settings, which allow none"
 
 CLAUDE, GEMINI, QWEN, AMP = "claude-code", "gemini", "qwen", "amp"  # Sources, by their names.
 
@@ -188,13 +170,14 @@ class ListedServer:
         return spec.transport != "stdio" and bool(pattern.fullmatch(_normalize_url(spec.url)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Restrictions:
     """All lists that forbid servers.
 
     Attributes:
         denied: Forbidden servers.
-        allowed: The only allowed servers; None if no file limits them.
+        allowing: Each file's list of the only allowed servers, and whether it is the company's.
+        only_managed: Whether only the company's files may allow servers.
         off: By source, names that are switched off, with the reason.
         only: By source, lists of the only names that are not switched off, with the reason.
         exclusive: The company's file of servers, which Claude Code uses alone; empty if none.
@@ -202,13 +185,43 @@ class Restrictions:
         amp: Amp's rules, the strongest first, each with its file.
     """
 
-    denied: tuple[ListedServer, ...] = ()
-    allowed: tuple[ListedServer, ...] | None = None
-    off: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    only: Mapping[str, tuple[tuple[frozenset[str], str], ...]] = field(default_factory=dict)
+    denied: list[ListedServer] = field(default_factory=list)
+    allowing: list[tuple[bool, list[ListedServer]]] = field(default_factory=list)
+    only_managed: bool = False
+    off: dict[str, dict[str, str]] = field(default_factory=dict)
+    only: dict[str, list[tuple[frozenset[str], str]]] = field(default_factory=dict)
     exclusive: str = ""
     unreadable: str = ""
-    amp: tuple[tuple[Mapping[str, object], str], ...] = ()
+    amp: list[tuple[Mapping[str, object], str]] = field(default_factory=list)
+
+    def add(
+        self, document: Mapping[str, object], *, path: str, managed: bool
+    ) -> Iterator[ConfigWarning]:
+        """Take in the lists of one settings file of Claude Code; yield warnings about it."""
+        found: dict[str, list[ListedServer]] = {}
+        for key in (DENIED_KEY, ALLOWED_KEY):
+            value = document.get(key, [])
+            if not isinstance(value, list):
+                reason = f"must be a list, not {kind(value)}"
+                yield ConfigWarning(path=path, key=key, reason=reason)
+                value = []
+            found[key] = []
+            for number, item in enumerate(value):
+                entry = _parse_listed(item, path=path, managed=managed)
+                if entry is None:
+                    reason = "must have one of serverName, serverCommand and serverUrl"
+                    yield ConfigWarning(path=path, key=f"{key}[{number}]", reason=reason)
+                else:
+                    found[key].append(entry)
+        self.denied += found[DENIED_KEY]
+        if ALLOWED_KEY in document:
+            self.allowing.append((managed, found[ALLOWED_KEY]))
+        self.only_managed |= managed and document.get("allowManagedMcpServersOnly") is True
+
+    def allowed(self) -> list[ListedServer] | None:
+        """Return the only allowed servers; None if no file limits them."""
+        counting = [each for managed, each in self.allowing if managed or not self.only_managed]
+        return [entry for each in counting for entry in each] if counting else None
 
     def reason(self, spec: ServerSpec, source: str) -> str:
         """Return why a server of a source may not be used; empty if it may."""
@@ -226,8 +239,10 @@ class Restrictions:
             return f"{printable(self.unreadable)}, which may forbid it, cannot be read"
         if self.exclusive and spec.source.scope != "managed":
             return f"Claude Code uses only the servers of {printable(self.exclusive)}"
-        if self.allowed is not None and not self._is_allowed(spec, self.allowed):
-            return f"not in {ALLOWED_KEY} of {self._allowing()}"
+        allowed = self.allowed()
+        if allowed is not None and not _is_allowed(spec, allowed):
+            paths = ", ".join(dict.fromkeys(printable(each.path) for each in allowed))
+            return f"not in {ALLOWED_KEY} of {paths or ALLOWING_NONE}"
         return ""
 
     def off_by(self, name: str, source: str) -> str:
@@ -236,83 +251,12 @@ class Restrictions:
             return by
         return next((by for names, by in self.only.get(source, ()) if name not in names), "")
 
-    @staticmethod
-    def _is_allowed(spec: ServerSpec, allowed: tuple[ListedServer, ...]) -> bool:
-        # As in Claude Code: where there are command lines, or addresses, a name is not enough.
-        exact = [
-            each for each in allowed if (each.command if spec.transport == "stdio" else each.url)
-        ]
-        named = [each for each in allowed if each.name]
-        return any(each.allows(spec) for each in (exact or named))
 
-    def _allowing(self) -> str:
-        paths = dict.fromkeys(printable(each.path) for each in self.allowed or ())
-        return ", ".join(paths) or "Claude Code's settings, which allow none"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lists:
-    """The lists of one settings file.
-
-    Attributes:
-        managed: Whether it is the company's file.
-        only_managed: Whether only the company's files may allow servers.
-    """
-
-    managed: bool
-    denied: tuple[ListedServer, ...] = ()
-    allowed: tuple[ListedServer, ...] | None = None
-    only_managed: bool = False
-
-
-def read_lists(
-    document: Mapping[str, object], *, path: str, managed: bool
-) -> tuple[Lists, tuple[ConfigWarning, ...]]:
-    warnings: list[ConfigWarning] = []
-
-    def entries(key: str) -> tuple[ListedServer, ...] | None:
-        if key not in document:
-            return None
-        value = document[key]
-        if not isinstance(value, list):
-            reason = f"must be a list, not {kind(value)}"
-            warnings.append(ConfigWarning(path=path, key=key, reason=reason))
-            return ()
-        found = []
-        for number, item in enumerate(value):
-            entry = _parse_listed(item, path=path, managed=managed)
-            if entry is None:
-                reason = "must have one of serverName, serverCommand and serverUrl"
-                place = f"{key}[{number}]"
-                warnings.append(ConfigWarning(path=path, key=place, reason=reason))
-            else:
-                found.append(entry)
-        return tuple(found)
-
-    lists = Lists(
-        managed=managed,
-        denied=entries(DENIED_KEY) or (),
-        allowed=entries(ALLOWED_KEY),
-        only_managed=managed and document.get("allowManagedMcpServersOnly") is True,
-    )
-    return lists, tuple(warnings)
-
-
-def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Restrictions:
-    """Return all lists together: denials add up, and so do permissions."""
-    lists = tuple(found)
-    only_managed = any(each.only_managed for each in lists)
-    allowing = [
-        each.allowed
-        for each in lists
-        if each.allowed is not None and (each.managed or not only_managed)
-    ]
-    return Restrictions(
-        denied=tuple(entry for each in lists for entry in each.denied),
-        allowed=tuple(entry for each in allowing for entry in each) if allowing else None,
-        exclusive=exclusive,
-        unreadable=unreadable,
-    )
+def _is_allowed(spec: ServerSpec, allowed: list[ListedServer]) -> bool:
+    # As in Claude Code: where there are command lines, or addresses, a name is not enough.
+    exact = [each for each in allowed if (each.command if spec.transport == "stdio" else each.url)]
+    named = [each for each in allowed if each.name]
+    return any(each.allows(spec) for each in (exact or named))
 
 
 def gemini_lists(

@@ -17,7 +17,8 @@ from bridge.settings import load
 from bridge.settings.kubernetes import Kubernetes
 from tests.deploy.pod_security import violations
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
 BRIDGE = {
     "app.kubernetes.io/name": "mcp-code-bridge",
     "app.kubernetes.io/component": "bridge",
@@ -159,3 +160,18 @@ def test_the_gateway_compares_tokens_exactly_and_says_whose_they_are(tmp_path: P
         assert not re.search(found["alice"], f"{before}Zm9v.b4r-_~+/=")
     configuration = (DEPLOY / "base" / "nginx.conf").read_text()
     assert 'proxy_set_header Authorization "Bearer $client";' in configuration
+
+
+def test_the_autoscaler_asks_for_a_number_that_bridges_say() -> None:
+    """Of each pod; another name would never be answered, and no bridge be added."""
+    (scaler,) = [
+        found
+        for found in documents(DEPLOY / "overlays" / "replicated" / "availability.yaml")
+        if found["kind"] == "HorizontalPodAutoscaler"
+    ]
+    (metric,) = scaler["spec"]["metrics"]
+    assert metric["type"] == "Pods"
+    said = (ROOT / "bridge" / "server" / "replica.py").read_text()
+    prefix, _, name = metric["pods"]["metric"]["name"].partition("bridge_")
+    assert prefix == "mcp_code_"
+    assert f'"{name}": queue.waiting' in said

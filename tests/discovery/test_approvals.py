@@ -2,72 +2,45 @@
 
 from __future__ import annotations
 
-from bridge.discovery.user_lists import Approvals, join_approvals, read_approvals
+import pytest
+
+from bridge.discovery.user_lists import Approvals
+
+
+def added(lists: dict[str, object], *, may_approve: bool = True) -> tuple[Approvals, list[str]]:
+    found = Approvals()
+    said = found.add(lists, path="/s.json", prefix="projects./p", may_approve=may_approve)
+    return found, [f"{each.key}: {each.reason}" for each in said]
 
 
 def test_names_match_as_claude_code_folds_them() -> None:
-    found, said = read_approvals(
-        {"enabledMcpjsonServers": ["my server"], "disabledMcpjsonServers": ["b.c"]},
-        path="/s.json",
-        prefix="",
-        may_approve=True,
-    )
-    assert found.approves("my_server")
-    assert found.approves("my server")
-    assert not found.approves("mine")
-    assert found.rejected_in("b_c") == "/s.json"
-    assert found.rejected_in("my server") == ""
-    assert said == ()
+    lists: dict[str, object] = {"enabledMcpjsonServers": ["my server"]}
+    found, said = added({**lists, "disabledMcpjsonServers": ["b.c"]})
+    assert [found.approves(name) for name in ("my_server", "my server", "mine")] == [1, 1, 0]
+    assert [found.rejected_in(name) for name in ("b_c", "my server")] == ["/s.json", ""]
+    assert said == []
 
 
-def test_a_file_that_may_not_approve_still_rejects() -> None:
-    found, _ = read_approvals(
-        {
-            "enabledMcpjsonServers": ["a"],
-            "enableAllProjectMcpServers": True,
-            "disabledMcpjsonServers": ["b"],
-        },
-        path="/s.json",
-        prefix="",
-        may_approve=False,
-    )
+def test_a_file_that_may_not_approve_still_rejects_and_the_first_that_does_is_named() -> None:
+    lists = {"enabledMcpjsonServers": ["a"], "disabledMcpjsonServers": ["b"]}
+    found, _ = added({**lists, "enableAllProjectMcpServers": True}, may_approve=False)
+    assert not [*found.add({"disabledMcpjsonServers": ["b"]}, path="/2", may_approve=True)]
     assert not found.approves("a")
     assert found.rejected_in("b") == "/s.json"
 
 
-def test_only_true_approves_everything() -> None:
-    for value, approved in ((True, True), ("true", False), (1, False), (None, False)):
-        found, _ = read_approvals(
-            {"enableAllProjectMcpServers": value}, path="/s", prefix="", may_approve=True
-        )
-        assert found.approves("any") is approved
+@pytest.mark.parametrize(("value", "approved"), [(True, 1), ("true", 0), (1, 0), (None, 0)])
+def test_only_true_approves_everything(value: object, approved: int) -> None:
+    assert added({"enableAllProjectMcpServers": value})[0].approves("any") is bool(approved)
 
 
 def test_lists_of_the_wrong_type_are_ignored_with_a_warning() -> None:
-    found, said = read_approvals(
-        {"enabledMcpjsonServers": "a", "disabledMcpjsonServers": ["b", 1]},
-        path="/s.json",
-        prefix="projects./p",
-        may_approve=True,
-    )
+    found, said = added({"enabledMcpjsonServers": "a", "disabledMcpjsonServers": ["b", 1]})
     assert found == Approvals()
-    assert [(warning.key, warning.reason) for warning in said] == [
-        ("projects./p.enabledMcpjsonServers", "must be a list of server names, not a string"),
+    assert said == [
+        "projects./p.enabledMcpjsonServers: must be a list of server names, not a string",
         (
-            "projects./p.disabledMcpjsonServers",
-            "must be a list of server names; it has members that are not strings",
+            "projects./p.disabledMcpjsonServers: must be a list of server names; it has members "
+            "that are not strings"
         ),
     ]
-
-
-def test_joined_answers_keep_every_rejection_and_the_first_file_that_made_it() -> None:
-    joined = join_approvals(
-        [
-            Approvals(approved=frozenset({"a"}), rejected={"x": "/1"}),
-            Approvals(rejected={"x": "/2", "y": "/2"}, all_approved=True),
-        ]
-    )
-    assert joined == Approvals(
-        approved=frozenset({"a"}), rejected={"x": "/1", "y": "/2"}, all_approved=True
-    )
-    assert join_approvals([]) == Approvals()

@@ -65,9 +65,13 @@ def test_a_file_of_another_platform_is_not_read(
 
 
 def test_the_table_of_locations_is_as_it_was() -> None:
-    """In order of strength; `UPDATE_FROZEN=1` writes the file anew."""
+    """Strongest first, the user's before a project's; `UPDATE_FROZEN=1` writes the file anew.
+
+    The names of sources stand in people's settings.
+    """
     lines = [
-        f"{row.client}, {row.scope}: {row.template} ({row.format}; {', '.join(row.platforms)})\n"
+        f"{row.id}, {row.client}, {row.scope}: {row.template} "
+        f"({row.format}; {', '.join(row.platforms)})\n"
         for row in LOCATIONS
     ]
     golden = GOLDEN.parent / "locations.txt"

@@ -33,8 +33,7 @@ PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
 """Some clients ask their makers first."""
 
-NOWHERE = "http://127.0.0.1:9/mcp"
-DAY = "2026-11-01T00:00:00Z"
+FILES = Path(__file__).parents[1] / "testdata" / "real_clients"
 SECONDS = 120
 """After that a client hangs."""
 
@@ -75,7 +74,6 @@ class Listing:
         source: The client's name in `MCP_BRIDGE_SOURCES`.
         program: With the arguments that list.
         packages: Where it is installed.
-        prepare: Writes its files into a home and a project.
         read: Returns the servers in what it printed, without those that it says are off.
         shown: What it says of a server beside the name.
         ask: Lets it list in a project, with some variables.
@@ -84,47 +82,9 @@ class Listing:
     source: str
     program: tuple[str, ...]
     packages: Path
-    prepare: Callable[[Path, Path], None]
     read: Callable[[str], Iterator[tuple[str, str]]]
     shown: Callable[[ServerSpec], str] = _started
     ask: Callable[[Sequence[str], Path, Mapping[str, str]], str] = _printed
-
-
-def prepare_claude_code(home: Path, project: Path) -> None:
-    local = {"local": {"command": "true", "args": ["--local"]}, "off": {"command": "false"}}
-    user = {"user": {"command": "true", "env": {"A": "b"}}, "web": {"type": "http", "url": NOWHERE}}
-    user["untyped"] = {"url": NOWHERE}
-    state = {str(project): {"mcpServers": local, "disabledMcpServers": ["off"]}}
-    write(home / ".claude.json", {"mcpServers": user, "projects": state})
-    write(project / ".mcp.json", {"mcpServers": {"shared": {"command": "true"}}})
-    plugins = home / ".claude" / "plugins"
-    market = plugins / "marketplaces" / "shop"
-    names = ("alpha", "off")
-    listed = [{"name": name, "source": f"./{name}"} for name in names]
-    about = {"name": "shop", "owner": {"name": "o"}, "plugins": listed}
-    write(market / ".claude-plugin" / "marketplace.json", about)
-    source = {"source": "github", "repo": "o/shop"}
-    known = {
-        "source": source,
-        "installLocation": str(market),
-        "lastUpdated": "2026-11-01T00:00:00Z",
-    }
-    write(plugins / "known_marketplaces.json", {"shop": known})
-    records = {}
-    for name in names:
-        root = plugins / "cache" / "shop" / name / "1.0.0"
-        entry = {"command": "${CLAUDE_PLUGIN_ROOT}/a", "args": ["${CLAUDE_PLUGIN_DATA}"]}
-        manifest = {"name": name, "version": "1.0.0", "mcpServers": {"inline": entry}}
-        write(root / ".claude-plugin" / "plugin.json", manifest)
-        # Claude Code leaves out a plugin's server whose address the user has written down, too.
-        write(root / ".mcp.json", {"bare": {"type": "http", "url": f"{NOWHERE}/{name}"}})
-        record = {"scope": "user", "installPath": str(root), "version": "1.0.0"}
-        records[f"{name}@shop"] = [record | {"installedAt": DAY}]
-    write(plugins / "installed_plugins.json", {"version": 2, "plugins": records})
-    write(
-        home / ".claude" / "settings.json",
-        {"enabledPlugins": {"alpha@shop": True, "off@shop": False}},
-    )
 
 
 def read_claude_code(printed: str) -> Iterator[tuple[str, str]]:
@@ -134,23 +94,6 @@ def read_claude_code(printed: str) -> Iterator[tuple[str, str]]:
             yield name, target.strip()
 
 
-def prepare_codex(home: Path, project: Path) -> None:
-    text = f"""
-[mcp_servers.user]
-command = "true"
-args = ["a", "$HOME"]
-[mcp_servers.web]
-url = "{NOWHERE}"
-[mcp_servers.off]
-command = "false"
-enabled = false
-[projects."{project}"]
-trust_level = "trusted"
-"""
-    write(home / ".codex" / "config.toml", text)
-    write(project / ".codex" / "config.toml", '[mcp_servers.shared]\ncommand = "true"\n')
-
-
 def read_codex(printed: str) -> Iterator[tuple[str, str]]:
     for each in json.loads(printed[printed.index("[\n") :]):
         how = each["transport"]
@@ -158,54 +101,11 @@ def read_codex(printed: str) -> Iterator[tuple[str, str]]:
             yield each["name"], how.get("url") or " ".join([how["command"], *how["args"]])
 
 
-def prepare_gemini(home: Path, project: Path) -> None:
-    prepare_google(home, project, "gemini")
-    write(home / ".gemini" / "trustedFolders.json", {str(project): "TRUST_FOLDER"})
-
-
-def prepare_qwen(home: Path, project: Path) -> None:
-    prepare_google(home, project, "qwen")
-
-
-def prepare_google(home: Path, project: Path, client: str) -> None:
-    user = {
-        "user": {"command": "true", "args": ["a", "$WORD", "${WORD}", "${OTHER}"]},
-        "web": {"httpUrl": NOWHERE},
-        "typed": {"url": NOWHERE, "type": "http"},
-        "events": {"url": NOWHERE},
-    }
-    if client == "gemini":  # Qwen Code lists those, too.
-        user["off"] = {"command": "false"}
-    write(home / f".{client}" / "settings.json", {"mcp": {"excluded": ["off"]}, "mcpServers": user})
-    shared = {"shared": {"command": "true"}}
-    write(project / f".{client}" / "settings.json", {"mcpServers": shared})
-    extensions = home / f".{client}" / "extensions"
-    for name in ("maps", "off-here"):
-        entry = {"command": "node", "args": ["${extensionPath}${/}a.js", "${workspacePath}"]}
-        servers = {f"{name}-server": entry, "user": {"command": "theirs"}}
-        file = extensions / name / f"{client}-extension.json"
-        write(file, {"name": name, "version": "1.0.0", "mcpServers": servers})
-    if client == "qwen":  # Gemini CLI does not start those, but lists them.
-        rules = {"off-here": {"overrides": [f"{home}/*", f"!{project}/*"]}}
-        write(extensions / "extension-enablement.json", rules)
-
-
 def read_google(printed: str) -> Iterator[tuple[str, str]]:
     line = re.compile(r"^(\S) (\S+)(?: \(from [^)]*\))?: (.+?) +\((\w+)\) - (.*)$", re.MULTILINE)
     for _, name, target, _, state in line.findall(printed):
         if state != "Blocked":
             yield name, target.strip()
-
-
-def prepare_opencode(home: Path, project: Path) -> None:
-    user = {
-        "user": {"type": "local", "command": ["true", "a"]},
-        "web": {"type": "remote", "url": NOWHERE},
-        "off": {"type": "local", "command": ["false"], "enabled": False},
-    }
-    write(home / ".config" / "opencode" / "opencode.json", {"mcp": user})
-    shared = {"shared": {"type": "local", "command": ["true", "b"]}}
-    write(project / "opencode.json", {"mcp": shared})
 
 
 def read_opencode(printed: str) -> Iterator[tuple[str, str]]:
@@ -216,32 +116,10 @@ def read_opencode(printed: str) -> Iterator[tuple[str, str]]:
             yield name, [line for line in lines[1:] if line and "server(s)" not in line][-1]
 
 
-def prepare_copilot(home: Path, project: Path) -> None:
-    user = {
-        "user": {"type": "local", "command": "true", "args": ["a"], "tools": ["*"]},
-        "web": {"type": "http", "url": NOWHERE, "tools": ["*"]},
-    }
-    write(home / ".copilot" / "mcp-config.json", {"mcpServers": user})
-    write(home / ".copilot" / "config.json", {"trusted_folders": [str(project)]})
-    shared = {"shared": {"type": "local", "command": "true", "args": [], "tools": ["*"]}}
-    write(project / ".github" / "mcp.json", {"mcpServers": shared})
-
-
 def read_copilot(printed: str) -> Iterator[tuple[str, str]]:
     for name, entry in json.loads(printed[printed.index("{") :])["mcpServers"].items():
         if entry["enabled"]:
             yield name, entry.get("url") or " ".join([entry["command"], *entry["args"]])
-
-
-def prepare_amp(home: Path, project: Path) -> None:
-    user = {
-        "user": {"command": "true", "args": ["a", "$WORD"]},
-        "web": {"url": NOWHERE},
-        "off": {"command": "false", "disabled": True},
-    }
-    write(home / ".config" / "amp" / "settings.json", {"amp.mcpServers": user})
-    shared = {"shared": {"command": "true", "args": ["b"]}}
-    write(project / ".amp" / "settings.json", {"amp.mcpServers": shared})
 
 
 def read_amp(printed: str) -> Iterator[tuple[str, str]]:
@@ -251,33 +129,10 @@ def read_amp(printed: str) -> Iterator[tuple[str, str]]:
             yield each["name"], spec.get("url") or " ".join([spec["command"], *spec["args"]])
 
 
-def prepare_droid(home: Path, project: Path) -> None:
-    user = {
-        "user": {"command": "true"},
-        "typed": {"type": "stdio", "command": "true", "args": ["a"]},
-        "web": {"type": "http", "url": NOWHERE},
-        "events": {"type": "sse", "url": NOWHERE},
-        "off": {"type": "stdio", "command": "false", "disabled": True},
-    }
-    write(home / ".factory" / "mcp.json", {"mcpServers": user})
-    write(project / ".factory" / "mcp.json", {"mcpServers": {"shared": {"command": "true"}}})
-
-
 def read_droid(printed: str) -> Iterator[tuple[str, str]]:
     for name, kind, state in re.findall(r"^  (\S+)  (\S+)  (\w+)", printed, re.MULTILINE):
         if state != "disabled":
             yield name, kind
-
-
-def prepare_goose(home: Path, project: Path) -> None:
-    user = {
-        "user": {"type": "stdio", "cmd": "true", "args": ["a", "$WORD"], "enabled": True},
-        "other": {"type": "stdio", "cmd": "true", "args": [], "enabled": True, "timeout": 300},
-        "web": {"type": "streamable_http", "uri": NOWHERE, "enabled": True},
-        "off": {"type": "stdio", "cmd": "false", "args": [], "enabled": False},
-    }
-    named = {name: {"name": name, **entry} for name, entry in user.items()}
-    write(home / ".config" / "goose" / "config.yaml", {"extensions": named})
 
 
 def read_goose(printed: str) -> Iterator[tuple[str, str]]:
@@ -287,38 +142,10 @@ def read_goose(printed: str) -> Iterator[tuple[str, str]]:
             yield name, each.get("uri") or " ".join([each["cmd"], *each["args"]])
 
 
-def prepare_cline(home: Path, project: Path) -> None:
-    user = {
-        "user": {"command": "true"},
-        "nested": {"transport": {"type": "stdio", "command": "true", "args": ["a"]}},
-        "web": {"type": "streamableHttp", "url": NOWHERE},
-        "untyped": {"url": NOWHERE},
-        "older": {"transportType": "http", "url": NOWHERE},
-        "off": {"command": "false", "disabled": True},
-    }
-    write(
-        home / ".cline" / "data" / "settings" / "cline_mcp_settings.json",
-        {"mcpServers": user},
-    )
-
-
 def read_cline(printed: str) -> Iterator[tuple[str, str]]:
     for each in json.loads(printed):
         if not each["disabled"]:
             yield each["name"], each["transportType"].replace("streamableHttp", "http")
-
-
-def prepare_kimi(home: Path, project: Path) -> None:
-    user = {
-        "user": {"command": "true", "args": ["a", "$WORD", "${WORD}"]},
-        "web": {"url": NOWHERE},
-        "events": {"transport": "sse", "url": NOWHERE},
-        "typed": {"type": "sse", "url": NOWHERE},
-        "off": {"command": "false", "enabled": False},
-    }
-    write(home / ".kimi-code" / "mcp.json", {"mcpServers": user})
-    shared = {"shared": {"command": "true"}}
-    write(project / ".kimi-code" / "mcp.json", {"mcpServers": shared})
 
 
 def read_kimi(printed: str) -> Iterator[tuple[str, str]]:
@@ -334,18 +161,28 @@ KIND = attrgetter("transport")
 
 FEW = TESTS / "node"
 LISTINGS = (
-    Listing("claude-code", ("claude", "mcp", "list"), FEW, prepare_claude_code, read_claude_code),
-    Listing("codex", ("codex", "mcp", "list", "--json"), FEW, prepare_codex, read_codex),
-    Listing("gemini", ("gemini", "mcp", "list"), MORE, prepare_gemini, read_google),
-    Listing("qwen", ("qwen", "mcp", "list"), MORE, prepare_qwen, read_google),
-    Listing("opencode", ("opencode", "mcp", "list"), MORE, prepare_opencode, read_opencode),
-    Listing("copilot", ("copilot", "mcp", "list", "--json"), MORE, prepare_copilot, read_copilot),
-    Listing("amp", ("amp", "mcp", "list", "--json"), MORE, prepare_amp, read_amp),
-    Listing("droid", ("droid", "mcp", "list"), MORE, prepare_droid, read_droid, KIND),
-    Listing("goose", ("goose", "info", "-v"), MORE, prepare_goose, read_goose),
-    Listing("cline", ("cline", "config", "mcp", "--json"), MORE, prepare_cline, read_cline, KIND),
-    Listing("kimi", ("kimi",), MORE, prepare_kimi, read_kimi, _started_as, kimi.servers),
+    Listing("claude-code", ("claude", "mcp", "list"), FEW, read_claude_code),
+    Listing("codex", ("codex", "mcp", "list", "--json"), FEW, read_codex),
+    Listing("gemini", ("gemini", "mcp", "list"), MORE, read_google),
+    Listing("qwen", ("qwen", "mcp", "list"), MORE, read_google),
+    Listing("opencode", ("opencode", "mcp", "list"), MORE, read_opencode),
+    Listing("copilot", ("copilot", "mcp", "list", "--json"), MORE, read_copilot),
+    Listing("amp", ("amp", "mcp", "list", "--json"), MORE, read_amp),
+    Listing("droid", ("droid", "mcp", "list"), MORE, read_droid, KIND),
+    Listing("goose", ("goose", "info", "-v"), MORE, read_goose),
+    Listing("cline", ("cline", "config", "mcp", "--json"), MORE, read_cline, KIND),
+    Listing("kimi", ("kimi",), MORE, read_kimi, _started_as, kimi.servers),
 )
+
+
+def prepare(each: Listing, home: Path, project: Path) -> None:
+    """Write a client's files into a home and a project."""
+    for name, place in (("home", home), ("project", project)):
+        for file in (FILES / each.source / name).rglob("*"):
+            if file.is_file():
+                text = file.read_text().replace("@HOME@", str(home))
+                relative = file.relative_to(FILES / each.source / name)
+                write(place / relative, text.replace("@PROJECT@", str(project)))
 
 
 def listed(each: Listing, home: Path, project: Path) -> Listed:
@@ -396,7 +233,7 @@ def home(tmp_path: Path) -> Path:
 @EACH
 def test_what_a_client_lists_is_what_is_found(each: Listing, home: Path) -> None:
     project = home / "shop"
-    each.prepare(home, project)
+    prepare(each, home, project)
     ours = found(each, home, project)
     assert len(ours) >= 3
     assert listed(each, home, project) == ours
@@ -408,5 +245,5 @@ def test_they_look_alike_in_the_directories_above(each: Listing, home: Path) -> 
     """Below the directory with the project's file, which is below the repository's root."""
     project = home / "shop" / "part" / "below"
     project.mkdir(parents=True)
-    each.prepare(home, project.parent)
+    prepare(each, home, project.parent)
     assert listed(each, home, project) == found(each, home, project)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
-from bridge.discovery.finder import DiscoveryContext, discover, locations_read, survey
+from bridge.discovery.clients import SOURCE_IDS
+from bridge.discovery.finder import DiscoveryContext, discover, survey
 
 
 @pytest.fixture
@@ -77,50 +77,6 @@ def test_files_of_sources_that_are_off_are_not_watched_either(four: DiscoveryCon
     before = survey(off).stamp()
     (four.home / ".cursor" / "mcp.json").write_text("{}")
     assert survey(off).stamp() == before
-
-
-def test_the_names_of_sources_are_stable() -> None:
-    """They stand in people's settings."""
-    assert (
-        *("claude-code", "mcp-directory", "claude-desktop", "cursor", "vscode", "windsurf"),
-        *("codex", "gemini", "zed", "continue", "cline", "opencode", "goose", "lm-studio"),
-        *("amazon-q", "kiro", "jetbrains", "antigravity", "copilot", "qwen", "amp", "roo"),
-        *("kilo", "trae", "kimi", "droid", "crush", "vibe"),
-    ) == SOURCE_IDS
-    assert all(locations_read((name,), "linux") for name in SOURCE_IDS)
-
-
-def test_files_of_a_project_stand_behind_all_files_of_the_user() -> None:
-    """A directory one happens to be in cannot replace a server that the user defined."""
-    strengths = [row.in_project for row in LOCATIONS]
-    assert strengths == sorted(strengths)
-
-
-@pytest.mark.parametrize("allowed", ["approved", "none"])
-def test_a_project_s_file_of_another_client_runs_nothing_where_approval_is_asked_for(
-    four: DiscoveryContext, allowed: str
-) -> None:
-    """Only Claude Code's approvals are known, and they do not speak about such files."""
-    approving = {"enableAllProjectMcpServers": True}
-    (four.home / ".claude").mkdir()
-    (four.home / ".claude" / "settings.json").write_text(json.dumps(approving))
-    found = discover(replace(four, project_servers=allowed))  # type: ignore[arg-type]  # of the two
-    assert "project" not in {spec.name for spec in found.servers}
-    skipped = {each.name for each in found.skipped}
-    assert "project" in skipped | {each.name for each in found.proposed}
-
-
-def test_a_file_that_an_untrusted_project_names_is_not_opened(context: DiscoveryContext) -> None:
-    outside = context.home / "private.env"
-    outside.write_text("SECRET=s3cret")
-    config = context.cwd / ".vscode" / "mcp.json"
-    config.parent.mkdir()
-    entry = {"command": "x", "envFile": str(outside)}
-    config.write_text(json.dumps({"servers": {"s": entry}}))
-    trusting_clients = discover(context)
-    assert trusting_clients.servers[0].env == {"SECRET": "s3cret"}
-    assert trusting_clients.references == (outside,)
-    assert discover(replace(context, project_servers="approved")).references == ()
 
 
 @pytest.mark.parametrize(

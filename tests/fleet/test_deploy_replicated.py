@@ -6,7 +6,6 @@ import json
 import urllib.error
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +24,6 @@ from tests.fleet.deploy_rig import (
     run,
     value,
 )
-from tests.fleet.metrics_api import metrics_api
 from tests.fleet.rig import BRIDGE, NAMESPACE, wait_until
 from tests.postgresql import PASSWORD, ROLE, Server
 
@@ -166,24 +164,3 @@ def test_an_eviction_leaves_one_that_is_ready(replicated: Deployed) -> None:
         evict(other)
     assert refused.value.code == 429
     wait_until(lambda: allowed() == 1, "the other one may be evicted", PATIENCE)
-
-
-async def test_an_autoscaler_adds_a_bridge_while_runs_wait(
-    replicated: Deployed, tmp_path: Path
-) -> None:
-    """The real controller, with the figure of the bridges' own /metrics."""
-    addresses = replicated.until_ready(2)
-    name, results = name_at(replicated, addresses[0]), list[Any]()
-
-    async def hold() -> None:
-        async with client_of(addresses[0]) as connected:
-            results.append(await value(connected, HOLD, timeout=HOLD_SECONDS))
-
-    with anyio.fail_after(PATIENCE), metrics_api(replicated, tmp_path) as asked:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(14):  # two run and twelve wait: six for each bridge, and four are enough
-                tasks.start_soon(hold)
-            await waited(lambda: len(replicated.bridges()) == 3, "there are three")
-            await anyio.to_thread.run_sync(in_pod, replicated, name, "touch", "/tmp/go")
-        assert asked == {"mcp_code_bridge_runs_queued"}
-        assert results == ["whole"] * 14

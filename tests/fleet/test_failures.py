@@ -192,27 +192,22 @@ def quota(cluster: Cluster, **hard: str) -> Iterator[None]:
 async def test_a_quota_that_is_used_up_is_told_as_that(cluster: Cluster, kubeconfig: Path) -> None:
     """The scope that deploy/ uses counts sandboxes."""
     with quota(cluster, pods="0"):
-        error = await launch_fails(kubeconfig)
-    assert isinstance(error, QuotaError)
-
-
-async def test_an_image_that_no_node_has_is_told_as_that(kubeconfig: Path) -> None:
-    """At once: nothing is going to bring it."""
-    error = await launch_fails(kubeconfig, image="localhost/no-such-image:1")
-    assert isinstance(error, ImageMissingError)
+        assert isinstance(await launch_fails(kubeconfig), QuotaError)
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"requests": {"cpu": "1000"}}, {"node_selector": {"disk": "golden"}}],
-    ids=["size", "label"],
+    ("settings", "kind"),
+    [
+        ({"image": "localhost/no-such-image:1"}, ImageMissingError),
+        ({"requests": {"cpu": "1000"}, "room_seconds": 1.0}, CapacityError),
+        ({"node_selector": {"disk": "golden"}, "room_seconds": 1.0}, CapacityError),
+    ],
+    ids=["image", "size", "label"],
 )
-async def test_a_pod_for_which_no_node_has_room_is_told_as_that(
-    kubeconfig: Path, settings: dict[str, Any]
+async def test_a_pod_that_no_node_can_start_is_told_as_that(
+    kubeconfig: Path, settings: dict[str, Any], kind: type[BridgeError]
 ) -> None:
-    """After the time that it may wait."""
-    error = await launch_fails(kubeconfig, room_seconds=1.0, **settings)
-    assert isinstance(error, CapacityError)
+    assert isinstance(await launch_fails(kubeconfig, **settings), kind)
 
 
 async def test_a_runtime_class_reaches_the_node(cluster: Cluster, kubeconfig: Path) -> None:

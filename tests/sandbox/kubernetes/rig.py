@@ -11,6 +11,7 @@ from typing import Any
 
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
+from tests.contract.programs import ECHO, read_exactly, spec
 from tests.fakes.api_server import ApiServer
 
 PATIENCE = 60.0
@@ -32,3 +33,11 @@ async def backend_on(
     )
     async with KubernetesBackend(settings, environ={}) as backend:
         yield backend
+
+
+async def echo(backend: KubernetesBackend) -> str:
+    """Launch a program and talk to it; return its pod's name."""
+    async with backend.launch(spec(ECHO)) as sandbox:
+        await sandbox.send(b"hello")
+        assert await read_exactly(sandbox, 5) == b"hello"
+        return sandbox.id

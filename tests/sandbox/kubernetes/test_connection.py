@@ -16,18 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from bridge.errors import ClusterRefusedError, SettingsError
-from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.sandbox.kubernetes.cluster import find_config
 from bridge.settings.kubernetes import Kubernetes
-from tests.contract.programs import ECHO, read_exactly, spec
 from tests.fakes.api_server import ApiServer
-from tests.sandbox.kubernetes.rig import PATIENCE, backend_on
-
-
-async def echo(backend: KubernetesBackend) -> None:
-    async with backend.launch(spec(ECHO)) as sandbox:
-        await sandbox.send(b"hello")
-        assert await read_exactly(sandbox, 5) == b"hello"
+from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
 
 
 def plugin(directory: Path, *tokens: str) -> Path:
@@ -74,17 +66,6 @@ async def test_a_token_that_is_refused_is_an_error_with_its_own_code(
             await echo(backend)
     assert caught.value.code == "cluster_refused"
     assert "wrong-one" not in str(caught.value)
-
-
-async def test_a_plugin_that_fails_is_an_error_with_its_own_code(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    asked = "client.authentication.k8s.io/v1"
-    async with backend_on(
-        server, tmp_path, exec={"apiVersion": asked, "command": "false"}
-    ) as backend:
-        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
-            await echo(backend)
 
 
 @pytest.fixture

@@ -26,45 +26,34 @@ from bridge.errors import (
 )
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
-from tests.contract.programs import ECHO, FOREVER, read_all, read_exactly, spec
+from tests.contract.programs import FOREVER, read_all, read_exactly, spec
 from tests.fakes.api_server import ApiServer, Refusal
-from tests.sandbox.kubernetes.rig import PATIENCE, backend_on
-
-QUOTA = Refusal(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: pods, used: 10')
+from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
 
 
-async def launch(backend: KubernetesBackend) -> None:
-    async with backend.launch(spec(ECHO)):
-        pass
-
-
-async def test_a_quota_that_is_used_up_has_its_own_code(
-    backend: KubernetesBackend, server: ApiServer
+@pytest.mark.parametrize(
+    ("said", "error", "code", "remedy"),
+    [
+        ('pods "x" is forbidden: exceeded quota: pods, used: 10', QuotaError, "quota", ""),
+        ('"x": must specify requests.cpu', LaunchError, "launch_failed", "[kubernetes]"),
+        ("pods is forbidden", ClusterRefusedError, "cluster_refused", ""),
+    ],
+)
+async def test_a_refusal_has_its_own_code_and_no_name_of_a_pod_in_what_programs_see(
+    backend: KubernetesBackend,
+    server: ApiServer,
+    said: str,
+    error: type[BridgeError],
+    code: str,
+    remedy: str,
 ) -> None:
-    server.faults.create = [QUOTA]
-    with anyio.fail_after(PATIENCE), pytest.raises(QuotaError, match="exceeded quota") as caught:
-        await launch(backend)
-    assert caught.value.code == "quota"
-    assert 'pods "x"' not in caught.value.message
-
-
-async def test_a_quota_that_counts_what_pods_do_not_ask_for_says_what_to_set(
-    backend: KubernetesBackend, server: ApiServer
-) -> None:
-    """The account has its rights: the settings lack something."""
-    said = 'pods "x" is forbidden: failed quota: sandboxes: must specify requests.cpu'
     server.faults.create = [Refusal(403, "Forbidden", said)]
-    with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="requests.cpu") as caught:
-        await launch(backend)
-    assert "[kubernetes]" in caught.value.remedy
-
-
-async def test_an_account_without_rights_has_its_own_code(
-    backend: KubernetesBackend, server: ApiServer
-) -> None:
-    server.faults.create = [Refusal(403, "Forbidden", "pods is forbidden")]
-    with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
-        await launch(backend)
+    with anyio.fail_after(PATIENCE), pytest.raises(error) as caught:
+        await echo(backend)
+    assert caught.value.code == code
+    assert remedy in caught.value.remedy
+    assert '"x"' not in caught.value.message
+    assert said.split(": ")[-1] in caught.value.host_detail
 
 
 @pytest.mark.parametrize(
@@ -76,7 +65,7 @@ async def test_an_image_that_cannot_be_had_ends_the_wait_at_once(
 ) -> None:
     server.faults.waiting = {"reason": reason, "message": "the image x is not there"}
     with anyio.fail_after(4), pytest.raises(error, match="the image x is not there"):
-        await launch(backend)
+        await echo(backend)
 
 
 async def test_a_cluster_without_room_is_waited_for_within_bounds(
@@ -85,7 +74,7 @@ async def test_a_cluster_without_room_is_waited_for_within_bounds(
     server.faults.unschedulable = "0/2 nodes are available"
     async with backend_on(server, tmp_path, Kubernetes(room_seconds=1)) as backend:
         with anyio.fail_after(PATIENCE), pytest.raises(CapacityError, match="0/2 nodes") as caught:
-            await launch(backend)
+            await echo(backend)
     assert caught.value.code == "no_room"
 
 
@@ -94,16 +83,14 @@ async def test_a_node_that_cannot_be_reached_costs_another_pod_and_no_run(
 ) -> None:
     server.faults.attach = [Refusal(500, "InternalError", "error dialing backend")] * 2
     with anyio.fail_after(PATIENCE):
-        async with backend.launch(spec(ECHO)) as sandbox:
-            await sandbox.send(b"here")
-            assert await read_exactly(sandbox, 4) == b"here"
+        await echo(backend)
     assert len({pod["metadata"]["name"] for pod in server.created_pods}) == 3
 
 
 async def test_a_third_lost_pod_is_an_error(backend: KubernetesBackend, server: ApiServer) -> None:
     server.faults.attach = [Refusal(500, "InternalError", "error dialing backend")] * 3
     with anyio.fail_after(PATIENCE), pytest.raises(BridgeError, match="error dialing backend"):
-        await launch(backend)
+        await echo(backend)
     assert len(server.created_pods) == 3
 
 
@@ -174,9 +161,7 @@ async def test_a_server_that_restarts_breaks_the_stream_and_serves_the_next_run(
             with pytest.raises(SandboxLostError):
                 await sandbox.receive()
             await server.start()
-        async with backend.launch(spec(ECHO)) as sandbox:
-            await sandbox.send(b"back")
-            assert await read_exactly(sandbox, 4) == b"back"
+        await echo(backend)
         await backend.reap()
 
 
@@ -185,7 +170,7 @@ async def test_a_server_that_is_away_is_an_error_with_its_own_code(
 ) -> None:
     await server.stop()
     with anyio.fail_after(PATIENCE), pytest.raises(ClusterDownError) as caught:
-        await launch(backend)
+        await echo(backend)
     assert caught.value.code == "cluster_down"
     # A program may see the message; the address is for the user.
     assert str(server.port) not in caught.value.message
@@ -198,6 +183,6 @@ async def test_a_server_that_is_busy_while_a_pod_starts_is_asked_again(
 ) -> None:
     server.faults.get_pod = [Refusal(503, "ServiceUnavailable", "try later")]
     with anyio.fail_after(PATIENCE):
-        await launch(backend)
+        await echo(backend)
     assert len(server.created_pods) == 1
     assert not server.faults.get_pod

@@ -21,16 +21,10 @@ from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.sandbox.kubernetes.cluster import find_config
 from bridge.sandbox.kubernetes.stream import PodStream
 from bridge.settings.kubernetes import Kubernetes
-from tests.contract.programs import ECHO, spec
 from tests.fakes.api_server import ApiServer
-from tests.sandbox.kubernetes.rig import PATIENCE, backend_on
+from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
 
 V1 = "client.authentication.k8s.io/v1"
-
-
-async def launch(backend: KubernetesBackend) -> None:
-    async with backend.launch(spec(ECHO)):
-        pass
 
 
 ODD_POD = b'{"metadata": {"name": "a", "uid": "b", "resourceVersion": "1"}, "status": 3}'
@@ -41,14 +35,14 @@ async def test_an_answer_that_is_none_is_an_error_of_the_bridges(
     backend: KubernetesBackend, server: ApiServer, answer: bytes
 ) -> None:
     with anyio.fail_after(PATIENCE):
-        await launch(backend)
+        await echo(backend)
         server.answer = answer
         with pytest.raises(BridgeError):
-            await launch(backend)
+            await echo(backend)
         with pytest.raises(BridgeError):
             await backend.reap()
         server.answer = None
-        await launch(backend)
+        await echo(backend)
 
 
 async def test_an_answer_without_end_is_cut_off(
@@ -56,7 +50,7 @@ async def test_an_answer_without_end_is_cut_off(
 ) -> None:
     monkeypatch.setattr(cluster_module, "MAX_ANSWER_BYTES", 100_000)
     with anyio.fail_after(PATIENCE):
-        await launch(backend)
+        await echo(backend)
         server.answer = b'{"items": ["' + b"x" * 200_000 + b'"]}'
         with pytest.raises(BridgeError, match="100,000"):
             await backend.reap()
@@ -80,35 +74,28 @@ async def test_a_pod_that_floods_in_place_of_its_first_step_is_given_up(
     flood = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
     monkeypatch.setattr(pod, "COMMAND", ("/usr/bin/python3", "-c", flood))
     with anyio.fail_after(PATIENCE), pytest.raises(BridgeError):
-        await launch(backend)
+        await echo(backend)
     assert heard < 1_000_000
 
 
 @pytest.mark.parametrize(
-    "script",
+    "command",
     [
-        "echo no json",
-        "echo '{}'",
-        "echo 3",
-        """printf '{"status": {"clientCertificateData": "x"}}'""",
+        ["sh", "-c", "echo no json"],
+        ["sh", "-c", "echo '{}'"],
+        ["sh", "-c", "echo 3"],
+        ["sh", "-c", """printf '{"status": {"clientCertificateData": "x"}}'"""],
+        ["false"],
+        ["/no/such/plugin"],
     ],
 )
-async def test_a_plugin_that_answers_something_else_is_an_error_with_its_own_code(
-    server: ApiServer, tmp_path: Path, script: str
+async def test_a_plugin_that_gives_no_token_is_an_error_with_its_own_code(
+    server: ApiServer, tmp_path: Path, command: list[str]
 ) -> None:
-    command = {"apiVersion": V1, "command": "sh", "args": ["-c", script]}
-    async with backend_on(server, tmp_path, exec=command) as backend:
+    plugin = {"apiVersion": V1, "command": command[0], "args": command[1:]}
+    async with backend_on(server, tmp_path, exec=plugin) as backend:
         with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
-            await launch(backend)
-
-
-async def test_a_plugin_that_is_not_there_is_an_error_with_its_own_code(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    command = {"apiVersion": V1, "command": "/no/such/plugin"}
-    async with backend_on(server, tmp_path, exec=command) as backend:
-        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
-            await launch(backend)
+            await echo(backend)
 
 
 async def test_a_plugin_that_never_answers_is_given_up(
@@ -120,7 +107,7 @@ async def test_a_plugin_that_never_answers_is_given_up(
     command = {"apiVersion": V1, "command": "sh", "args": ["-c", script]}
     async with backend_on(server, tmp_path, exec=command) as backend:
         with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
-            await launch(backend)
+            await echo(backend)
     pid = int((tmp_path / "pid").read_text())
     assert not await anyio.Path(f"/proc/{pid}").exists()
 
@@ -141,7 +128,7 @@ async def test_a_context_without_a_user_is_a_mistake_of_settings(tmp_path: Path)
     )
     async with KubernetesBackend(Kubernetes(kubeconfig=path), environ={}) as backend:
         with pytest.raises(BridgeError):
-            await launch(backend)
+            await echo(backend)
 
 
 async def test_a_pod_that_was_replaced_before_the_bridge_spoke_to_it_is_not_used(
@@ -158,4 +145,4 @@ async def test_a_pod_that_was_replaced_before_the_bridge_spoke_to_it_is_not_used
     monkeypatch.setattr(KubernetesBackend, "_confine", replaced)
     async with backend_on(server, tmp_path) as backend:
         with anyio.fail_after(PATIENCE), pytest.raises(SandboxLostError):
-            await launch(backend)
+            await echo(backend)

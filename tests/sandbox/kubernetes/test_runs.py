@@ -13,9 +13,11 @@ from bridge.runs import Engine, open_engine
 from bridge.sandbox.selection import select_present
 from bridge.settings import load
 from tests.engine_rig import ListFinder, workshop
-from tests.fakes.api_server import ApiServer
+from tests.fakes.api_server import V4, V5, ApiServer
 from tests.fakes.client import FakeClient
 from tests.sandbox.kubernetes.rig import PATIENCE, kubeconfig
+
+pytestmark = pytest.mark.parametrize("server", [V5, V4], indirect=True)
 
 
 @pytest.fixture

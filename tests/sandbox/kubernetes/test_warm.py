@@ -21,7 +21,7 @@ from bridge.sandbox.kubernetes.warm import share
 from bridge.settings.kubernetes import Kubernetes
 from tests.contract.programs import ECHO, FOREVER, read_exactly, spec
 from tests.fakes.api_server import ApiServer, Refusal
-from tests.sandbox.kubernetes.rig import PATIENCE, backend_on
+from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
 
 WARM = Kubernetes(warm=2, room_seconds=5)
 
@@ -55,23 +55,15 @@ async def tended(
         tasks.cancel_scope.cancel()
 
 
-async def used(backend: KubernetesBackend) -> str:
-    """Run something; return its pod's name."""
-    async with backend.launch(spec(ECHO)) as sandbox:
-        await sandbox.send(b"hello")
-        assert await read_exactly(sandbox, 5) == b"hello"
-        return sandbox.id
-
-
 async def test_a_run_takes_a_pod_that_waits_and_another_one_is_started(
     server: ApiServer, tmp_path: Path
 ) -> None:
     with anyio.fail_after(PATIENCE):
         async with tended(server, tmp_path) as backend:
-            first = await used(backend)
+            first = await echo(backend)
             await until(server, ["warm", "warm"])
             waiting = set(server.pods)
-            second = await used(backend)
+            second = await echo(backend)
             assert first not in waiting
             assert second in waiting
             await until(server, ["warm", "warm"])
@@ -84,7 +76,7 @@ async def test_runs_with_other_limits_get_a_pod_of_their_own(
 ) -> None:
     with anyio.fail_after(PATIENCE):
         async with tended(server, tmp_path) as backend:
-            await used(backend)
+            await echo(backend)
             await until(server, ["warm", "warm"])
             waiting = set(server.pods)
             other = spec(ECHO, limits=replace(Limits(), memory_bytes=2**28))
@@ -103,8 +95,8 @@ async def test_two_bridges_share_what_waits_and_may_take_each_others(
         ):
             await one.reap()
             await two.reap()
-            await used(one)
-            await used(two)
+            await echo(one)
+            await echo(two)
             await until(server, ["warm", "warm"])
             async with two.launch(spec(FOREVER)) as a, two.launch(spec(FOREVER)) as b:
                 assert a.id != b.id
@@ -117,11 +109,11 @@ async def test_a_pod_taken_by_another_in_between_is_left_to_it(
     """The cluster says so (409), and the next one is tried."""
     with anyio.fail_after(PATIENCE):
         async with tended(server, tmp_path) as backend:
-            await used(backend)
+            await echo(backend)
             await until(server, ["warm", "warm"])
             waiting = set(server.pods)
             server.faults.patch_pods = [Refusal(409, "Conflict", "it has been modified")]
-            assert await used(backend) in waiting
+            assert await echo(backend) in waiting
 
 
 async def test_pods_of_a_bridge_that_died_are_deleted_by_the_next(
@@ -154,15 +146,15 @@ async def test_a_server_that_is_away_is_known_and_its_return_as_well(
 ) -> None:
     with anyio.fail_after(PATIENCE):
         async with tended(server, tmp_path) as backend:
-            await used(backend)
+            await echo(backend)
             await until(server, ["warm", "warm"])
             await server.stop()
             with pytest.raises(ClusterDownError):
-                await used(backend)
+                await echo(backend)
             while "does not answer" not in await backend.problem():
                 await anyio.lowlevel.checkpoint()
             await server.start()
-            await used(backend)
+            await echo(backend)
             while await backend.problem():
                 await anyio.lowlevel.checkpoint()
 
@@ -240,10 +232,10 @@ async def test_a_pod_made_with_other_settings_is_no_pod_for_this_bridge(
         ):
             await one.reap()
             await two.reap()
-            await used(one)
+            await echo(one)
             await until(server, ["warm"])
             waiting = set(server.pods)
-            assert await used(two) not in waiting
+            assert await echo(two) not in waiting
 
 
 async def test_a_bridge_whose_clock_goes_ahead_leaves_living_bridges_alone(
@@ -266,10 +258,10 @@ async def test_a_quota_without_room_for_waiting_pods_costs_no_lease_and_no_readi
     full = Refusal(403, "Forbidden", "exceeded quota: pods")
     with anyio.fail_after(PATIENCE):
         async with tended(server, tmp_path) as backend:
-            await used(backend)
+            await echo(backend)
             await until(server, ["warm", "warm"])
             server.faults.create = [full] * 50
-            await used(backend)
+            await echo(backend)
             while len(server.faults.create) == 50:
                 await server.changed()
             for _ in range(20):
