@@ -34,7 +34,6 @@ from bridge.sandbox.syscalls import (
 LIBRARY = "libseccomp.so.2"
 
 INSTRUCTION_BYTES = 8
-MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS: the kernel takes no longer program.
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
@@ -149,7 +148,8 @@ class _Filter:
         descriptor = os.memfd_create("seccomp", os.MFD_CLOEXEC)
         try:
             self._check(self._library.seccomp_export_bpf(self._context, descriptor), "export")
-            program = os.pread(descriptor, MAX_INSTRUCTIONS * INSTRUCTION_BYTES, 0)
+            # The kernel takes no longer program (BPF_MAXINSNS).
+            program = os.pread(descriptor, 4096 * INSTRUCTION_BYTES, 0)
         finally:
             os.close(descriptor)
         if not program or len(program) % INSTRUCTION_BYTES:
