@@ -91,24 +91,19 @@ def _denied(layer: str, *answers: str) -> Check:
     return check
 
 
-def _no_network(facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("interfaces")
-    if not isinstance(found, list):
-        return None
+def _shown(key: str, kind: type, holds: Callable[[Any], bool]) -> Check:
+    """Return the check of what the guest read, if it is there and of its kind."""
+
+    def check(facts: Mapping[str, Any]) -> bool | None:
+        return holds(facts[key]) if isinstance(facts.get(key), kind) else None
+
+    return check
+
+
+def _no_device(names: Iterable[object]) -> bool:
     # Kernels put tunnel devices without addresses into every new network namespace.
     harmless = ("lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0")
-    return all(name in harmless or str(name).startswith("ip6") for name in found)
-
-
-def _no_capabilities(facts: Mapping[str, Any]) -> bool | None:
-    text = facts.get("cap_eff")
-    if not isinstance(text, str):
-        return None
-    return text.strip("0") == ""
-
-
-def _unprivileged(facts: Mapping[str, Any]) -> bool | None:
-    return facts["uid"] != 0 if "uid" in facts else None
+    return all(name in harmless or str(name).startswith("ip6") for name in names)
 
 
 def _limited(key: str) -> Check:
@@ -119,18 +114,10 @@ def _limited(key: str) -> Check:
     return check
 
 
-def _user_namespace(facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("uid_map")
-    if not isinstance(found, list):
-        return None
-    return found != [[0, 0, 4294967295]]
-
-
 def _own_filter(facts: Mapping[str, Any]) -> bool | None:
-    if facts.get("seccomp") == 0:
-        return False
     # Kernels before 5.9 do not count filters.
-    return False if facts.get("seccomp_filters") == 0 else None
+    none = facts.get("seccomp") == 0 or facts.get("seccomp_filters") == 0
+    return False if none else None
 
 
 def _tmpfs_noexec(facts: Mapping[str, Any]) -> bool | None:
@@ -154,12 +141,12 @@ def _masked(facts: Mapping[str, Any]) -> bool | None:
     return True if shown == [] and fixed else None
 
 
-def _read_only(place: str, facts: Mapping[str, Any]) -> bool | None:
-    found = facts.get("binds")
-    if not isinstance(found, dict):
-        return None
-    mount = found.get(place)
-    return isinstance(mount, dict) and mount.get("read_only") is True
+def _read_only(place: str) -> Check:
+    def holds(found: Mapping[str, Any]) -> bool:
+        mount = found.get(place)
+        return isinstance(mount, dict) and mount.get("read_only") is True
+
+    return _shown("binds", dict, holds)
 
 
 def _ulimits(facts: Mapping[str, Any]) -> bool | None:
@@ -176,15 +163,21 @@ def _confined(facts: Mapping[str, Any]) -> bool | None:
 
 _CHECKS: Mapping[str, tuple[Check, ...]] = {
     "no-network": (
-        _no_network,
+        _shown("interfaces", list, _no_device),
         # Any other errno means that there is a network.
         _denied("no-network", "ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EAFNOSUPPORT", "EPERM"),
     ),
     "read-only-root": (_equals("root_read_only", True), _denied("read-only-root", "EROFS")),
     "sized-tmpfs-noexec": (_tmpfs_noexec, _denied("sized-tmpfs-noexec", "EACCES", "EPERM")),
-    "no-capabilities": (_no_capabilities, _denied("no-capabilities", "EPERM")),
+    "no-capabilities": (
+        _shown("cap_eff", str, lambda text: not text.strip("0")),
+        _denied("no-capabilities", "EPERM"),
+    ),
     "no-new-privileges": (_equals("no_new_privs", 1),),
-    "unprivileged-user": (_unprivileged, _denied("unprivileged-user", "EPERM", "EINVAL")),
+    "unprivileged-user": (
+        _shown("uid", int, lambda uid: uid != 0),
+        _denied("unprivileged-user", "EPERM", "EINVAL"),
+    ),
     "seccomp": (_equals("seccomp", 2),),
     "own-seccomp": (_own_filter, _denied("own-seccomp", "ENOSYS")),
     "landlock": (_denied("landlock", "EACCES"),),
@@ -192,7 +185,7 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
     "seatbelt": (_denied("landlock", "EPERM"),),
     # Without a network namespace: the host's network, with the calls to reach it refused.
     "network-calls-refused": (_denied("no-network", "EAFNOSUPPORT", "EPERM", "EACCES"),),
-    "user-namespace": (_user_namespace,),
+    "user-namespace": (_shown("uid_map", list, lambda ids: ids != [[0, 0, 4294967295]]),),
     "private-ipc": (_private_ipc,),
     "masked-proc": (_masked,),
     "ulimits": (_ulimits,),
@@ -244,7 +237,7 @@ def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterabl
     if layer in _ABOUT_THE_HOSTS_KERNEL and OWN_KERNEL in isolation.layers:
         return []
     if layer.startswith(READ_ONLY):
-        return [_read_only(layer.removeprefix(READ_ONLY), facts)]
+        return [_read_only(layer.removeprefix(READ_ONLY))(facts)]
     return [check(facts) for check in _CHECKS.get(layer, ())]
 
 

@@ -11,7 +11,6 @@ resource is then destroyed in the background, and closing the pool waits for tha
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from bisect import bisect_left
@@ -25,23 +24,9 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-RECENT_SECONDS = 120.0  # How long demand is remembered: until the next question of a conversation.
-
-FORGOTTEN_SECONDS = 600.0
-"""After so long without a run the pool is emptied, so that an idle client costs nothing."""
-
-CLAIMS = 64  # Most claims remembered; more than the size of any pool.
-
-SHORTEST_LEAD_SECONDS = 0.5
-"""Runs closer together than this count as one burst, however fast sandboxes start."""
-
 SETTLE_SECONDS = 0.025
-"""Quiet time before a sandbox is started ahead of time. A run that follows at once starts its own
-without competition, and the last run's answer is sent first."""
-
-BUSY_SECONDS = 0.25
-"""The same on few cores while programs run: short ones have ended by then, and a start costs long
-ones less than a cold start costs the next run."""
+"""Quiet time before a sandbox is started ahead of time or destroyed. A run that follows at once
+starts its own without competition, and the last run's answer is sent first."""
 
 
 def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
@@ -54,10 +39,13 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
     Args:
         claims: When runs asked for a sandbox, in seconds, ascending.
     """
-    if not claims or now - claims[-1] >= FORGOTTEN_SECONDS:
+    # An idle client costs nothing after ten minutes.
+    if not claims or now - claims[-1] >= 600.0:
         return 0
-    lead = max(SHORTEST_LEAD_SECONDS, 2 * start_seconds)
-    recent = claims[bisect_left(claims, now - RECENT_SECONDS) :]
+    # Runs closer together than half a second are one burst, however fast sandboxes start.
+    lead = max(0.5, 2 * start_seconds)
+    # Until the next question of a conversation.
+    recent = claims[bisect_left(claims, now - 120.0) :]
     first = largest = 0
     for last, claim in enumerate(recent):
         while claim - recent[first] >= lead:
@@ -102,8 +90,9 @@ def decide(
     room = max(1, cores // 2) - starting
     if missing <= 0 or room <= 0 or awaited:
         return Decision(drop=drop)
-    busy = running > 0 and cores < 4  # A start takes a large share of a small machine.
-    left = (BUSY_SECONDS if busy else SETTLE_SECONDS) - quiet
+    # A start takes a large share of a small machine: short programs have ended by then, and long
+    # ones lose less by it than the next run by a cold start.
+    left = 0.25 - quiet if running > 0 and cores < 4 else 0.0
     if left > 0:
         return Decision(drop=drop, again=left)
     return Decision(start=min(missing, room), drop=drop)
@@ -116,11 +105,11 @@ class PoolReport(NamedTuple):
     wanted: int
     waiting: int
     starting: int
-    warm: int
-    half: int
-    cold: int
-    died: int
-    failed: int
+    warm: int = 0
+    half: int = 0
+    cold: int = 0
+    died: int = 0
+    failed: int = 0
 
     def __str__(self) -> str:
         return (
@@ -135,8 +124,6 @@ logger = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
-
-REVIEW_SECONDS = 30.0  # Interval of checking whether fewer should wait, while any does.
 
 Acquire = Callable[[], Callable[[], None]]
 """Acquires something and returns the function that releases it."""
@@ -246,18 +233,14 @@ class WarmPool(Generic[K, T]):
         self._tasks: TaskGroup | None = None
         self._closing = False
         self._key: K | None = None
-        self._claims: deque[float] = deque(maxlen=CLAIMS)
+        self._claims: deque[float] = deque(maxlen=64)  # more than the size of any pool
         self._counts: Counter[str] = Counter()
         self._stirred = 0.0
         self._start_seconds = 0.0
         # Set when starting ahead of time failed or is useless; the next claim resets it.
         self._resting = False
         self._changed = anyio.Event()
-        self._review: asyncio.TimerHandle | None = None
         self._keeping = anyio.CancelScope()
-
-    def __repr__(self) -> str:
-        return f"<WarmPool idle={len(self._idle)} alive={len(self._all)} most={self._most}>"
 
     @property
     def alive(self) -> int:
@@ -271,7 +254,7 @@ class WarmPool(Generic[K, T]):
             wanted=self._wanted(),
             waiting=len(self._idle),
             starting=sum(slot.free for slot in self._all) - len(self._idle),
-            **{name: self._counts[name] for name in ("warm", "half", "cold", "died", "failed")},
+            **self._counts,
         )
 
     async def __aenter__(self) -> WarmPool[K, T]:
@@ -366,12 +349,6 @@ class WarmPool(Generic[K, T]):
     def _stir(self) -> None:
         """Note that a run began, got its resource or ended; what that means is decided later."""
         self._stirred = anyio.current_time()
-        if self._review is None:
-            loop = asyncio.get_running_loop()
-            self._review = loop.call_later(SETTLE_SECONDS, self._decide_again)
-
-    def _decide_again(self) -> None:
-        self._review = None
         self._changed.set()
 
     def _wanted(self) -> int:
@@ -395,6 +372,9 @@ class WarmPool(Generic[K, T]):
         key = self._key
         if key is None:
             return None
+        quiet = anyio.current_time() - self._stirred
+        if quiet < SETTLE_SECONDS:
+            return SETTLE_SECONDS - quiet
         unclaimed = self._unclaimed()
         self._discard([slot for slot in unclaimed if slot.key != key])
         mine = sum(slot.key == key for slot in unclaimed)
@@ -404,17 +384,17 @@ class WarmPool(Generic[K, T]):
             starting=mine - len(self._idle),
             awaited=sum(slot.awaited for slot in self._all),
             running=sum(slot.running for slot in self._all),
-            quiet=anyio.current_time() - self._stirred,
+            quiet=quiet,
             cores=self._cores,
         )
         self._discard(self._idle[: decision.drop])
-        if self._resting:
-            return REVIEW_SECONDS if self._idle else None
-        for _ in range(decision.start):
-            self._start(key, claimed=False)
-        if decision.again is not None:
-            return decision.again
-        return REVIEW_SECONDS if self._idle else None
+        if not self._resting:
+            for _ in range(decision.start):
+                self._start(key, claimed=False)
+            if decision.again is not None:
+                return decision.again
+        # While any waits: whether fewer should.
+        return 30.0 if self._idle else None
 
     async def _own(self, slot: _Slot[K, T]) -> None:
         """Enter, keep and leave one resource's context."""

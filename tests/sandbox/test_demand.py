@@ -8,16 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.sandbox.pool import (
-    BUSY_SECONDS,
-    FORGOTTEN_SECONDS,
-    RECENT_SECONDS,
-    SETTLE_SECONDS,
-    SHORTEST_LEAD_SECONDS,
-    Decision,
-    decide,
-    wanted,
-)
+from bridge.sandbox.pool import Decision, decide, wanted
 
 BURST = (10.0, 10.01, 10.02, 10.03)
 
@@ -41,8 +32,8 @@ def _wanted(claims: tuple[float, ...], now: float, most: int = 8, start: float =
         ((10.0, 11.0, 12.0), 12.0, 1),
         (BURST, 10.03, 4),
         ((*BURST, 40.0), 40.0, 4),
-        (BURST, 10.0 + RECENT_SECONDS + 1, 1),
-        (BURST, 10.1 + FORGOTTEN_SECONDS, 0),
+        (BURST, 131.0, 1),
+        (BURST, 610.1, 0),
     ],
     ids=["unused", "one", "apart", "burst", "burst before", "burst long ago", "forgotten"],
 )
@@ -81,9 +72,9 @@ def test_never_more_than_the_most_and_never_more_for_waiting_longer(
         ({"awaited": 1}, Decision()),
         ({"wanted": 1, "waiting": 1}, Decision()),
         ({"wanted": 1, "waiting": 3}, Decision(drop=2)),
-        ({"quiet": 0.0}, Decision(again=SETTLE_SECONDS)),
-        ({"quiet": 0.0, "running": 1}, Decision(again=BUSY_SECONDS)),
-        ({"quiet": 0.0, "running": 1, "cores": 8}, Decision(again=SETTLE_SECONDS)),
+        ({"quiet": 0.0}, Decision(start=1)),
+        ({"quiet": 0.0, "running": 1}, Decision(again=0.25)),
+        ({"quiet": 0.0, "running": 1, "cores": 8}, Decision(start=3)),
         ({"running": 1}, Decision(start=1)),
     ],
     ids=str,
@@ -93,5 +84,5 @@ def test_starts_give_way_to_what_runs(change: dict[str, int], decision: Decision
 
 
 def test_the_shortest_burst_does_not_depend_on_how_fast_sandboxes_start() -> None:
-    claims = (0.0, SHORTEST_LEAD_SECONDS / 5)
+    claims = (0.0, 0.1)
     assert _wanted(claims, 1.0, start=0.02) == 2

@@ -11,9 +11,6 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.sandbox.pool import (
-    FORGOTTEN_SECONDS,
-    RECENT_SECONDS,
-    REVIEW_SECONDS,
     SETTLE_SECONDS,
     Reservation,
     WarmPool,
@@ -179,9 +176,9 @@ async def test_a_burst_is_met_the_next_time_and_forgotten_in_the_end() -> None:
         assert (pool.report.waiting, pool.report.wanted, factory.most_opening) == (4, 4, 1)
         await _burst(pool, 3)
         assert (pool.report.warm, pool.report.cold) == (3, 6)
-        await anyio.sleep(RECENT_SECONDS + REVIEW_SECONDS + 1)
+        await anyio.sleep(151)
         assert len(factory.open_now) == pool.report.waiting == 1
-        await anyio.sleep(FORGOTTEN_SECONDS - RECENT_SECONDS)
+        await anyio.sleep(480)
         assert factory.open_now == []
 
 

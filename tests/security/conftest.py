@@ -15,18 +15,22 @@ from tests.security.rig import arena as opened
 from tests.security.targets import planted
 
 
-def _wanted() -> list[str]:
-    return [name for name in BACKENDS if _engine_of(name) in wanted_engines()]
-
-
 def _engine_of(backend: str) -> str:
     return "podman" if backend == "gvisor" else backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test that wants an arena on every backend that is wanted."""
+    """Run each test that wants an arena on every backend that is wanted, and makes a difference."""
     if "arena" in metafunc.fixturenames:
-        parameters = [pytest.param(name, marks=marks_of(_engine_of(name))) for name in _wanted()]
+        names = getattr(metafunc.module, "DIFFERENT", BACKENDS)
+        rare = getattr(metafunc.module, "RARE", ())
+        parameters = [
+            pytest.param(
+                name, marks=[*marks_of(_engine_of(name)), *[pytest.mark.full] * (name in rare)]
+            )
+            for name in names
+            if _engine_of(name) in wanted_engines()
+        ]
         metafunc.parametrize("arena", parameters, indirect=True, scope="module")
 
 

@@ -65,7 +65,7 @@ def taken(act):
     if not os.fork():
         count, name = 0, "ESCAPED"
         try:
-            while count < 100_000:
+            while count < 20_000:
                 act()
                 count += 1
         except OSError as error:

@@ -18,6 +18,9 @@ from tests.security.rig import PATIENCE_SECONDS, Arena, control
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these backends are for Linux")
 
+DIFFERENT = ("bubblewrap", "podman", "docker", "gvisor")
+"""Over SSH the containers are docker's."""
+
 REFUSED = ("inotify", "namespace", "key", "queue")
 
 BOUND = {"timer": Limits().open_files * 2, "pass_descriptor": 200, "pipe": 260}

@@ -34,6 +34,9 @@ from tests.waiting import until, until_exists
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these backends are for Linux")
 
+RARE = ("gvisor", "ssh")
+"""For `make test-all`: podman ends gVisor's sandboxes, and docker those over SSH."""
+
 ROOT = Path(__file__).parents[2]
 
 STUBBORN = """

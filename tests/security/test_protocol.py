@@ -1,7 +1,7 @@
 """Frames that only hostile code sends, on every descriptor it can find: attacks 18 to 25.
 
-The host's end decodes and decides the same way whatever the backend is, so what ends a run for a
-malformed frame is tried in every form on one backend, and in one form on all of them.
+The host's end decodes and decides the same way whatever the backend is, so one without and one with
+an engine are enough, and every form of a malformed frame is tried on the first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import pytest
 from tests.security.rig import Arena, peak_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these backends are for Linux")
+
+DIFFERENT = ("bubblewrap", "podman")
 
 BRIDGE = Path(__file__).parents[2] / "bridge"
 
@@ -304,9 +306,11 @@ def test_the_host_could_not_unpickle_if_it_wanted_to() -> None:
     """Attack 24: nothing outside of sandboxes knows how."""
     files = [file for file in BRIDGE.rglob("*.py") if file not in INSIDE]
     assert len(files) > 100
-    for file in files:
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            assert not unpickles(node), (file, ast.unparse(node))
+    texts = {file: file.read_text("utf-8") for file in files}
+    for file, text in texts.items():
+        if any(word in text for word in ("pickle", "shelve", "dill", "marshal")):
+            for node in ast.walk(ast.parse(text)):
+                assert not unpickles(node), (file, ast.unparse(node))
 
 
 @pytest.mark.guarantee("no-code-comes-out")

@@ -17,6 +17,9 @@ from tests.security.rig import MEMORY, PATIENCE_SECONDS, PIDS, Arena, control, p
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these backends are for Linux")
 
+DIFFERENT = ("bubblewrap", "podman", "docker", "gvisor")
+"""Over SSH it is docker that bounds what is used."""
+
 HOST_GROWTH = 150 * 1024
 """KiB by which the bridge may grow while a program floods it: its queues, and Python's slack."""
 

@@ -23,6 +23,9 @@ from tests.security.rig import NAMESPACES, Arena, control
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these backends are for Linux")
 
+DIFFERENT = ("bubblewrap", "podman", "docker", "gvisor")
+"""Over SSH the containers are docker's."""
+
 OWN_KERNEL = "gVisor is the kernel that is asked, and gives what is its own"
 
 HARMLESS: Mapping[tuple[str, str], str] = {

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("programs", [(), ("--day",)], ids=["attacks", "a day's"])
+@pytest.mark.parametrize(
+    "programs", [(), pytest.param(("--day",), marks=pytest.mark.full)], ids=["attacks", "a day's"]
+)
 @pytest.mark.parametrize("backend", ["bubblewrap"])
 def test_a_short_soak_finds_the_host_as_it_was(backend: str, programs: tuple[str, ...]) -> None:
     """A process of its own, since everything of that process is looked at."""

@@ -84,14 +84,14 @@ class EngineApi:
             return container
 
         try:
-            return await self._change(make, doing="create a container")
+            return await self._read(make, doing="create a container", change=True)
         except BaseException:
             lost.set()
             raise
 
     async def attach(self, container: str) -> AttachedStream:
         """Connect to a created container's stdin, stdout and stderr."""
-        return await self._change(partial(self._attach, container), doing=_ATTACH)
+        return await self._read(partial(self._attach, container), doing=_ATTACH, change=True)
 
     async def attach_separately(self, container: str) -> AttachedStream:
         """Connect to a created container twice: what it prints comes by another way than its stdin.
@@ -111,7 +111,7 @@ class EngineApi:
                 feeding.close()
                 raise
 
-        return await self._change(separate_streams, doing=_ATTACH)
+        return await self._read(separate_streams, doing=_ATTACH, change=True)
 
     def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
         stdin = "" if feeding is not None else "&stdin=1"
@@ -215,20 +215,16 @@ class EngineApi:
                 return None
             raise
 
-    async def _read(self, call: Callable[[], _T], *, doing: str) -> _T:
-        """Run a call that may be abandoned: its thread goes on, nobody waits for it."""
+    async def _read(self, call: Callable[[], _T], *, doing: str, change: bool = False) -> _T:
+        """Run a call; cancelled, its thread goes on and nobody waits for it.
+
+        Args:
+            change: Whether its result must not be lost: then cancellation waits for it.
+        """
         try:
             return await anyio.to_thread.run_sync(
-                call, abandon_on_cancel=True, limiter=self._limiter
+                call, abandon_on_cancel=not change, limiter=self._limiter
             )
-        except _FOREIGN as error:
-            raise faults.from_exception(error, doing=doing, engine=self.kind) from error
-
-    async def _change(self, call: Callable[[], _T], *, doing: str) -> _T:
-        """Run a call whose result must not be lost: cancellation waits, at most its timeout."""
-        try:
-            # A worker thread that is not abandoned is waited for whatever happens to the waiter.
-            return await anyio.to_thread.run_sync(call, limiter=self._limiter)
         except _FOREIGN as error:
             raise faults.from_exception(error, doing=doing, engine=self.kind) from error
 

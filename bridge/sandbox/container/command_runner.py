@@ -18,9 +18,6 @@ from anyio.abc import Process
 
 LINE_BYTES = 4096  # Shown of a line of progress.
 
-KILL_SECONDS = 5.0
-"""Waited for a killed command to be reaped; a process in uninterruptible sleep is left to init."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult:
@@ -154,12 +151,13 @@ async def _finish(
                 await process.wait()
                 ended = True
             if not ended:
-                await _end(process)
+                await end_group(process)
             # Helpers of `podman machine start` may hold the pipes open for as long as
             # the machine runs.
             readers.cancel_scope.deadline = anyio.current_time() + 1.0
     finally:
-        await _end(process)
+        if process.returncode is None:
+            await end_group(process)
     return CommandResult(
         exit_code=process.returncode if ended else None,
         stdout=out.text(),
@@ -168,15 +166,20 @@ async def _finish(
     )
 
 
-async def _end(process: Process) -> None:
-    """End the command and what it started, if it still runs. Bounded; safe to repeat."""
-    if process.returncode is not None:
-        return
+async def end_group(process: Process) -> None:
+    """End a process and what it started: SIGTERM, then SIGKILL. Bounded, done when cancelled."""
     with anyio.CancelScope(shield=True):
-        for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, KILL_SECONDS)):
-            # The command leads its own session, so its group is its children and nobody else's.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
+        # A process in uninterruptible sleep is left to init.
+        for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+            _signal_group(process, number)
             with anyio.move_on_after(patience):
                 await process.wait()
-                return
+                break
+        # The group outlives its first process: rootless podman is two of them.
+        _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: Process, number: int) -> None:
+    # It leads its own session, so its group is its children and nobody else's.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

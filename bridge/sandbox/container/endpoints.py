@@ -34,9 +34,6 @@ from bridge.sandbox.container.remote import (
     ssh_target,
 )
 
-CONNECT_SECONDS = 5.0
-"""For a local socket to accept, or a remote one; an engine that is slower is not usable."""
-
 ASK_SECONDS = 20.0
 """For `podman machine inspect` and `--version`: tenths of a second, seconds on a loaded machine."""
 
@@ -247,7 +244,7 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
 async def _try_connect(endpoint: Endpoint) -> None:
     path = endpoint.socket_path
     try:
-        with anyio.fail_after(CONNECT_SECONDS):
+        with anyio.fail_after(5.0):
             if path is None:
                 tcp = await anyio.connect_tcp(*endpoint.address)
                 await tcp.aclose()
@@ -257,7 +254,7 @@ async def _try_connect(endpoint: Endpoint) -> None:
             unix = await anyio.connect_unix(path)
             await unix.aclose()
     except TimeoutError as error:
-        raise OSError(errno.ETIMEDOUT, f"no answer within {CONNECT_SECONDS:g} s") from error
+        raise OSError(errno.ETIMEDOUT, "no answer within 5 s") from error
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error)) from error
 

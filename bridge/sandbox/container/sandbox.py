@@ -9,7 +9,7 @@ Verified: `tests/sandbox/container/test_sandbox.py`, and `tests/contract` on rea
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
@@ -25,10 +25,13 @@ logger = logging.getLogger(__name__)
 REMOVE_SECONDS = 30.0
 """For kill and removal, 0.05 to 0.5 s usually. A removal that takes longer is tried again later."""
 
-FIRST_POLL_SECONDS = 0.01
-LAST_POLL_SECONDS = 1.0
-"""Intervals of asking whether a container has ended: first the time an engine takes to notice, then
-doubled, so that waiting for a long run costs one cheap call a second."""
+
+def pauses() -> Iterator[float]:
+    """Yield intervals of asking an engine again: the time it takes to notice, then doubled."""
+    pause = 0.01
+    while True:
+        yield pause
+        pause = min(pause * 2, 1.0)
 
 
 class ContainerSandbox:
@@ -94,8 +97,7 @@ class ContainerSandbox:
 
     async def wait(self) -> ExitReport:
         """Wait for the first process's end."""
-        pause = FIRST_POLL_SECONDS
-        hurried = False
+        hurried, pause = False, pauses()
         while True:
             seen = await self._api.inspect(self._container)
             if seen is None:
@@ -103,14 +105,13 @@ class ContainerSandbox:
             report = exit_report(seen.get("State") or {}, reports_oom=self._reports_oom)
             if report is not None:
                 return report
-            if self._ending.is_set():
-                if not hurried:
-                    hurried, pause = True, FIRST_POLL_SECONDS
-                await anyio.sleep(pause)
+            if self._ending.is_set() and not hurried:
+                hurried, pause = True, pauses()
+            if hurried:
+                await anyio.sleep(next(pause))
             else:
-                with anyio.move_on_after(pause):
+                with anyio.move_on_after(next(pause)):
                     await self._ending.wait()
-            pause = min(pause * 2, LAST_POLL_SECONDS)
 
 
 def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport | None:
@@ -177,20 +178,17 @@ async def remove_with_retries(api: EngineApi, name: str) -> bool:
 
     podman refuses to remove a container that is just ending, so a refusal is retried.
     """
-    pause = FIRST_POLL_SECONDS
     refusal = f"no answer within {REMOVE_SECONDS:g} s"
     with anyio.CancelScope(shield=True), anyio.move_on_after(REMOVE_SECONDS):
-        while True:
+        for pause in pauses():
             try:
                 await api.remove(name)
+                return True
             except EngineDownError as error:
                 refusal = error.message
                 break
             except SandboxError as error:
                 refusal = error.message
                 await anyio.sleep(pause)
-                pause = min(pause * 2, LAST_POLL_SECONDS)
-            else:
-                return True
     logger.warning("%s was not removed: %s", name, refusal)
     return False

@@ -30,6 +30,7 @@ from anyio.abc import Process
 from bridge.errors import EngineDownError, LaunchError, SandboxError
 from bridge.private_files import exposure, make_directory
 from bridge.sandbox.container import faults
+from bridge.sandbox.container.command_runner import end_group
 from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.ownership import Owner, current_owner, is_dead
@@ -39,12 +40,6 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 30.0
 """Until the socket accepts: 0.2 s usually; a first start lays out storage, and maps ids."""
 
-STOP_SECONDS = 10.0
-"""After SIGTERM podman lets requests finish; ours have ended by then. After it comes SIGKILL."""
-
-KILL_SECONDS = 5.0  # For a killed process to be reaped.
-POLL_SECONDS = 0.02  # Interval of trying the socket: podman cannot signal that it is ready.
-LOG_BYTES = 64 * 1024  # Read of a log's end for an error message.
 
 _PODMAN = "podman"
 _OWNER_FILE = "owner"
@@ -130,7 +125,7 @@ class SocketService:
         with anyio.CancelScope(shield=True):
             process, self._process = self._process, None
             if process is not None:
-                await _end(process)
+                await end_group(process)
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _argv(self) -> list[str]:
@@ -177,12 +172,12 @@ class SocketService:
             while process.returncode is None:
                 if await _accepts(self.socket):
                     return
-                await anyio.sleep(POLL_SECONDS)
+                await anyio.sleep(0.02)  # podman cannot signal that it is ready
         raise self._failure(self._log_tail(), timed_out=process.returncode is None)
 
     def _log_tail(self) -> str:
         try:
-            data = (self._directory / _LOG).read_bytes()[-LOG_BYTES:]
+            data = (self._directory / _LOG).read_bytes()[-64 * 1024 :]
         except OSError:
             return ""
         return data.decode("utf-8", "replace").strip()
@@ -325,16 +320,3 @@ async def _accepts(socket: Path) -> bool:
         return False
     await stream.aclose()
     return True
-
-
-async def _end(process: Process) -> None:
-    """End the process and its group: SIGTERM, then SIGKILL."""
-    for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
-        # The group outlives its first process: rootless podman is two of them.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
-        with anyio.move_on_after(seconds):
-            await process.wait()
-            break
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)

@@ -44,35 +44,17 @@ class FramingError(ValueError):
     """The bytes are not an attach stream. Raised by `FrameDecoder`."""
 
 
-class Tail:
-    """The last bytes of an endless stream."""
-
-    def __init__(self, limit: int = DIAGNOSTIC_BYTES) -> None:
-        self._limit = limit
-        self._data = bytearray()
-
-    def append(self, data: bytes) -> None:
-        self._data += data
-        # Rarely, since cutting copies what stays.
-        if len(self._data) > 2 * self._limit:
-            del self._data[: -self._limit]
-
-    def text(self) -> str:
-        """Return the end as text; bytes that are not UTF-8 are shown escaped."""
-        return self._data[-self._limit :].decode("utf-8", "backslashreplace")
-
-
 class FrameDecoder:
     """Splits attach-stream bytes into stdout, which it returns, and stderr.
 
     Attributes:
-        engine_error: The tail of the engine's own messages in the stream.
+        stderr: The end of what the process wrote there.
+        engine_error: The end of the engine's own messages in the stream.
         on_error: Called with all of stderr, if set.
     """
 
     def __init__(self) -> None:
-        self.stderr = Tail()
-        self.engine_error = Tail()
+        self.stderr = self.engine_error = b""
         self.on_error: Callable[[bytes], None] | None = None
         self._header = b""
         self._stream = 0
@@ -119,11 +101,11 @@ class FrameDecoder:
         if self._stream in {0, 1}:
             out.append(payload)
         elif self._stream == _STDERR:
-            self.stderr.append(payload)
+            self.stderr = (self.stderr + payload)[-DIAGNOSTIC_BYTES:]
             if self.on_error is not None:
                 self.on_error(payload)
         else:
-            self.engine_error.append(payload)
+            self.engine_error = (self.engine_error + payload)[-DIAGNOSTIC_BYTES:]
 
 
 ANSWER_SECONDS = 60.0
@@ -157,18 +139,13 @@ class AttachedStream:
         self._decoder = FrameDecoder()
         self._ended = False
         self._closed = False
-        self._rested = True
         self._reader = Reader(connection, self._take)
 
     @property
     def stderr(self) -> str:
         """The tail of the process's stderr, and what the engine had to say after it."""
-        parts = (self._decoder.stderr.text(), self._decoder.engine_error.text())
-        return "\n".join(part for part in parts if part)
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
+        parts = (self._decoder.stderr, self._decoder.engine_error)
+        return "\n".join(part.decode("utf-8", "backslashreplace") for part in parts if part)
 
     async def receive(self) -> bytes:
         """Return the next bytes of stdout, empty at the stream's end.
@@ -191,15 +168,13 @@ class AttachedStream:
             raise received
         return received
 
-    @property
-    def _encrypted(self) -> bool:
-        return isinstance(self._socket, ssl.SSLSocket)
-
     def _take(self) -> bytes | None:
         try:
             return self._socket.recv(READ_BYTES)
-        except BlockingIOError:
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
+        except ssl.SSLEOFError:
+            return b""
 
     async def discard(self) -> None:
         """Discard all data until the connection ends."""
@@ -271,8 +246,6 @@ class AttachedStream:
             self._socket.close()
 
     async def _read(self) -> bytes:
-        if self._encrypted:
-            return await self._read_encrypted()
         try:
             return await self._reader.read()
         except ConnectionResetError:
@@ -280,25 +253,6 @@ class AttachedStream:
             return b""
         except (OSError, ValueError, anyio.ClosedResourceError) as error:
             raise self._broken(error, _READ) from error
-
-    async def _read_encrypted(self) -> bytes:
-        if not self._rested:
-            # A flood must not starve other tasks.
-            await anyio.lowlevel.checkpoint()
-        self._rested = False
-        while True:
-            try:
-                return self._socket.recv(READ_BYTES)
-            except ssl.SSLWantReadError:
-                await self._ready(anyio.wait_readable)
-                self._rested = True
-            except ssl.SSLWantWriteError:
-                await self._ready(anyio.wait_writable)
-                self._rested = True
-            except (ssl.SSLEOFError, ConnectionResetError):
-                return b""
-            except (OSError, ValueError) as error:
-                raise self._broken(error, _READ) from error
 
     async def _ready(self, wait: Callable[[socket], Awaitable[None]]) -> None:
         try:

@@ -28,11 +28,6 @@ from bridge.sandbox.container.image_engine import Progress
 
 SCRIPT = "build-rootfs.sh"
 
-CACHE_SECONDS = 14 * 24 * 3600.0
-"""Age at which a cached tarball is made anew: its packages miss two weeks of security fixes."""
-
-DETAIL_CHARS = 1500  # Most of the script's own words that an error repeats.
-
 
 @dataclass(frozen=True, kw_only=True)
 class RootfsContext:
@@ -83,7 +78,8 @@ async def rootfs(
         fresh: Make it again whatever is kept.
     """
     tarball = context.cache / f"{flavour}-{_key(context, flavour)}.tar"
-    if not fresh and _age(context, tarball) < CACHE_SECONDS:
+    # Two weeks later its packages miss security fixes.
+    if not fresh and _age(context, tarball) < 14 * 24 * 3600.0:
         progress(f"Using the root filesystem made before: {tarball}")
         return tarball
     progress(f"Building the {flavour} root filesystem from Debian packages")
@@ -186,7 +182,7 @@ async def _make(
 def failure(result: CommandResult) -> ImageBuildError:
     """Return the error for a script that failed, with its remedy."""
     told = result.stderr.strip() or result.stdout.strip()
-    detail = " ".join(told[-DETAIL_CHARS:].split()) or "it wrote nothing"
+    detail = " ".join(told[-1500:].split()) or "it wrote nothing"
     if result.timed_out:
         message = f"The root filesystem was not built in time: {detail}"
         return ImageBuildError(message, remedy="Check the Debian mirror in /etc/apt.")

@@ -26,8 +26,6 @@ from bridge.errors import EngineNotFoundError, LaunchError, SettingsError
 
 VARIABLE = "MCP_BRIDGE_PACKAGES"
 
-MAX_CONFIG_BYTES = 64 * 1024  # Most read of an environment's pyvenv.cfg, which has a few lines.
-
 _MAKER = "python3 -m venv"
 
 
@@ -113,7 +111,7 @@ def _made_for(environment: Path, setting: str) -> tuple[int, int]:
     """Return the version in pyvenv.cfg; venv and virtualenv name its line differently."""
     try:
         with (environment / "pyvenv.cfg").open(encoding="utf-8", errors="replace") as file:
-            text = file.read(MAX_CONFIG_BYTES)
+            text = file.read(64 * 1024)
     except OSError as error:
         message = f"{setting}: {environment}/pyvenv.cfg cannot be read: {error.strerror}."
         raise SettingsError(message) from error
@@ -127,9 +125,6 @@ def _made_for(environment: Path, setting: str) -> tuple[int, int]:
 OLDEST = (3, 9)  # The oldest Python that the guest runs on.
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-
-ASK_SECONDS = 60.0
-"""For an interpreter to import its extension modules: a second, more from a cold disk."""
 
 ELSEWHERE = (
     "/usr/local/bin/python3",
@@ -390,7 +385,7 @@ def _ask(executable: str) -> dict[str, object]:
             (executable, "-I", "-S", "-c", _QUESTION),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=ASK_SECONDS,
+            timeout=60.0,  # It imports its extension modules: a second, more from a cold disk.
             check=True,
             env={},
             cwd="/",

@@ -16,8 +16,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import cache
 
 from bridge.errors import EngineNotFoundError, LaunchError
@@ -34,7 +33,6 @@ from bridge.sandbox.syscalls import (
 LIBRARY = "libseccomp.so.2"
 
 INSTRUCTION_BYTES = 8
-MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS: the kernel takes no longer program.
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000
@@ -90,76 +88,65 @@ def numbers(names: Iterable[str]) -> dict[str, int]:
 
 
 def _list(library: ctypes.CDLL) -> bytes:
-    with _filter(library, default=_ERRNO | UNKNOWN_ERRNO) as made:
-        for name in ALLOWED:
-            made.add(_ALLOW, name)
-        for name in REFUSED:
-            made.add(_ERRNO | REFUSED_ERRNO, name)
-        return made.export()
+    refused = ((_ERRNO | REFUSED_ERRNO, name, None) for name in REFUSED)
+    allowed = ((_ALLOW, name, None) for name in ALLOWED)
+    return _compiled(library, _ERRNO | UNKNOWN_ERRNO, (*allowed, *refused))
 
 
-def _arguments(library: ctypes.CDLL, rules: tuple[Refusal, ...]) -> bytes:
-    with _filter(library, default=_ALLOW) as made:
-        for rule in rules:
-            first, second = rule.value, 0
-            if rule.comparison == "masked_eq":
-                first, second = rule.mask, rule.value
-            compare = _Compare(rule.argument, _COMPARISONS[rule.comparison], first, second)
-            made.add(_ERRNO | rule.error, rule.call, compare)
-        return made.export()
+def _arguments(library: ctypes.CDLL, rules: Iterable[Refusal]) -> bytes:
+    made = []
+    for rule in rules:
+        first, second = rule.value, 0
+        if rule.comparison == "masked_eq":
+            first, second = rule.mask, rule.value
+        compare = _Compare(rule.argument, _COMPARISONS[rule.comparison], first, second)
+        made.append((_ERRNO | rule.error, rule.call, compare))
+    return _compiled(library, _ALLOW, made)
 
 
-@contextmanager
-def _filter(library: ctypes.CDLL, *, default: int) -> Iterator[_Filter]:
+def _compiled(
+    library: ctypes.CDLL, default: int, rules: Iterable[tuple[int, str, _Compare | None]]
+) -> bytes:
+    """Return the program with an action for each call; calls without one get the default."""
     handle = library.seccomp_init(ctypes.c_uint32(default))
     if not handle:
         raise LaunchError(f"{LIBRARY} could not make a filter.")
     context = ctypes.c_void_p(handle)
     try:
         killed = ctypes.c_uint32(_KILL_PROCESS)
-        if library.seccomp_attr_set(context, _ATTRIBUTE_BAD_ARCHITECTURE, killed) < 0:
-            raise LaunchError(f"{LIBRARY} refused to kill calls of other architectures.")
+        _check(library.seccomp_attr_set(context, _ATTRIBUTE_BAD_ARCHITECTURE, killed), "attribute")
         # For speed only; older versions do not know it.
         library.seccomp_attr_set(context, _ATTRIBUTE_OPTIMIZE, ctypes.c_uint32(2))
-        yield _Filter(library, context)
-    finally:
-        library.seccomp_release(context)
-
-
-class _Filter:
-    """One libseccomp context."""
-
-    def __init__(self, library: ctypes.CDLL, context: ctypes.c_void_p) -> None:
-        self._library = library
-        self._context = context
-
-    def add(self, action: int, name: str, compare: _Compare | None = None) -> None:
-        number = self._library.seccomp_syscall_resolve_name(name.encode("ascii"))
-        if number < 0:
-            # Another architecture's (libseccomp returns negative numbers), or newer than the
-            # library: the default applies, which is stricter.
-            return
-        rules = (_Compare * 1)(compare) if compare is not None else None
-        done = self._library.seccomp_rule_add_array(
-            self._context, ctypes.c_uint32(action), number, 1 if rules is not None else 0, rules
-        )
-        self._check(done, f"rule for {name}")
-
-    def export(self) -> bytes:
+        for action, name, compare in rules:
+            number = library.seccomp_syscall_resolve_name(name.encode("ascii"))
+            if number < 0:
+                # Another architecture's (libseccomp returns negative numbers), or newer than the
+                # library: the default applies, which is stricter.
+                continue
+            array = (_Compare * 1)(compare) if compare is not None else None
+            count = 0 if array is None else 1
+            added = library.seccomp_rule_add_array(
+                context, ctypes.c_uint32(action), number, count, array
+            )
+            _check(added, f"rule for {name}")
         descriptor = os.memfd_create("seccomp", os.MFD_CLOEXEC)
         try:
-            self._check(self._library.seccomp_export_bpf(self._context, descriptor), "export")
-            program = os.pread(descriptor, MAX_INSTRUCTIONS * INSTRUCTION_BYTES, 0)
+            _check(library.seccomp_export_bpf(context, descriptor), "export")
+            # The kernel takes no longer program (BPF_MAXINSNS).
+            program = os.pread(descriptor, 4096 * INSTRUCTION_BYTES, 0)
         finally:
             os.close(descriptor)
-        if not program or len(program) % INSTRUCTION_BYTES:
-            raise LaunchError(f"{LIBRARY} exported no usable filter.")
-        return program
+    finally:
+        library.seccomp_release(context)
+    if not program or len(program) % INSTRUCTION_BYTES:
+        raise LaunchError(f"{LIBRARY} exported no usable filter.")
+    return program
 
-    def _check(self, result: int, what: str) -> None:
-        if result < 0:
-            name = errno.errorcode.get(-result, str(result))
-            raise LaunchError(f"{LIBRARY} refused the {what}: {name}.")
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        name = errno.errorcode.get(-result, str(result))
+        raise LaunchError(f"{LIBRARY} refused the {what}: {name}.")
 
 
 def _load(name: str) -> ctypes.CDLL:

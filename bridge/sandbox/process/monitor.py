@@ -34,7 +34,6 @@ SIGNAL_BASE = 128
 
 SWEEP_SECONDS = 8.0  # For killed processes to end; less than the bridge waits for this process.
 
-_PAUSE_SECONDS = 0.002
 _LOOKS = 5  # Most searches for processes that the search before missed, before killing those found.
 
 _PR_SET_PDEATHSIG = 1
@@ -128,7 +127,7 @@ class ProcessTree:
                 looks += 1
                 continue
             signal_all(found, signal.SIGKILL)
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(0.002)
 
     def _end_related(self, deadline: float) -> None:
         groups = {self.child}
@@ -141,7 +140,7 @@ class ProcessTree:
             signal_all(found, signal.SIGKILL)
             if not self.reap() and not found or time.monotonic() > deadline:
                 return
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(0.002)
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:

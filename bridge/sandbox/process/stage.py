@@ -53,7 +53,6 @@ _CLEAR_ALL = 4
 _FILTER_MODE = 2
 
 _CAPABILITY_VERSION_3 = 0x20080522
-_MOST_CAPABILITIES = 64
 
 _LANDLOCK_CREATE = 444
 _LANDLOCK_ADD = 445
@@ -145,7 +144,7 @@ def drop_capabilities(bounded: bool) -> None:
     Emptying the bounding set needs a capability. Without one (`bounded` is false) the set stays but
     has no effect: "no_new_privs" keeps executed programs from gaining any.
     """
-    for number in range(_MOST_CAPABILITIES):
+    for number in range(64):
         if prctl(_PR_CAPBSET_DROP, number) < 0:
             break  # past the last one that this kernel knows
     check(prctl(_PR_CAP_AMBIENT, _CLEAR_ALL), "clearing ambient capabilities")

@@ -17,8 +17,6 @@ from contextlib import suppress
 
 logger = logging.getLogger(__name__)
 
-END_SECONDS = 5.0  # For the process to end after its input has: a millisecond.
-
 _TEXT = """
 held=" "
 while read -r sign group; do
@@ -92,7 +90,7 @@ class LaunchWatchdog:
         if process is None:
             return
         try:
-            process.wait(END_SECONDS)
+            process.wait(5.0)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

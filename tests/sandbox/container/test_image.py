@@ -25,7 +25,6 @@ from bridge.sandbox.container.image_engine import (
     ImageEngine,
     ImageFacts,
     Progress,
-    build_failure,
     progress_line,
 )
 
@@ -162,22 +161,3 @@ async def test_the_status_names_both_flavours_and_the_image_that_runs_get() -> N
 )
 def test_an_engines_progress_is_shown_without_its_bars(document: object, line: str) -> None:
     assert progress_line(document) == line
-
-
-@pytest.mark.parametrize(
-    ("told", "remedy"),
-    [
-        # Said by podman 4.3.1 and Docker 20.10 without a network.
-        (
-            "initializing source docker://python:3.13-slim: pinging container registry x: no host",
-            "image build --offline",
-        ),
-        ('Get "https://registry.example/v2/": dial tcp: no such host', "image build --offline"),
-        ("write /x: no space left on device", "docker system df"),
-        ("The command '/bin/sh -c false' returned a non-zero code: 1", "doctor"),
-    ],
-)
-def test_a_failed_build_has_the_remedy_for_its_cause(told: str, remedy: str) -> None:
-    error = build_failure("docker", "build x", told)
-    assert remedy in error.remedy
-    assert told[-40:] in error.message

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import EngineDownError, EnginePermissionError
+from bridge.errors import EngineDownError
 from bridge.sandbox.container.command_runner import CommandResult
 from bridge.sandbox.container.endpoints import Surroundings, candidates, podman_connection
-from bridge.sandbox.container.remote import SshTarget, names_another_machine, ssh_target
+from bridge.sandbox.container.remote import names_another_machine, ssh_target
 from bridge.sandbox.selection import _admitted
 from bridge.settings import Settings
 from tests.fakes.command_line import Scripted
@@ -67,22 +67,6 @@ def test_a_named_key_is_the_only_one() -> None:
     assert "-i /k -o IdentitiesOnly=yes" in words
     for option in ("BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no"):
         assert option in words
-
-
-@pytest.mark.parametrize(
-    ("said", "kind", "words"),
-    [
-        ("Host key verification failed.", EngineDownError, "compare the key"),
-        ("REMOTE HOST IDENTIFICATION HAS CHANGED!", EngineDownError, "ssh-keygen -R '[big]:22'"),
-        ("me@big: Permission denied (publickey).", EnginePermissionError, "authorized_keys"),
-        ("channel 2: open failed: connect failed: x", EngineDownError, "ls -l /s"),
-        ("", EngineDownError, "Try `ssh -p 22 me@big`"),
-    ],
-)
-def test_a_failure_says_what_to_do(said: str, kind: type[Exception], words: str) -> None:
-    error = SshTarget(destination="me@big", port="22", socket="/s").failure(said)
-    assert type(error) is kind
-    assert words in error.remedy
 
 
 @pytest.mark.parametrize(
