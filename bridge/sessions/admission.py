@@ -17,18 +17,15 @@ from bridge.fair_shares import Taken, gives_up_place, place_for
 if TYPE_CHECKING:
     from bridge.sessions.session import Session
 
-MAX_WAITING = 32  # Sessions that wait for a place at a time: a client can ask for any number.
-MAX_WAITING_OF_OWNER = 8  # So that no client fills the queue for the others.
+# A client can ask for any number of sessions and runs.
+MAX_WAITING = 32  # Sessions that wait for a place at a time, and runs for their session.
+MAX_WAITING_OF_OWNER = 8  # Sessions of one owner, who would fill the queue for the others.
 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
 class Admission:
-    """The places.
-
-    Args:
-        wait_seconds: How long a place is waited for: as long as a run may take.
-    """
+    """The places. One is waited for `wait_seconds`: as long as a run may take."""
 
     def __init__(self, places: int, wait_seconds: float) -> None:
         self._places = places
@@ -46,14 +43,16 @@ class Admission:
     async def admit(self, session: Session) -> None:
         if await self._placed(session):
             return
-        if len(self._waiting) >= MAX_WAITING:
-            message = f"{MAX_WAITING} sessions wait for a place already."
-            remedy = f"Try again later, or run this without `session`. {_SETTING}"
-            raise SessionLimitError(message, remedy=remedy)
-        if [each.owner for each in self._waiting].count(session.owner) >= MAX_WAITING_OF_OWNER:
-            message = f"{MAX_WAITING_OF_OWNER} of your sessions wait for a place already."
-            remedy = f"Wait for their results, or run this without `session`. {_SETTING}"
-            raise SessionLimitError(message, remedy=remedy)
+        own = [each.owner for each in self._waiting].count(session.owner)
+        for waiting, most, whose, first in (
+            (len(self._waiting), MAX_WAITING, "sessions", "Try again later"),
+            (own, MAX_WAITING_OF_OWNER, "of your sessions", "Wait for their results"),
+        ):
+            if waiting >= most:
+                raise SessionLimitError(
+                    f"{most} {whose} wait for a place already.",
+                    remedy=f"{first}, or run this without `session`. {_SETTING}",
+                )
         self._waiting.append(session)
         try:
             with anyio.move_on_after(self._wait_seconds):
@@ -66,9 +65,10 @@ class Admission:
             self._waiting.remove(session)
             # The next in the queue may have its turn.
             self._wake()
-        message = f"All {self._places} sessions that may be open at once are in use."
-        remedy = f"Wait for their runs to end, or run this without `session`. {_SETTING}"
-        raise SessionLimitError(message, remedy=remedy)
+        raise SessionLimitError(
+            f"All {self._places} sessions that may be open at once are in use.",
+            remedy=f"Wait for their runs to end, or run this without `session`. {_SETTING}",
+        )
 
     def dismissed(self, session: Session) -> None:
         self._admitted.discard(session)
@@ -88,7 +88,6 @@ class Admission:
         return True
 
     async def _placed(self, session: Session) -> bool:
-        """Give it a place, unless one has to be waited for."""
         async with self._turn:
             while True:
                 known = self._by_age()
@@ -125,8 +124,8 @@ def _all_used(held: int, places: int) -> SessionLimitError:
             f"{held} of the {places} sessions that may be open at once are yours and in use, which "
             "is your share: the others are other callers'."
         )
-    remedy = (
-        "Wait for one of your runs to end, end a session (`end_session`), or run this without "
-        f"`session`. {_SETTING}"
+    return SessionLimitError(
+        whose,
+        remedy="Wait for one of your runs to end, end a session (`end_session`), or run this "
+        f"without `session`. {_SETTING}",
     )
-    return SessionLimitError(whose, remedy=remedy)

@@ -23,19 +23,15 @@ from bridge.store import Store, Transaction, owner_digest
 
 logger = logging.getLogger(__name__)
 
-# Another replica may die, or stand still, with a claim.
-BEAT_SECONDS = 4.0  # Between renewals of the claims that this replica holds.
-LEASE_SECONDS = 15.0  # A claim that has not been renewed for so long is a dead replica's.
+LEASE_SECONDS = 16.0
+"""A claim that has not been renewed for so long is of a replica that is dead or stands still. Each
+renews its own four times as often."""
 
 _Key = tuple[str, str]  # A session's document: its owner's digest, and the digest of its id.
 
 
 class Claims:
-    """The claims of one replica.
-
-    Args:
-        replica: Its name, for the others' errors.
-    """
+    """The claims of one replica, whose name is for the others' errors."""
 
     def __init__(self, store: Store, replica: str) -> None:
         self._store = store
@@ -50,11 +46,7 @@ class Claims:
         return _key(owner, session_id) in self._held
 
     async def take(self, owner: str, session_id: str) -> str:
-        """Claim a session; return the name of a dead replica from which it was taken over, or "".
-
-        Raises:
-            ElsewhereError: Another replica has it, and goes on having it.
-        """
+        """Claim a session; return the dead replica from which it was taken over, or ""."""
         key, wait = _key(owner, session_id), 0.05
         start = since = anyio.current_time()
         seen: bytes | None = None
@@ -66,7 +58,7 @@ class Claims:
             if found != seen:
                 seen, since = found, anyio.current_time()
             # One that still saves the session's state, or died, is waited for.
-            if anyio.current_time() - start > LEASE_SECONDS + 2 * BEAT_SECONDS:
+            if anyio.current_time() - start > 1.5 * LEASE_SECONDS:
                 raise _elsewhere(session_id, _holder(found))
             await anyio.sleep(wait)
             wait = min(2 * wait, 0.5)
@@ -83,7 +75,7 @@ class Claims:
     async def renewing(self) -> None:
         """Renew what is held, until cancelled."""
         while True:
-            await anyio.sleep(BEAT_SECONDS)
+            await anyio.sleep(LEASE_SECONDS / 4)
             if self._held:
                 try:
                     await anyio.to_thread.run_sync(self._renew)
@@ -91,14 +83,7 @@ class Claims:
                     logger.warning("claims of sessions cannot be renewed: %s", error)
 
     def check(self, kept: Transaction, owner: str, session_id: str) -> None:
-        """Check that a session may be saved by this replica.
-
-        Args:
-            owner: Its digest.
-
-        Raises:
-            OSError: Another has taken it over meanwhile.
-        """
+        """Raise OSError if another replica has taken a session over; `owner` is a digest."""
         if not self._has(kept, (owner, id_digest(session_id))):
             raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
 
@@ -148,9 +133,8 @@ def _holder(found: bytes | None) -> str:
 
 
 def _elsewhere(session_id: str, replica: str) -> ElsewhereError:
-    message = (
+    return ElsewhereError(
         f"Session {session_id} is in use in replica {replica!r} of the bridge: a run goes on in "
-        "it there, or its state could not be saved and is there alone. Nothing was run."
+        "it there, or its state could not be saved and is there alone. Nothing was run.",
+        remedy="Wait for the session's run to end, or send the request to that replica.",
     )
-    remedy = "Wait for the session's run to end, or send the request to that replica."
-    return ElsewhereError(message, remedy=remedy)

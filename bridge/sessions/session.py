@@ -24,6 +24,7 @@ from bridge.model.outcome import caught
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
 from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending
+from bridge.sessions.admission import MAX_WAITING
 from bridge.sessions.checkpoints import Saved
 from bridge.sessions.record import Holdings, Record
 from bridge.sessions.state import MAX_STATE_BYTES, StateParts
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
     from bridge.sessions.table import Sessions
 
 logger = logging.getLogger(__name__)
-
-MAX_WAITING = 32  # Turns in one session's queue: a client can ask for any number.
-
-STOP_SECONDS = 5.0
-"""For a cancelled program to end, once it has been interrupted. Its state is kept
-then; otherwise the session's sandbox goes, and with it what was not saved."""
 
 SAVE_SECONDS = 10.0  # For a session to put its state into words. The next run waits for it.
 
@@ -177,15 +172,12 @@ class Session:
         return self._busy is not None or bool(self._queue)
 
     def put(self, queued: QueuedRun) -> bool:
-        """Queue something; return whether its task has to be started.
-
-        Raises:
-            SessionLimitError: Too much waits already.
-        """
+        """Queue something, if there is room; return whether its task has to be started."""
         if len(self._queue) >= MAX_WAITING:
-            message = f"{MAX_WAITING} runs wait for session {self.record.name!r} already."
-            remedy = "Wait for their results, or use another session: they run side by side."
-            raise SessionLimitError(message, remedy=remedy)
+            raise SessionLimitError(
+                f"{MAX_WAITING} runs wait for session {self.record.name!r} already.",
+                remedy="Wait for their results, or use another session: they run side by side.",
+            )
         self._queue.append(queued)
         self._woken.set()
         start, self._active = not self._active, True
@@ -198,15 +190,16 @@ class Session:
             self._queue.remove(queued)
             queued.cancel()
             return
-        if queued.stop is None:
+
+        async def cancel() -> None:
             queued.cancel()
-        with anyio.move_on_after(STOP_SECONDS):
-            if queued.stop is not None:
-                await queued.stop()
-            await queued.over.wait()
-        queued.cancel()
-        with anyio.move_on_after(STOP_SECONDS):
-            await queued.over.wait()
+
+        # A program that is interrupted may end, and its state is kept then. Otherwise the sandbox
+        # goes, and with it what was not saved.
+        for end in (queued.stop or cancel, cancel):
+            with anyio.move_on_after(5.0):
+                await end()
+                await queued.over.wait()
 
     async def put_away(self) -> None:
         """Release its sandbox once its run has ended, and wait for that."""
@@ -267,7 +260,6 @@ class Session:
             self._queue.popleft().finish(error)
 
     async def _live(self, first: QueuedRun, limits: Limits) -> None:
-        """Hold a sandbox while runs wait for it, and until it has been idle for long."""
         self._closed, self._leaving = anyio.Event(), False
         self.record.opened()
         try:
@@ -279,7 +271,7 @@ class Session:
             with first.section():
                 self._packages = self._grown or await self._resolved_packages(first)
                 self._grown = None
-            async with self._table.reserve(limits, self._packages) as reserved:
+            async with self._table.reserve(limits, binds=self._packages.binds) as reserved:
                 guest: Guest | None = None
                 with first.section():
                     guest = await reserved()
@@ -287,7 +279,7 @@ class Session:
                     self.memory_bytes = limits.memory_bytes
                     await self._use(guest)
         except BridgeError as error:
-            # There is no sandbox: the run that waits for it gets the error.
+            # There is no sandbox. The run that waits for it gets the error.
             if first in self._queue:
                 self._queue.remove(first)
                 first.finish(error)
@@ -306,7 +298,7 @@ class Session:
         packages = tuple(dict.fromkeys((*record.packages, *packages_of(request))))
         with on_behalf_of(run):
             wanted = replace(request, packages=packages)
-            found = await self._table.packages(wanted, run, record.pins)
+            found = await self._table.resolve_packages(wanted, run, record.pins)
         record.packages, record.pins = packages, found.pins
         return found
 

@@ -77,11 +77,7 @@ def structure_of(parts: Parts) -> Any:
 
 
 def block_value(block: Block, loads: Callable[[str], Any]) -> Any:
-    """Return the value of a block that is not binary: its text, parsed; else the block itself.
-
-    Args:
-        loads: Parses JSON; raises ValueError or RecursionError.
-    """
+    """Return the value of a block that is not binary: its text, parsed; else the block itself."""
     text = text_of(block)
     if text is None:
         return block
@@ -115,6 +111,9 @@ def parse_text(text: str, loads: Callable[[str], Any]) -> Any:
         return loads(text)
     except (ValueError, RecursionError):
         pass
+    if sum(map(text.count, "'\"\\")) > 4 * MAX_PARSED_VALUES:
+        # Quotes and backslashes take 100 bytes each in the translation.
+        return text
     from bridge.guest.protocol.literals import literal_as_json
 
     try:
