@@ -170,7 +170,7 @@ class ToolIndex:
         for row in self._best(scores, MAX_LIMIT):
             tool = self._tools[row]
             name = _words_of_name(tool)
-            own = {*name} - {*words(tool.server[:_NAME_CHARS])}
+            own = {*name} - {*words(tool.server[:_MAX_NAME_CHARS])}
             if len(own) > 1 and own.issubset(typed):
                 scores[row] *= _WHOLE_NAME
             if name == typed:
@@ -279,7 +279,7 @@ def _quoted(word: str) -> str:
     return f'"{word}"'
 
 
-_NAME_CHARS = 200
+_MAX_NAME_CHARS = 200  # A server chooses the names.
 COLUMNS: Mapping[str, float] = {
     "name": 2.0,
     "also": 1.0,
@@ -316,10 +316,10 @@ def _columns(tool: Tool) -> tuple[str, ...]:
     given = properties if isinstance(properties, Mapping) else {}
     names = (parameter[:64] for parameter in islice(given, 64))
     return (
-        indexed(tool.name[:_NAME_CHARS]),
-        " ".join(same([*_words_of_name(tool), *words(tool.server[:_NAME_CHARS])])),
-        indexed(tool.server[:_NAME_CHARS]),
-        indexed(f"{tool.title[:_NAME_CHARS]} {described[:end]}"),
+        indexed(tool.name[:_MAX_NAME_CHARS]),
+        " ".join(same([*_words_of_name(tool), *words(tool.server[:_MAX_NAME_CHARS])])),
+        indexed(tool.server[:_MAX_NAME_CHARS]),
+        indexed(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
         # Prose has few joined words, and splitting it would take as long as all the rest.
         valid_text(described[end:]),
         indexed(" ".join(names)),
@@ -340,7 +340,7 @@ def _details(properties: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _words_of_name(tool: Tool) -> list[str]:
-    return words(tool.name[:_NAME_CHARS])
+    return words(tool.name[:_MAX_NAME_CHARS])
 
 
 def _open_index() -> sqlite3.Connection:

@@ -8,7 +8,6 @@ from typing import Any
 
 from bridge.model import Effect, HeldCall, Plan, RunResult
 from bridge.render.plan import (
-    IN_FULL,
     MAX_CHARACTERS,
     MAX_ROWS,
     plan_question,
@@ -92,10 +91,10 @@ def test_long_values_are_cut_in_the_table_and_in_full_below_for_the_first_few() 
     calls = [held(c.number, **{**c.arguments, "body": f"{c.number}" + "b" * 300}) for c in calls]
     text = plan_text(plan(*calls))
     assert text.count("(255 more)") == 6
-    for number in range(1, IN_FULL + 1):
+    for number in range(1, 3 + 1):
         assert f"#{number} in full:" in text
         assert f'body = "{number}{"b" * 300}"' in text
-    assert f"#{IN_FULL + 1} in full" not in text
+    assert f"#{3 + 1} in full" not in text
 
 
 def test_tools_that_take_turns_are_grouped_all_the_same() -> None:
@@ -134,7 +133,7 @@ def test_a_question_knows_which_calls_its_list_has_whole() -> None:
     assert whole(*issues(2))[1].split() == ["#2", '"Fix', '2"']
     assert len(whole(*[held(n, a=1) for n in (1, 2, 3)])) == 3
     long = [held(n, a=f"{n}{'x' * 100}") for n in range(1, 9)]
-    assert len(whole(*long)) == IN_FULL
+    assert len(whole(*long)) == 3
     assert whole(held(1, a="x" * 2_000)) == []
     odd: dict[str, Any] = {"n" * 90: 1}
     assert whole(held(1, **odd), held(2, **{**odd, "b": 2})) == []

@@ -25,7 +25,7 @@ MAX_LEVELS = 8  # Objects and lists in each other.
 MAX_MEMBERS = 16  # Members of a union.
 MAX_TYPE_CHARS = 1_200  # Characters of one annotation; a longer one is `Any`.
 
-INLINE = 160
+MAX_INLINE_CHARS = 160
 """Characters of a type with objects where they are used, in search and in errors: two lines."""
 
 BLOB: Mapping[str, Any] = {"title": "Blob"}
