@@ -6,12 +6,13 @@ are unknown has an entry with `known` false.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bridge.catalog.naming import tool_aliases
-from bridge.guest.schema.names import alike
+from bridge.guest.schema.names import own_letters
 from bridge.model import Json, Tool
 
 
@@ -77,7 +78,15 @@ class ServerEntry:
         for each in self.tools:
             if tool in (each.tool.name, each.alias):
                 return each
-        return self.by_alias.get(alike(tool, self.by_alias, self.name))
+        same = self._by_letters.get(own_letters(tool, self.name), ())
+        return same[0] if len(same) == 1 else None
+
+    @cached_property
+    def _by_letters(self) -> Mapping[str, Sequence[ToolEntry]]:
+        found = defaultdict[str, list[ToolEntry]](list)
+        for each in self.tools:
+            found[own_letters(each.alias, self.name)].append(each)
+        return found
 
 
 def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:

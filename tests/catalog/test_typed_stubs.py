@@ -30,7 +30,6 @@ from tests.schema_strategies import ANY_SCHEMA
 
 @pytest.mark.parametrize("text", ['"', '"""', 'a"""', 'a\\"', '\\"""', '""""', 'a""b"""c"', "\\"])
 def test_a_docstring_holds_its_text_whatever_that_ends_with(text: str) -> None:
-    """Quotes at its end do not close it, nor does a backslash keep it open."""
     server = a_server(a_tool("t", {}, description=text), description=f"Says {text}")
     function = ast.parse(tool_stub(server.tools[0])).body[0]
     assert isinstance(function, ast.AsyncFunctionDef)

@@ -7,7 +7,6 @@ from bridge.render.text import compact
 
 
 def artifact(name: str, size: int = 12_345) -> Artifact:
-    """Return one that is kept."""
     return Artifact(
         uri=f"bridge://artifacts/{name[:1]}",
         name=name,
@@ -20,7 +19,6 @@ def artifact(name: str, size: int = 12_345) -> Artifact:
 
 
 def test_a_file_is_a_line_with_what_it_is_and_where() -> None:
-    """Behind what was printed; what is missing says why, and no name forges a line."""
     result = RunResult(run_id="r", status="success", summary="", stdout="1\n")
     one = RunResult(**{**vars(result), "artifacts": (artifact("a.csv"),)})
     assert compact(one) == "1\n[files] out/a.csv (text/csv, 12,345 bytes) bridge://artifacts/a"
@@ -40,7 +38,6 @@ def test_a_file_is_a_line_with_what_it_is_and_where() -> None:
 
 
 def test_of_many_files_a_few_are_listed() -> None:
-    """The others are linked, and in the record."""
     many = tuple(artifact(str(number)) for number in range(25 + 3))
     lost = tuple(Loss(name=str(number), why="x") for number in range(25 + 2))
     result = RunResult(run_id="r", status="success", summary="", artifacts=many, missing=lost)

@@ -19,7 +19,6 @@ ORIGINAL = Artifact(
 
 
 def result(*shown: Shown, stdout: str = "") -> RunResult:
-    """Return a result in which something is shown."""
     return RunResult(run_id="r", status="success", summary="", stdout=stdout, shown=shown)
 
 
@@ -42,7 +41,6 @@ def test_what_was_done_to_one_is_said_with_where_the_original_is() -> None:
 
 
 def test_a_run_that_only_showed_a_table_did_not_end_without_output() -> None:
-    """The table follows as a block; here it need not stand twice."""
     assert compact(result(TABLE)) == "[shown] 1 text, below"
 
 

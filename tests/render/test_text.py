@@ -96,7 +96,6 @@ def test_a_timeout_keeps_what_was_printed_before_it() -> None:
 
 
 def test_output_that_is_kept_elsewhere_is_told_with_the_way_to_it() -> None:
-    """And what is nowhere, with what else can be done; first, since clients cut off the end."""
     kept = Artifact(
         uri="bridge://runs/r1/stdout",
         name="stdout",
@@ -126,7 +125,6 @@ def test_a_program_that_exits_with_a_code_says_which() -> None:
 
 
 def test_the_value_alone_is_written_as_the_mode_says() -> None:
-    """What was printed stays as it is, and nothing else comes along."""
     rows = [{"id": 1, "name": "é"}, {"id": 2, "name": "x"}]
     result = replace(OK, stdout="a\n\nb\n", has_result=True, result=rows)
     as_json = 'a\n\nb\n[result]\n[{"id":1,"name":"é"},{"id":2,"name":"x"}]'
@@ -224,7 +222,6 @@ def test_a_result_passed_on_is_not_counted_as_kept_out() -> None:
 
 
 def test_an_exception_is_told_once() -> None:
-    """The traceback ends with it; the status line does not say it again."""
     result = RunResult(
         run_id="r",
         status="error",
@@ -237,7 +234,6 @@ def test_an_exception_is_told_once() -> None:
 
 
 def test_a_refusal_is_told_once() -> None:
-    """What was found is in the error; the status line has only the status."""
     refused = RunResult(
         run_id="r",
         status="validation_error",
@@ -257,7 +253,6 @@ FOUND = (
 
 
 def test_what_the_guard_found_follows_all_that_the_program_wrote() -> None:
-    """A line each, before the status, and never within the program's own streams."""
     told = replace(OK, findings=FOUND)
     advice = (
         "[guard: advice; nothing was stopped]\n"
@@ -272,14 +267,12 @@ def test_what_the_guard_found_follows_all_that_the_program_wrote() -> None:
 
 
 def test_many_findings_are_cut_to_a_few_lines_and_a_count() -> None:
-    """Those that the result itself left out are counted too."""
     lines = finding_lines(replace(OK, findings=FOUND * 4, findings_omitted=10))
     assert len(lines) == 6
     assert lines[-1] == "and 13 more"
 
 
 def test_what_the_error_says_already_is_not_said_again() -> None:
-    """A refusal names its findings, and a traceback the line of its syntax error."""
     refused = replace(OK, status="validation_error", reason="policy", findings=FOUND)
     assert finding_lines(refused) == []
     syntax = replace(OK, findings=(Finding(line=1, rule="syntax", message="syntax error: x"),))
@@ -288,7 +281,6 @@ def test_what_the_error_says_already_is_not_said_again() -> None:
 
 
 def test_what_the_preflight_noticed_stands_apart_from_the_guards_advice() -> None:
-    """Each under its own heading, in whatever order the lines are."""
     noticed = Finding(
         line=2, rule="unknown-key", message="no such key", severity="note", source="preflight"
     )

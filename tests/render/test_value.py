@@ -37,7 +37,6 @@ def test_json_is_json_also_of_a_text_of_lines() -> None:
 
 
 def test_auto_writes_tables_as_toon() -> None:
-    """Each key once: 19 to 22 tokens instead of 26, as two tokenizers count."""
     assert value_text(ROWS, "auto") == "[3]{name,age}:\n  ann,31\n  ben,27\n  eve,45"
 
 
@@ -52,7 +51,6 @@ def test_auto_writes_tables_as_toon() -> None:
     ],
 )
 def test_auto_writes_what_costs_more_as_toon_as_json(value: Any) -> None:
-    """By both tokenizers, and in some cases although it takes fewer bytes."""
     assert value_text(value, "auto") == value_text(value, "json")
 
 
@@ -62,7 +60,6 @@ def test_toon_is_toon_whatever_it_costs() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_values_beyond_what_formats_hold_are_written(mode: OutputMode) -> None:
-    """Nested far too deep, and with half of a character."""
     deep: Any = "end"
     for _ in range(300):
         deep = [deep]

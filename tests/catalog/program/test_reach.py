@@ -13,7 +13,6 @@ ALIASES = {"git-hub": "git_hub", "time": "time"}
 
 
 def of(code: str) -> Reach | None:
-    """Return the reach of a program."""
     return references(Survey(ast.parse(code)), ALIASES).reach
 
 
@@ -42,7 +41,6 @@ def of(code: str) -> Reach | None:
     ],
 )
 def test_a_program_that_names_what_it_uses_reaches_that(code: str, expected: Reach) -> None:
-    """Attributes of a server, or all of one that goes from hand to hand."""
     assert of(code) == expected
 
 
@@ -76,5 +74,4 @@ def test_a_program_that_names_what_it_uses_reaches_that(code: str, expected: Rea
     ],
 )
 def test_a_program_that_can_look_around_may_reach_anything(code: str) -> None:
-    """Whatever it is that it looks for."""
     assert of(code) is None

@@ -63,7 +63,6 @@ def test_each_way_to_name_a_server_is_found(code: str) -> None:
     ],
 )
 def test_what_reaches_no_loaded_server_is_not_taken_for_run_time_choice(code: str) -> None:
-    """Every server there is would be started for it."""
     assert referenced_servers(code, ALIASES) == References()
 
 
@@ -103,7 +102,6 @@ def test_a_program_that_uses_all_servers_is_noticed(code: str) -> None:
     ],
 )
 def test_a_program_that_computes_names_gets_the_servers_that_its_texts_name(code: str) -> None:
-    """By name or alias, as whole texts; and none if it names none."""
     assert referenced_servers(code, ALIASES) == References()
     texts = "names = ['time', 'git_hub', 'mcp_file_system', 'the time', '', 'zzz']\n"
     found = referenced_servers(texts + code, ALIASES)
@@ -203,7 +201,6 @@ def test_a_very_long_unknown_name_is_cut() -> None:
 
 
 def test_reading_a_resource_names_its_server_but_not_the_resource() -> None:
-    """`read_resource(uri)` is of whichever server is loaded."""
     code = """
 from mcp.runtime import get_prompt
 await runtime.read_resource("one", "a://b")

@@ -8,7 +8,6 @@ from typing import Any
 def test_a_host_that_reads_no_more_until_its_answers_are_taken_is_no_deadlock(
     guest_on: Any,
 ) -> None:
-    """Whoever writes cannot read meanwhile, unless somebody else does."""
     text = "x" * 100_000
 
     def answer(guest: Any, call: Any) -> None:

@@ -51,7 +51,6 @@ class Anything:
 
 
 def shown(finished: Finished) -> list[Shown]:
-    """Return the frames about what was shown."""
     return [frame for frame in finished.frames if isinstance(frame, Shown)]
 
 
@@ -95,7 +94,6 @@ def test_the_best_form_of_each_value_is_shown_and_what_has_none_is_printed(guest
 def test_a_last_expression_is_shown_if_that_is_what_it_is_for(
     make_guest: Any, last: str, mime: str, outcome: tuple[bool, Any, str]
 ) -> None:
-    """Data stays the result, and what is neither is told by its repr, as ever."""
     finished = make_guest().run(FORMS + last)
     done = finished.outcome
     assert (done.has_result, done.result, done.result_repr) == outcome
@@ -104,7 +102,6 @@ def test_a_last_expression_is_shown_if_that_is_what_it_is_for(
 
 
 def test_pictures_over_the_budget_are_sent_as_originals_with_the_reason(make_guest: Any) -> None:
-    """There is no PIL here that could make them smaller; and what is beyond twenty is counted."""
     encoded = base64.b64encode(LARGE).decode()
     budget = len(encoded) * 2 + 100
     code = (
@@ -133,8 +130,6 @@ def test_an_original_that_no_frame_can_hold_is_left_out(make_guest: Any) -> None
 
 
 def test_a_plan_stops_where_it_shows_what_nobody_knows(make_guest: Any) -> None:
-    """As where it prints a part of it in another way than as text."""
-
     def held(guest: Any, call: Any) -> None:
         guest.reply(call.id, {"held": {"plan": "0" * 16, "number": 1, "call": "git-hub.echo"}})
 
@@ -160,7 +155,6 @@ def test_modules_of_the_program_can_show_things_and_a_child_process_cannot(
 
 
 def test_programs_that_show_nothing_do_not_load_what_shows(make_guest: Any) -> None:
-    """It takes a millisecond."""
     code = "import sys\nsorted(name for name in sys.modules if 'display' in name)"
     assert make_guest().run(code).value == []
 
@@ -197,7 +191,6 @@ plt = module("matplotlib.pyplot", get_fignums=lambda: list(figures),
 
 
 def names(finished: Finished) -> list[str]:
-    """Return what the figures shown are called."""
     return [frame.data[len(PICTURE) :].decode() for frame in shown(finished)]
 
 

@@ -26,7 +26,6 @@ Series.__module__ = "polars.series.series"
 
 
 def told(finished: Finished) -> list[tuple[str, str]]:
-    """Return the types of what was shown, with its text or its note."""
     return [(frame.mime, frame.text or frame.note) for frame in shown(finished)]
 
 
@@ -51,7 +50,6 @@ TABLE = "count\n7"
 def test_pictures_and_tables_in_a_last_expression_are_shown_one_by_one(
     make_guest: Any, last: str, frames: list[tuple[str, str]], stdout: str
 ) -> None:
-    """What is neither is printed between them, with its key."""
     finished = make_guest().run(FORMS + FAKE_LIBRARIES + last)
     assert told(finished) == frames
     assert (finished.stdout, finished.stderr) == (stdout, "")
@@ -71,7 +69,6 @@ def test_pictures_and_tables_in_a_last_expression_are_shown_one_by_one(
     ],
 )
 def test_data_and_long_lists_of_anything_stay_results(make_guest: Any, last: str) -> None:
-    """Nobody looks at twenty-one pictures."""
     finished = make_guest().run(FORMS + FAKE_LIBRARIES + last)
     assert told(finished) == []
     assert finished.outcome.has_result or finished.outcome.result_repr
@@ -98,7 +95,6 @@ grid = Grid(); grid.figure = figure
     ],
 )
 def test_what_drawing_functions_return_shows_its_figure_once(make_guest: Any, last: str) -> None:
-    """And its repr, which says nothing, is left out."""
     finished = make_guest().run(FORMS + FAKE_MATPLOTLIB + RETURNED + last)
     assert (names(finished), finished.outcome.result_repr) == (["lost"], "")
 
@@ -111,7 +107,6 @@ def test_a_list_with_something_else_beside_its_figures_is_shown_item_by_item(
 
 
 def test_lists_of_data_load_nothing_that_shows(make_guest: Any) -> None:
-    """Not even where a library is there whose values are shown."""
     code = FORMS + FAKE_LIBRARIES
     seen = "\nprint([name for name in sys.modules if 'display' in name])"
     checked = f"import atexit\natexit.register(lambda: exec({seen!r}))\n[{{'a': [1.5]}}, (2, None)]"
@@ -144,7 +139,6 @@ print(webbrowser.open("https://example.com/"), webbrowser.open("file:///nowhere"
 
 
 def test_what_would_open_a_window_or_a_browser_is_shown_instead(make_guest: Any) -> None:
-    """Pages of the network are not: there is none."""
     finished = make_guest().run(f"PNG = {PICTURE!r}\n{SCREENS}")
     assert finished.outcome.error == ""
     assert told(finished) == [

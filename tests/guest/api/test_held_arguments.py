@@ -44,7 +44,6 @@ SCHEMA = {
 
 
 def bind(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Return the JSON arguments of a call."""
     return Parameters("mcp_x.f", SCHEMA).bind(args, kwargs)
 
 
@@ -109,7 +108,6 @@ def test_values_of_richer_types_may_hold_one(x: Placeholder) -> None:
 
 
 def test_a_schema_cannot_be_told_not_to_fit() -> None:
-    """A check that is not sure must not refuse by a `not` either."""
     for value in (whole(), f"see {token()}"):
         assert problem(value, {"not": {"type": ["object", "string"]}}, {}) is None
     assert problem("heldback", {"enum": ["a"]}, {}) is not None

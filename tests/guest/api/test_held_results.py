@@ -66,7 +66,6 @@ def test_c_code_that_is_puzzled_by_it_stops_in_its_own_words(
 def test_a_text_that_was_quoted_cut_or_changed_cannot_be_sent(
     x: Placeholder, expression: str
 ) -> None:
-    """What is put in for the mark at last would be neither."""
     text = execute(f"y = {expression}", x)["y"]
     for arguments in ({"a": text}, {"a": [{"b": f"see {text}."}]}):
         with pytest.raises(RefusedError):

@@ -40,7 +40,6 @@ def test_a_notebooks_display_is_the_programs(guest_on: Any) -> None:
 
 
 def test_an_installed_ipython_keeps_its_other_modules(guest_on: Any) -> None:
-    """A program may use more of it than its display, and a finder says it is there."""
     code = """
 import os, sys
 os.makedirs("IPython/core"); open("IPython/__init__.py", "w").write("raise SystemError")

@@ -67,7 +67,6 @@ class Host:
 
 
 def test_a_skill_has_all_that_its_function_uses(guest_on: Any) -> None:
-    """What is made of it runs by itself, on whatever Python made it."""
     host = Host()
     finished = guest_on.run(KEPT + "\ntold(1)", host)
     [saved] = host.saved
@@ -81,7 +80,6 @@ def test_a_skill_has_all_that_its_function_uses(guest_on: Any) -> None:
 
 
 def test_a_thread_waits_by_itself_beside_a_loop_and_other_threads(guest_on: Any) -> None:
-    """Each way in which nobody, somebody else, or only a loop that stands still reads."""
     host = Host()
     finished = guest_on.run(
         """
@@ -125,7 +123,6 @@ class Own:
 
 
 def test_a_channel_that_closes_ends_the_wait(make_guest: Any) -> None:
-    """As everywhere: nobody waits for ever for a host that is gone."""
     code = """
 try:
     load_memory("k")

@@ -44,7 +44,6 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Line:
 
 
 def reporter(line: Line) -> Library:
-    """Return the helpers on it."""
     helpers = Library()
     helpers._client = line  # type: ignore[assignment]
     return helpers
@@ -96,7 +95,6 @@ def test_what_is_no_number_is_refused_at_once(line: Line, done: Any) -> None:
 async def test_lines_that_there_cannot_be_are_refused(
     line: Line, lines: tuple[int, int], told: str
 ) -> None:
-    """Nothing at all would read as an output that ends there."""
     with pytest.raises(ValueError, match="^lines ") as refused:
         await reporter(line).read_output("4f2c", lines=lines)
     assert told in str(refused.value)
