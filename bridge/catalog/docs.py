@@ -102,7 +102,6 @@ def example_call(server: ServerEntry, entry: ToolEntry) -> str:
 
 
 def _example_value(kind: str) -> str:
-    """Return Python text of a value of a type, for an example call."""
     if kind.startswith("Literal["):
         # Its first value, as Python writes it.
         found = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)

@@ -211,7 +211,6 @@ _SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
 
 
 def _annotated(tool: Tool) -> Effect | None:
-    """Return the effect that annotations claim; None if they claim none."""
     if tool.says_it_reads:
         return "read"
     destructive = tool.annotations.get("destructiveHint")
@@ -221,7 +220,6 @@ def _annotated(tool: Tool) -> Effect | None:
 
 
 def _hint(tool: Tool) -> str:
-    """Return the annotation that `_annotated` used, as a server writes it."""
     if tool.says_it_reads:
         return "readOnlyHint true"
     return f"destructiveHint {str(tool.annotations.get('destructiveHint')).lower()}"
@@ -279,7 +277,6 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    """Return whether a settings file can contain a glob that matches this name alone."""
     return 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS and valid_text(name) == name
 
 

@@ -79,7 +79,6 @@ def _names(entry: ServerEntry) -> Names:
 
 
 def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], str]:
-    """Return the classes that a tool's function needs, and the function; a method if indented."""
     data = tool_data(entry)
     head = Head(data, names)
     parts = parameter_list(head.arguments, head.rest and f"{head.rest}: Any")
@@ -97,7 +96,6 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
 
 
 def _receiver(arguments: Iterable[Parameter]) -> str:
-    """Return the name of a method's first parameter: `self`, unless another has that name."""
     taken = {argument.alias for argument in arguments}
     name = "self"
     while name in taken:
@@ -106,7 +104,6 @@ def _receiver(arguments: Iterable[Parameter]) -> str:
 
 
 def _quoted(text: str, indent: str) -> str:
-    """Return a text as a docstring's source."""
     plain = valid_text(text).replace("\\", "\\\\")
     body = plain.rstrip('"')
     # Escape quotes at the end, next to the closing ones.

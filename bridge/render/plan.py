@@ -145,8 +145,6 @@ _GAP = re.compile(" {9,}")
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """Calls of one tool with the same decision."""
-
     calls: Sequence[HeldCall]
 
     @property
@@ -172,8 +170,6 @@ class _Group:
 
 
 class _Page:
-    """Lines, up to a number of characters."""
-
     def __init__(self, characters: int) -> None:
         self.lines: list[str] = []
         self.whole: list[int] = []
@@ -254,8 +250,6 @@ class _Page:
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A call in a table; `hidden` are its arguments without a column."""
-
     cells: list[str]
     cut: bool
     hidden: Sequence[str]
@@ -297,7 +291,6 @@ def _in_full(
 
 
 def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
-    """Return whether a call that is listed in full has nothing cut."""
     name = f"{_plain_name(call.server)}.{_plain_name(call.tool)}"
     return (
         not call.cut
@@ -308,7 +301,6 @@ def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
 
 
 def _digest(call: HeldCall) -> list[str]:
-    """Return the line that distinguishes calls that look the same."""
     return [f"  {DIGEST} of all arguments: {call.digest[:DIGEST_CHARS]}"] if call.digest else []
 
 

@@ -76,7 +76,6 @@ def session_section(result: RunResult) -> str:
 
 
 def _changed(report: SessionReport) -> str:
-    """Return the new names and the number of all; all names if they are few."""
     count = report.more + len(report.holds)
     if count <= 3:
         return _held(report)

@@ -190,7 +190,6 @@ class AwaitRules:
         )
 
     def _uses(self) -> Iterator[tuple[ast.expr, Context, str]]:
-        """Yield expressions used as data, each with its context and a phrase for the use."""
         for kinds, use, values in _USES:
             for node, context in self._survey.each(*kinds):
                 for value in values(node):
@@ -206,7 +205,6 @@ class AwaitRules:
     def _data_arguments(
         self, node: ast.Call, context: Context
     ) -> Iterator[tuple[ast.expr, Context, str]]:
-        """Yield arguments of functions that need data, as `_uses` does."""
         function, use = node.func, ""
         for keyword in node.keywords:
             if keyword.arg is None:

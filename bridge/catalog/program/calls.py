@@ -83,7 +83,6 @@ class CallRules:
         self._report.add(node, "unknown-tool", severity, partial(no_tool, server, name))
 
     def _may_appear(self, server: ServerEntry, node: ast.expr | ast.stmt) -> bool:
-        """Return whether a call before a place may make a server add a tool."""
         called = self._called.get(server.name)
         return server.changing and called is not None and called < (node.lineno, node.col_offset)
 

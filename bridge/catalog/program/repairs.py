@@ -93,7 +93,6 @@ def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
 
 
 def _repair(code: str, why: Unread) -> ReadProgram:
-    """Try the repairs one by one, then two and three of them together."""
     left = ATTEMPTED_CHARS
     if why.finding.rule != SYNTAX or len(code) > left:
         return ReadProgram(code=code, tree=why)
@@ -146,7 +145,6 @@ def _argument(code: str) -> tuple[str, str] | None:
 
 
 def _inside(code: str, tree: ast.Module | Unread) -> tuple[str, str] | None:
-    """Return the program in a text that parses as something else, and the reading in words."""
     if isinstance(tree, ast.Module) and tree.body:
         match tree.body[0]:
             case ast.Expr(value=ast.Constant(value=str() as text)) if len(tree.body) == 1:
@@ -252,7 +250,6 @@ def _without_prompts(text: str) -> Iterator[str]:
 
 
 def _outside_literals(pattern: str, replace: Callable[[str], str], text: str) -> str:
-    """Replace matches of a pattern that are in no string and no comment."""
     both = re.compile(f"{_LITERAL}|#[^\n]*|({pattern})", re.DOTALL)
     return both.sub(lambda match: match[0] if match[1] is None else replace(match[1]), text)
 
@@ -269,7 +266,6 @@ def _with_plain_characters(text: str) -> Iterator[str]:
 
 
 def _with_plain_fields(text: str) -> Iterator[str]:
-    """Yield a text without typographic quotes in the braces of f-strings."""
     if not text.isascii():
         plain = str.maketrans("“”„«»‘’‚‹›", '"' * 5 + "'" * 5)
         field = re.compile(r"(?<!\{)\{(?!\{)[^{}]*\}")
@@ -285,7 +281,6 @@ def _without_entities(text: str) -> Iterator[str]:
 
 
 def _without_escapes(text: str) -> Iterator[str]:
-    """Yield a text whose line breaks are written as two characters, read as lines."""
     if "\\n" not in text:
         return
     breaks = {"\\n": "\n", "\\t": "\t", "\\r\\n": "\n"}
@@ -301,7 +296,6 @@ def _without_magic(text: str) -> Iterator[str]:
 
 
 def _with_spaces(text: str) -> Iterator[str]:
-    """Yield a text without tabs before its lines, by each width that tabs may have."""
     if not re.search(r"\"\"\"|'''", text):
         for width in (2, 4, 8):
             yield re.sub(r"(?m)^[ \t]+", lambda m: m[0].expandtabs(width), text)  # noqa: B023

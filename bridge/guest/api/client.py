@@ -181,7 +181,6 @@ class Client:
                 self._close(reason)
 
     def _other_loop_reads(self) -> bool:
-        """Return whether a loop of another thread reads, which may be blocked itself."""
         loop = self._loop
         if self._thread is not None or loop is None or not loop.is_running():
             return False
@@ -274,7 +273,6 @@ class Client:
             self._start_thread()
 
     def _make_reader(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Make `loop` the reader if there is none; return whether it or the thread reads."""
         with self._reading:
             if self._thread is not None:
                 return True
@@ -284,7 +282,6 @@ class Client:
             return self._loop is loop
 
     def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Register the channel with `loop`, which reads the replies from now on."""
         try:
             loop.add_reader(self._socket.fileno(), self._read_in_loop, loop)
         except (NotImplementedError, OSError, RuntimeError, ValueError):

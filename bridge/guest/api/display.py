@@ -119,7 +119,6 @@ class Display:
             print("display: a figure cannot be drawn: %s" % _told(error), file=sys.stderr)
 
     def _show_each(self, value: Any) -> bool:
-        """Show what a short list, tuple or dict holds, if a picture or a table is among it."""
         kind = type(value)
         if kind not in (list, tuple, dict) or not 0 < len(value) <= MAX_ITEMS:
             return False
@@ -133,7 +132,6 @@ class Display:
         return True
 
     def _show(self, value: Any, label: str = "") -> bool:
-        """Show a value in its best form; return False if that is its text."""
         kind = type(value)
         if is_figure(kind):
             self._figures.append(value)
@@ -170,7 +168,6 @@ class Display:
         return False
 
     def _drawn(self, value: Any) -> bool:
-        """Show the figure of what drawing functions return; return False for anything else."""
         figures = figures_of(value)
         for figure in figures:
             if not self._seen(figure) and not is_open(figure):
@@ -250,7 +247,6 @@ def _encoded(data: bytes) -> str:
 
 
 def _forms(value: Any) -> Any:
-    """Yield the forms that a value makes of itself: type and content, the best first."""
     kind = type(value)
     methods = [each for each in _METHODS if each[0] != "text/html" or _is_drawn_by_html(kind)]
     for mime, name in methods:
@@ -426,7 +422,6 @@ def _saved(figure: Any, **how: Any) -> bytes:
 
 
 def _extent(figure: Any) -> Any:
-    """Return the part to draw, in inches; None for the whole figure."""
     try:
         box = figure.get_tightbbox()
         width, height = (float(size) for size in figure.get_size_inches())

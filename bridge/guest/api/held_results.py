@@ -225,7 +225,6 @@ for _doing, _names in _STOPPING_METHODS:
 
 
 def _place() -> str:
-    """Return the innermost program line on this thread's stack; empty for none."""
     frame: Optional[FrameType] = sys._getframe(1)
     line = ""
     while frame is not None and not line:

@@ -170,7 +170,6 @@ def _space_hint() -> str:
 
 
 def _file_hint(error: FileNotFoundError) -> str:
-    """Return where files are: under another path, or with the machine outside only."""
     path = error.filename
     if not isinstance(path, str) or not path:
         return ""
@@ -195,7 +194,6 @@ def _kept_hint(address: str) -> str:
 
 
 def _namesake(path: str) -> str:
-    """Return the path in the working directory of a file of the same name; empty for none."""
     wanted = os.path.basename(path).lower()
     files = (os.path.join(top, name) for top, _, names in os.walk(".") for name in sorted(names))
     for file in islice(files if wanted else (), 1000):
@@ -205,14 +203,12 @@ def _namesake(path: str) -> str:
 
 
 def _frames(error: BaseException) -> List[FrameType]:
-    """Return the frames that an error passed through, the failing one last."""
     import traceback
 
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)][:200]
 
 
 def _keys(error: BaseException) -> List[str]:
-    """Return which keys the results have that the failing code names."""
     for frame in reversed(_frames(error)):
         names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
         own = frame.f_code.co_filename.startswith("<")

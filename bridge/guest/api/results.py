@@ -158,7 +158,6 @@ class _Parted:
 
 
 def _plain(value: _Parted) -> Any:
-    """Return the plain type of a value: the class, `_Parted`, and then that."""
     return type(value).__mro__[2]
 
 
@@ -368,7 +367,6 @@ def decode_base64(text: str, subject: str) -> Any:
 
 
 def _is_repeated(text: str, value: Any) -> bool:
-    """Whether a text says what the structure, or a value in it, says already."""
     stripped = text.strip()
     if not stripped:
         return True
@@ -388,7 +386,6 @@ def _is_repeated(text: str, value: Any) -> bool:
 
 
 def _parts_below(value: Any) -> Iterator[Any]:
-    """Yield a value and what is in it, outermost first."""
     queue = [value]
     for part in queue:
         yield part

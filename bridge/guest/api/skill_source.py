@@ -183,7 +183,6 @@ def _is_own(value: Any) -> bool:
 
 
 def _free_names(segment: str) -> Set[str]:
-    """Return the names that a piece of source takes from around it."""
     found: Set[str] = set()
     tables = [symtable.symtable(segment, "<skill>", "exec")]
     while tables:
@@ -200,7 +199,6 @@ def _free_names(segment: str) -> Set[str]:
 
 
 def _programs(file: str) -> Iterator[str]:
-    """Yield a program's file, and those of a session's other programs, the newest first."""
     yield file
     yield from [each for each in reversed(list(linecache.cache)) if is_program(each)]
 
@@ -252,7 +250,6 @@ def _imports_of(name: str, value: Any, file: str) -> List[str]:
 
 
 def _segment(node: Any, file: str) -> str:
-    """Return a definition's lines, from its first decorator on."""
     lines = linecache.getlines(file)
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     text = textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
@@ -267,7 +264,6 @@ def _segment(node: Any, file: str) -> str:
 
 
 def _renamed(segment: str, old: str, new: str) -> str:
-    """Return a function's source under another name; by its old one it still knows itself."""
     tree = ast.parse(segment)
     [node] = tree.body
     assert isinstance(node, _FUNCTIONS)

@@ -182,7 +182,6 @@ def interrupt(frame: Optional[FrameType]) -> NoReturn:
 
 
 def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
-    """Yield the lines where tasks wait, if the main thread is in the event loop's own code."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or frame is None or is_program(frame.f_code.co_filename):
         return
@@ -194,7 +193,6 @@ def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
 
 
 def _place(task: Any) -> str:
-    """Return the innermost program line at which a task waits; empty for none."""
     place, code = "", task.get_coro()
     for _ in range(100):
         frame = getattr(code, "cr_frame", None) or getattr(code, "gi_frame", None)

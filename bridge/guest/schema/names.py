@@ -109,6 +109,5 @@ def _pairs(name: str) -> Set[str]:
 
 
 def _shared(pairs: Set[str], other: str) -> float:
-    """Return the share of letter pairs that two names have in common, 0 to 1."""
     own = _pairs(other)
     return len(pairs & own) / (len(pairs) + len(own) + 1)

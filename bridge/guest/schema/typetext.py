@@ -119,7 +119,6 @@ class TypeWriter:
         return text if len(text) <= MAX_TYPE_CHARS or self.names.inline is not None else "Any"
 
     def _parts(self, schema: Any, path: Tuple[str, ...], level: int) -> List[str]:
-        """Return the members of the union that `schema` is."""
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or level > MAX_LEVELS:
             return ["Any"]
@@ -295,7 +294,6 @@ class TypeWriter:
         return [part for part in parts if part != "None"] + (["None"] if "None" in parts else [])
 
     def _merge(self, schema: Any, into: Dict[str, Any], depth: int, all_of: bool) -> None:
-        """Put all that a schema and its parts say of an object into one schema."""
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or depth > 2 * MAX_LEVELS:
             return
@@ -334,7 +332,6 @@ def class_base(alias: str) -> str:
 
 
 def _literal(value: Any, chars: int) -> Optional[str]:
-    """Return what stands for a value in `Literal`; None if it cannot."""
     if value is None or isinstance(value, bool):
         return repr(value)
     if isinstance(value, int) and abs(value) < 2**63:
