@@ -43,7 +43,7 @@ def check_program(
     AwaitRules(survey, symbols, report, in_session=more_names).check()
     known = frozenset(aliases.values())
     if not more_names:
-        # In a session most such names come from earlier programs; Python reports the others.
+        # In a session, earlier programs define most such names; Python reports the others.
         _check_names(survey, report, known)
         _check_uncalled(survey, report)
     return report.verdict()
@@ -82,11 +82,10 @@ def _check_uncalled(survey: Survey, report: Report) -> None:
     for node in own:
         if node.name not in survey.read_names and (node.name == "main" or idle):
             call, given = "await " if isinstance(node, ast.AsyncFunctionDef) else "", node.args
-            keywords = [default for default in given.kw_defaults if default is None]
-            needs = len(given.posonlyargs + given.args) > len(given.defaults) or keywords
+            needs = len(given.posonlyargs + given.args) > len(given.defaults)
+            shown = f"{call}{node.name}({'...' if needs or None in given.kw_defaults else ''})"
             message = (
-                f"{quoted(node.name)} is defined and never called; end the program with "
-                f"`{call}{node.name}({'...' if needs else ''})`"
+                f"{quoted(node.name)} is defined and never called; end the program with `{shown}`"
             )
             report.add(node, "not-called", "note", message)
 
