@@ -92,24 +92,20 @@ class ServerEntry:
 def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
     """Return the servers; one with the same tools as an earlier one names it as its `twin`."""
     first: dict[tuple[str, ...], list[ServerEntry]] = {}
-    found = []
+    marked = []
     for server in servers:
         alike = first.setdefault(tuple(entry.tool.name for entry in server.tools), [])
-        twin = next((other for other in alike if _same_tools(server, other)), None)
-        if twin is not None and server.tools:
-            found.append(replace(server, tools=(), twin=twin.alias))
-            continue
-        alike.append(server)
-        found.append(server)
-    return tuple(found)
+        twin = next((other.alias for other in alike if _said(server) == _said(other)), "")
+        if twin and server.tools:
+            marked.append(replace(server, tools=(), twin=twin))
+        else:
+            alike.append(server)
+            marked.append(server)
+    return tuple(marked)
 
 
-def _same_tools(one: ServerEntry, other: ServerEntry) -> bool:
-    return all(
-        (mine.tool.description, mine.tool.input_schema, returns(mine))
-        == (theirs.tool.description, theirs.tool.input_schema, returns(theirs))
-        for mine, theirs in zip(one.tools, other.tools, strict=True)
-    )
+def _said(server: ServerEntry) -> list[tuple[object, ...]]:
+    return [(e.tool.description, e.tool.input_schema, returns(e)) for e in server.tools]
 
 
 def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
@@ -122,14 +118,14 @@ def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[T
     for tool in tools:
         unique.setdefault(tool.name, tool)
     aliases = tool_aliases(tuple(unique))
-    return tuple(_entry(tool, aliases[name], recall) for name, tool in unique.items())
-
-
-def _entry(tool: Tool, alias: str, recall: Recall | None) -> ToolEntry:
-    seen = recall(tool) if recall is not None and tool.output_schema is None else None
-    if seen is None:
-        return ToolEntry(tool=tool, alias=alias)
-    return ToolEntry(tool=tool, alias=alias, observed=seen.schema, observations=seen.count)
+    entries = []
+    for name, tool in unique.items():
+        entry = ToolEntry(tool=tool, alias=aliases[name])
+        seen = recall(tool) if recall is not None and tool.output_schema is None else None
+        if seen is not None:
+            entry = replace(entry, observed=seen.schema, observations=seen.count)
+        entries.append(entry)
+    return tuple(entries)
 
 
 def returns(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:

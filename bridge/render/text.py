@@ -197,7 +197,8 @@ def _text(result: RunResult, mode: OutputMode) -> str:
     if not sections and not cut:
         return valid_text(result.stdout) or NOTHING
     parts = [part for part in (cut, result.stdout, *sections) if part]
-    return valid_text("".join(_ended(part) for part in parts[:-1]) + parts[-1])
+    ended = [part if part.endswith("\n") else f"{part}\n" for part in parts[:-1]]
+    return valid_text("".join(ended) + parts[-1])
 
 
 def _sections(result: RunResult, mode: OutputMode) -> list[str]:
@@ -279,7 +280,3 @@ def _status(result: RunResult) -> str:
     refused = result.status == "validation_error" and result.error
     summary = "" if refused or said in result.error else result.summary
     return f"[{label}] {summary}".rstrip()
-
-
-def _ended(part: str) -> str:
-    return part if part.endswith("\n") else f"{part}\n"

@@ -275,9 +275,7 @@ def _with_plain_fields(text: str) -> Iterator[str]:
         )
 
 
-def _without_entities(text: str) -> Iterator[str]:
-    entity = r"&(?:quot|amp|lt|gt|apos|nbsp|#\d+|#x[0-9a-fA-F]+);"
-    yield re.sub(entity, lambda match: html.unescape(match[0]), text)
+_ENTITY = re.compile(r"&(?:quot|amp|lt|gt|apos|nbsp|#\d+|#x[0-9a-fA-F]+);")
 
 
 def _without_escapes(text: str) -> Iterator[str]:
@@ -289,10 +287,6 @@ def _without_escapes(text: str) -> Iterator[str]:
         yield str(json.loads(f'"{text}"', strict=False))
     except ValueError:
         return
-
-
-def _without_magic(text: str) -> Iterator[str]:
-    yield _outside_literals(COMMAND, read_command, text)
 
 
 def _with_spaces(text: str) -> Iterator[str]:
@@ -312,9 +306,9 @@ REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
     (_PROMPTS, _without_prompts),
     ("plain quotes, spaces and signs in place of typographic ones", _with_plain_characters),
     ("plain quotes in f-strings' braces", _with_plain_fields),
-    ("the text without HTML entities", _without_entities),
+    ("the text without HTML entities", lambda t: (_ENTITY.sub(lambda m: html.unescape(m[0]), t),)),
     ("`\\n` outside texts as a line's end", _without_escapes),
-    (_NOTEBOOK, _without_magic),
+    (_NOTEBOOK, lambda text: (_outside_literals(COMMAND, read_command, text),)),
     ("the same lines with spaces in place of tabs", _with_spaces),
 )
 """What may be wrong with a text, in the order in which it is tried."""

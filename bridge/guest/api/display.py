@@ -215,35 +215,30 @@ class Display:
             whole = "the original, of %s bytes, is too large to be kept" % f"{len(data):,}"
             note, data = "%s; %s" % (note, whole) if note else whole, b""
         note = "; ".join(part for part in (note, remark, label) if part)
-        self._client.tell(Shown(mime, data=data, small=_encoded(small), note=note))
+        import binascii  # what `base64` is made of
+
+        encoded = binascii.b2a_base64(small, newline=False).decode() if small else ""
+        self._client.tell(Shown(mime, data=data, small=encoded, note=note))
 
 
 def _is_seen(value: Any) -> bool:
     kind = type(value)
-    if is_figure(kind) or is_pil(kind):
-        return True
     if isinstance(value, (Blob, bytes)):
         return bool(mime_of(bytes(value)))
-    return _is_table(kind)
+    return is_figure(kind) or is_pil(kind) or _is_table(kind)
 
 
 def _is_table(kind: type) -> bool:
-    for base in type.mro(kind):
-        # Not by way of a class of the class, which may be anything.
-        package = str(type.__getattribute__(base, "__module__")).partition(".")[0]
-        if base.__name__ in _TABLES.get(package, ()):
-            return True
-    return False
+    # Not by way of a class of the class, which may be anything.
+    return any(
+        base.__name__
+        in _TABLES.get(str(type.__getattribute__(base, "__module__")).partition(".")[0], ())
+        for base in type.mro(kind)
+    )
 
 
 def base64_size(data: bytes) -> int:
     return (len(data) + 2) // 3 * 4
-
-
-def _encoded(data: bytes) -> str:
-    import binascii  # what `base64` is made of
-
-    return binascii.b2a_base64(data, newline=False).decode() if data else ""
 
 
 def _forms(value: Any) -> Any:
@@ -334,7 +329,8 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
     """Collect the figures; return whether there is nothing that has none."""
     kind = type(value)
     figure = value if is_figure(kind) else None
-    if _is_a(kind, "matplotlib.artist", "Artist") or _is_grid(kind):
+    module = type.__getattribute__(kind, "__module__")
+    if _is_a(kind, "matplotlib.artist", "Artist") or str(module) == "seaborn.axisgrid":
         figure = figure or getattr(value, "figure", None)
         if figure is None:
             return False
@@ -349,10 +345,6 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
         return False
     parts = list(value.values()) if isinstance(value, dict) else value
     return all(_collect(part, figures, depth + 1) for part in parts[:MAX_ITEMS])
-
-
-def _is_grid(kind: type) -> bool:
-    return str(type.__getattribute__(kind, "__module__")) == "seaborn.axisgrid"
 
 
 def is_open(figure: Any) -> bool:
@@ -479,20 +471,14 @@ def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
             image.save(buffer, format=form, quality=85)
             small = buffer.getvalue()
             if len(small) <= limit:
-                return small, _shown_as(whole, image.size, known_as, form)
+                told = "%dx%d shown as " % whole
+                told += "" if whole == image.size else "%dx%d" % image.size
+                other = form if whole == image.size or known_as != form else ""
+                return small, ("%s %s" % (told.rstrip(), other)).rstrip()
         side = max(image.size) * 7 // 10
         if side < 64:  # Smaller pictures show nothing.
             break
     return b"", "not shown: it is too large, and small enough nothing is left of it"
-
-
-def _shown_as(
-    whole: Tuple[int, int], size: Tuple[int, int], known_as: Optional[str], form: str
-) -> str:
-    if whole == size:
-        return "%dx%d shown as %s" % (*whole, form)
-    told = "%dx%d shown as %dx%d" % (*whole, *size)
-    return told if known_as == form else "%s %s" % (told, form)
 
 
 def prepare_matplotlib() -> None:

@@ -60,7 +60,7 @@ _MISUSES = {
 _OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
 _ELSEWHERE = ("/mnt/", "/content/", "/workspace/", "/home/sandbox/", "/data/", "/app/", "sandbox:")
 
-_KEPT = "bridge://"
+_KEPT, _RUNS = "bridge://", "bridge://runs/"
 _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "wx"))
 
 _NEEDED = re.compile(
@@ -174,7 +174,10 @@ def _file_hint(error: FileNotFoundError) -> str:
     if not isinstance(path, str) or not path:
         return ""
     if path.startswith(_KEPT):
-        return "that is an address and no path: " + _kept_hint(path)
+        whole = path.partition("?")[0]
+        given = 'run_python(files=[{"name": "kept", "uri": "%s"}])' % whole
+        output = 'await runtime.read_output("%s"), or ' % whole if _RUNS in path else ""
+        return "that is an address and no path: %s%s puts it beside the program." % (output, given)
     found = _namesake(path)
     if found:
         return "there is %r, in the working directory." % found
@@ -184,13 +187,6 @@ def _file_hint(error: FileNotFoundError) -> str:
     if path.startswith(_ELSEWHERE):
         return "the run's files are in its directory, results are written to 'out/'; " + outside
     return outside if path.startswith(_OUTSIDE) else ""
-
-
-def _kept_hint(address: str) -> str:
-    whole = address.partition("?")[0]
-    given = 'run_python(files=[{"name": "kept", "uri": "%s"}]) puts it beside the program' % whole
-    output = 'await runtime.read_output("%s"), or ' % whole
-    return (output if address.startswith(_KEPT + "runs/") else "") + given + "."
 
 
 def _namesake(path: str) -> str:

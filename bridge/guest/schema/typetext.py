@@ -37,6 +37,8 @@ _ANNOTATIONS = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 
+_KINDS = frozenset((type(None), bool, int, float, str, list, dict))
+_HOLDERS = ("dict", "list")
 _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 
 
@@ -277,15 +279,22 @@ class TypeWriter:
             if len(inside) <= MAX_TYPE_CHARS // 2:
                 parts = ["Literal[%s]" % inside] if plain else []
                 return parts + (["None"] if "None" in texts else [])
-        kinds = dict.fromkeys(map(_kind, values[:MAX_SCHEMAS]))
-        if len(values) > MAX_SCHEMAS or None in kinds:
+        kinds = dict.fromkeys(map(type, values[:MAX_SCHEMAS]))
+        if len(values) > MAX_SCHEMAS or not kinds.keys() <= _KINDS:
             return ["Any"]
-        return self._union([[self._of_kind(str(kind))] for kind in kinds])
-
-    def _of_kind(self, kind: str) -> str:
-        if kind in ("dict", "list"):
-            return self._generic(kind)
-        return kind if kind == "None" else self.names.builtin(kind)
+        names = (kind.__name__ for kind in kinds)
+        return self._union(
+            [
+                [
+                    "None"
+                    if name == "NoneType"
+                    else self._generic(name)
+                    if name in _HOLDERS
+                    else self.names.builtin(name)
+                ]
+                for name in names
+            ]
+        )
 
     def _union(self, members: Sequence[Sequence[str]]) -> List[str]:
         parts = dict.fromkeys(part for member in members for part in member)
@@ -338,15 +347,6 @@ def _literal(value: Any, chars: int) -> Optional[str]:
         return repr(value)
     if isinstance(value, str) and len(value) <= chars and _is_text(value):
         return repr(value)
-    return None
-
-
-def _kind(value: Any) -> Optional[str]:
-    if value is None:
-        return "None"
-    for kind in (bool, int, float, str, list, dict):
-        if isinstance(value, kind):
-            return kind.__name__
     return None
 
 
