@@ -17,8 +17,7 @@ from bridge.catalog.disclosure import disclosed, introduced
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, joined, one_line
-from bridge.catalog.stubs import call_signature
-from bridge.catalog.typed_stubs import tool_stub
+from bridge.catalog.stubs import call_signature, tool_stub
 from bridge.guest.schema.signatures import Head
 from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 from bridge.model import Limits

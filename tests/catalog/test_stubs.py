@@ -16,8 +16,8 @@ from bridge.catalog.stubs import (
     signature,
     to_call,
     tool_data,
+    tool_stub,
 )
-from bridge.catalog.typed_stubs import tool_stub
 from bridge.guest.api.arguments import Parameters
 from bridge.model import Tool
 from tests.catalog.nasty_servers import server_entries

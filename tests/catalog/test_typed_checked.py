@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bridge.catalog.typed_stubs import server_stub
+from bridge.catalog.stubs import server_stub
 from tests.catalog.nasty_servers import nasty_entries
 
 
