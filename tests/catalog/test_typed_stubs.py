@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +186,16 @@ def test_help_in_a_run_agrees_with_the_stub(name: str) -> None:
         written = ast.get_docstring(stub) or ""
         told = inspect.cleandoc(function.__doc__).partition("\n\nTypes:\n")[0]
         assert written == ("" if told.startswith("Types:\n") else told)
+
+
+def test_mypy_accepts_stubs(tmp_path: Path) -> None:
+    for number, entry in enumerate(nasty_entries()):
+        (tmp_path / f"stub_{number}.py").write_text(server_stub(entry))
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file=",
+            f"--cache-dir={tmp_path / 'cache'}", *map(str, sorted(tmp_path.glob("*.py"))),
+        ],
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("", 0)
