@@ -26,6 +26,7 @@ from itertools import accumulate, chain
 from bridge.catalog.entries import ServerEntry, ToolEntry, mark_twins
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.stubs import call_signature
+from bridge.text import counted
 from bridge.tokens import count_tokens
 
 _HEADING_TOKENS = 24  # Tokens of the longest heading.
@@ -170,7 +171,8 @@ def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
         yield _server_line(server, note, sentence=level > Level.BARE)
         return
     if level <= Level.COUNTED:
-        yield _server_line(server, _count(server), sentence=level == Level.COUNTED)
+        count = f" ({counted(len(server.tools), 'tool')})" if server.known else ""
+        yield _server_line(server, count, sentence=level == Level.COUNTED)
         return
     yield _server_line(server, "" if server.known else " (search for its tools)", sentence=True)
     if level == Level.NAMES:
@@ -192,11 +194,6 @@ def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int =
     told = begun[match.end() :] if (match := _HEADINGS.match(begun)) else begun
     summary = first_sentence(told.strip() or begun, chars)
     return f"{text}: {summary}{note}" if summary else f"{text}{note}"
-
-
-def _count(server: ServerEntry) -> str:
-    count = len(server.tools)
-    return f" ({count} tool{'' if count == 1 else 's'})" if server.known else ""
 
 
 def _tool_line(server: ServerEntry, entry: ToolEntry, level: Level) -> str:

@@ -17,10 +17,9 @@ from bridge.catalog.disclosure import disclosed, introduced
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, joined, one_line
-from bridge.catalog.stubs import call_signature
-from bridge.catalog.typed_stubs import tool_stub
+from bridge.catalog.stubs import call_signature, tool_stub
 from bridge.guest.schema.signatures import Head
-from bridge.guest.schema.typetext import INLINE, Names
+from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 from bridge.model import Limits
 from bridge.text import valid_text
 from bridge.tokens import count_tokens
@@ -95,14 +94,13 @@ def server_docs(server: ServerEntry, detail: Detail = "summary") -> list[dict[st
 
 def example_call(server: ServerEntry, entry: ToolEntry) -> str:
     """Return a call of the tool with the arguments it requires."""
-    head = Head({"inputSchema": entry.tool.input_schema}, Names(inline=INLINE))
+    head = Head({"inputSchema": entry.tool.input_schema}, Names(inline=MAX_INLINE_CHARS))
     required = (one for one in head.arguments if one.required)
     given = [f"{one.alias}={_example_value(one.text)}" for one in required]
     return f"await mcp_{server.alias}.{entry.alias}({', '.join(given)})"
 
 
 def _example_value(kind: str) -> str:
-    """Return Python text of a value of a type, for an example call."""
     if kind.startswith("Literal["):
         # Its first value, as Python writes it.
         found = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)

@@ -6,12 +6,13 @@ are unknown has an entry with `known` false.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bridge.catalog.naming import tool_aliases
-from bridge.guest.schema.names import alike
+from bridge.guest.schema.names import own_letters
 from bridge.model import Json, Tool
 
 
@@ -77,30 +78,34 @@ class ServerEntry:
         for each in self.tools:
             if tool in (each.tool.name, each.alias):
                 return each
-        return self.by_alias.get(alike(tool, self.by_alias, self.name))
+        same = self._by_letters.get(own_letters(tool, self.name), ())
+        return same[0] if len(same) == 1 else None
+
+    @cached_property
+    def _by_letters(self) -> Mapping[str, Sequence[ToolEntry]]:
+        found = defaultdict[str, list[ToolEntry]](list)
+        for each in self.tools:
+            found[own_letters(each.alias, self.name)].append(each)
+        return found
 
 
 def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
     """Return the servers; one with the same tools as an earlier one names it as its `twin`."""
     first: dict[tuple[str, ...], list[ServerEntry]] = {}
-    found = []
+    marked = []
     for server in servers:
         alike = first.setdefault(tuple(entry.tool.name for entry in server.tools), [])
-        twin = next((other for other in alike if _same_tools(server, other)), None)
-        if twin is not None and server.tools:
-            found.append(replace(server, tools=(), twin=twin.alias))
-            continue
-        alike.append(server)
-        found.append(server)
-    return tuple(found)
+        twin = next((other.alias for other in alike if _said(server) == _said(other)), "")
+        if twin and server.tools:
+            marked.append(replace(server, tools=(), twin=twin))
+        else:
+            alike.append(server)
+            marked.append(server)
+    return tuple(marked)
 
 
-def _same_tools(one: ServerEntry, other: ServerEntry) -> bool:
-    return all(
-        (mine.tool.description, mine.tool.input_schema, returns(mine))
-        == (theirs.tool.description, theirs.tool.input_schema, returns(theirs))
-        for mine, theirs in zip(one.tools, other.tools, strict=True)
-    )
+def _said(server: ServerEntry) -> list[tuple[object, ...]]:
+    return [(e.tool.description, e.tool.input_schema, returns(e)) for e in server.tools]
 
 
 def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[ToolEntry, ...]:
@@ -113,14 +118,14 @@ def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[T
     for tool in tools:
         unique.setdefault(tool.name, tool)
     aliases = tool_aliases(tuple(unique))
-    return tuple(_entry(tool, aliases[name], recall) for name, tool in unique.items())
-
-
-def _entry(tool: Tool, alias: str, recall: Recall | None) -> ToolEntry:
-    seen = recall(tool) if recall is not None and tool.output_schema is None else None
-    if seen is None:
-        return ToolEntry(tool=tool, alias=alias)
-    return ToolEntry(tool=tool, alias=alias, observed=seen.schema, observations=seen.count)
+    entries = []
+    for name, tool in unique.items():
+        entry = ToolEntry(tool=tool, alias=aliases[name])
+        seen = recall(tool) if recall is not None and tool.output_schema is None else None
+        if seen is not None:
+            entry = replace(entry, observed=seen.schema, observations=seen.count)
+        entries.append(entry)
+    return tuple(entries)
 
 
 def returns(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from bridge.catalog.prose import joined, one_line
 from bridge.model import Directory
 
-MAX_NAMED = 40  # Packages, directories and roots that are named, of each kind; the rest is counted.
-
+MAX_NAMED = 40  # Roots that are named; a client may have any number.
 _NAME_CHARS = 60
 _LINE_CHARS = 300
 
@@ -96,13 +95,7 @@ def root_names(roots: Iterable[tuple[str, str]], own: Iterable[str] = ()) -> tup
     """
     found: dict[str, None] = {}
     for name, address in (*roots, *(("", path) for path in own)):
-        shown = one_line(name, _NAME_CHARS).strip() or _last(address)
-        if shown:
-            found[shown] = None
-        if len(found) >= MAX_NAMED:
-            break
-    return tuple(found)
-
-
-def _last(address: str) -> str:
-    return one_line(address.rstrip("/").rpartition("/")[2], _NAME_CHARS).strip()
+        last = address.rstrip("/").rpartition("/")[2]
+        shown = (one_line(text, _NAME_CHARS).strip() for text in (name, last))
+        found.setdefault(next(filter(None, shown), ""))
+    return tuple(filter(None, found))[:MAX_NAMED]

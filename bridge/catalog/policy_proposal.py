@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from bridge.catalog.prose import one_line
 from bridge.catalog.words import words
@@ -20,79 +19,62 @@ from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT
 from bridge.settings.policy_edit import toml_value
 from bridge.text import valid_text
 
-MAX_TOOLS = 500  # Tools of one server that get a line; real servers have fewer.
-
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _REQUESTS = ("resources/read", "prompts/get")
 """The policy's names for the protocol's requests; a tool of such a name gets no line."""
 
-_READING = frozenset(
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_READING = _words(
     """
     browse check compare count crawl describe diff download fetch find get grep head help inspect
     list log lookup navigate peek ping query read resolve retrieve scrape search show stat stats
     status tail tree view watch
-    """.split()  # noqa: SIM905 - as words they can be read
+    """
 )
-_DESTROYING = frozenset(
+_DESTROYING = _words(
     """
     delete destroy drop erase force kill prune purge remove reset revoke terminate truncate
     uninstall wipe
-    """.split()  # noqa: SIM905 - as words they can be read
+    """
 )
-_CHANGING = frozenset(
+_CHANGING = _words(
     """
     add append apply approve archive assign cancel checkout close comment commit copy create
     deploy disable edit enable execute forward insert install invite make merge modify move patch
     pay post publish push put rename reply run save send set share start stop submit transfer update
     upload write
-    """.split()  # noqa: SIM905 - as words they can be read
+    """
 )
 
-_FROM_ANYBODY = frozenset(
+_FROM_ANYBODY = _words(
     """
     article articles browse comment comments crawl discussion email emails feed fetch inbox issue
     issues mail mails message messages news page pages pr pull request requests review reviews rss
     scrape thread threads ticket tickets tweet url web website
-    """.split()  # noqa: SIM905 - as words they can be read
+    """
 )
-_PRIVATE = frozenset(
+_PRIVATE = _words(
     """
     account accounts calendar contact contacts credential credentials customer customers database
     db directory document documents drive email emails env environment event events file files
     filesystem git inbox invoice mail mails memory message messages mysql note notes oracle password
     passwords patient payroll postgres query record records redis repo repository row rows salary
     schema secret secrets sql sqlite table tables token tokens vault
-    """.split()  # noqa: SIM905 - as words they can be read
+    """
 )
-_OUTGOING = frozenset(
+_OUTGOING = _words(
     """
     comment email forward http invite mail notify pay post publish push reply request send share
     submit transfer tweet upload webhook
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-_FETCHING = frozenset(
-    ["browse", "crawl", "fetch", "http", "navigate", "scrape", "url", "web", "website"]
-)
-_LOCAL = frozenset(["file", "files", "filesystem", "fs", "git", "local", "memory", "sqlite"])
-"""Words in names of servers whose tools create things only on this machine."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Proposal:
-    """The proposal for one tool.
-
-    Attributes:
-        why: The reason for the effect.
-        because: Pairs of a label and its reason.
     """
-
-    effect: Effect
-    why: str
-    because: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        return tuple(label for label, _ in self.because)
+)
+_FETCHING = _words("browse crawl fetch http navigate scrape url web website")
+_LOCAL = _words("file files filesystem fs git local memory sqlite")
+"""Words in names of servers whose tools create things only on this machine."""
 
 
 def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) -> str:
@@ -144,87 +126,65 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
     if not _writable(name):
         return f"# {_shown(name)} is left out: a settings file cannot have its name.\n"
     count = f"{len(tools):,} tool{'' if len(tools) == 1 else 's'}"
-    key = globs.literal(name)
-    key = key if _BARE.fullmatch(key) else toml_value(key)
+    key = _key(name)
     lines = [
         f"[policy.servers.{key}]  # {count}",
         "trust = false  # true believes all that it says of its own tools, now and later",
     ]
-    proposals = {
-        tool.name: _propose(name, tool) for tool in tools[:MAX_TOOLS] if _has_line(tool.name)
-    }
-    if proposals:
+    named = [tool for tool in tools if _has_line(tool.name)]
+    if named:
         lines += ["", f"[policy.servers.{key}.tools]"]
     read: dict[str, None] = {}
-    for tool_name, proposal in proposals.items():
-        lines += _lines(tool_name, proposal)
-        if proposal.effect == "read":
-            labels = (UNTRUSTED_INPUT, PRIVATE_DATA)
-            read.update(dict.fromkeys(one for one in proposal.labels if one in labels))
+    for tool in named:
+        effect, why = _effect(tool)
+        because = list(_labels(name, tool, effect))
+        labels = f", labels = {_listed(label for label, _ in because)}" if because else ""
+        # Never a glob: it would also allow tools that are added later.
+        lines.append(f'{_key(tool.name)} = {{ effect = "{effect}"{labels} }}  # {why}')
+        lines += [f"#   {label}: {reason}" for label, reason in because]
+        if effect == "read":
+            labelled = [one for one, _ in because if one in (UNTRUSTED_INPUT, PRIVATE_DATA)]
+            read.update(dict.fromkeys(labelled))
     if read:
         # A server's resources and prompts often contain what its tools return.
         for request in _REQUESTS:
             lines.append(f'"{request}" = {{ labels = {_listed(read)} }}  # as its tools have them')
-    unwritten = max(0, len(tools) - MAX_TOOLS)
-    unwritten += sum(not _has_line(tool.name) for tool in tools[:MAX_TOOLS])
-    if unwritten:
+    if unwritten := len(tools) - len(named):
         lines.append(f"# {unwritten:,} more tools have no line of their own.")
     return "\n".join(lines) + "\n"
 
 
-def _lines(name: str, proposal: _Proposal) -> Iterator[str]:
-    """Yield the lines on one tool.
-
-    Never a glob: it would also allow tools that are added later.
-    """
+def _key(name: str) -> str:
     key = globs.literal(name)
-    key = key if _BARE.fullmatch(key) else toml_value(key)
-    labels = f", labels = {_listed(proposal.labels)}" if proposal.labels else ""
-    yield f'{key} = {{ effect = "{proposal.effect}"{labels} }}  # {proposal.why}'
-    for label, why in proposal.because:
-        yield f"#   {label}: {why}"
+    return key if _BARE.fullmatch(key) else toml_value(key)
 
 
 def _listed(labels: Iterable[str]) -> str:
     return f"[{', '.join(map(toml_value, labels))}]"
 
 
-def _propose(server: str, tool: Tool) -> _Proposal:
-    effect, why = _effect(tool)
-    return _Proposal(effect=effect, why=why, because=tuple(_labels(server, tool, effect)))
+_SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
 
 
 def _effect(tool: Tool) -> tuple[Effect, str]:
     said, named = _annotated(tool), _named(tool.name)
-    if said is None and named is None:
-        return "write", "nothing says what it does"
     if said is None:
-        assert named is not None
-        effect, word = named
-        return effect, f"{word!r} is in its name"
-    if named is None or _SEVERITY[said] >= _SEVERITY[named[0]]:
-        return said, f"its server says so ({_hint(tool)})"
-    return named[0], f"{named[1]!r} is in its name, though its server says {said!r}"
+        effect, word = named or ("write", "")
+        return effect, f"{word!r} is in its name" if word else "nothing says what it does"
+    effect, hint = said
+    if named is None or _SEVERITY[effect] >= _SEVERITY[named[0]]:
+        return effect, f"its server says so ({hint})"
+    return named[0], f"{named[1]!r} is in its name, though its server says {effect!r}"
 
 
-_SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
-
-
-def _annotated(tool: Tool) -> Effect | None:
-    """Return the effect that annotations claim; None if they claim none."""
+def _annotated(tool: Tool) -> tuple[Effect, str] | None:
+    """Return the effect that annotations claim, and the annotation; None if they claim none."""
     if tool.says_it_reads:
-        return "read"
+        return "read", "readOnlyHint true"
     destructive = tool.annotations.get("destructiveHint")
     if destructive is True:
-        return "destructive"
-    return "write" if destructive is False else None
-
-
-def _hint(tool: Tool) -> str:
-    """Return the annotation that `_annotated` used, as a server writes it."""
-    if tool.says_it_reads:
-        return "readOnlyHint true"
-    return f"destructiveHint {str(tool.annotations.get('destructiveHint')).lower()}"
+        return "destructive", "destructiveHint true"
+    return ("write", "destructiveHint false") if destructive is False else None
 
 
 def _named(name: str) -> tuple[Effect, str] | None:
@@ -279,7 +239,6 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    """Return whether a settings file can contain a glob that matches this name alone."""
     return 0 < len(globs.literal(name)) <= 512 and valid_text(name) == name
 
 

@@ -170,7 +170,7 @@ class ToolIndex:
         for row in self._best(scores, MAX_LIMIT):
             tool = self._tools[row]
             name = _words_of_name(tool)
-            own = {*name} - {*words(tool.server[:_NAME_CHARS])}
+            own = {*name} - {*words(tool.server[:_MAX_NAME_CHARS])}
             if len(own) > 1 and own.issubset(typed):
                 scores[row] *= _WHOLE_NAME
             if name == typed:
@@ -182,7 +182,6 @@ class ToolIndex:
         return [Match(tool=self._tools[row], score=best[row], fit=fits[row]) for row in best]
 
     def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
-        """Return the `limit` best scores by row, in order."""
         least = min(heapq.nlargest(limit, scores.values()), default=0.0) - _SAME_SCORE
         found = [(row, round(score, 9)) for row, score in scores.items() if score >= least]
         tools = self._tools
@@ -202,7 +201,6 @@ class ToolIndex:
         return {row: had / total if total else 0.0 for row, had in fits.items()}
 
     def _rarity(self, count: int) -> float:
-        """Return BM25's weight of a word that `count` of the tools have."""
         return max(1e-6, log((len(self._tools) - count + 0.5) / (count + 0.5)))
 
     def _add(self, database: sqlite3.Connection, server: str, tools: tuple[Tool, ...]) -> None:
@@ -233,7 +231,6 @@ class ToolIndex:
                 yield whole
 
     def _term(self, word: str) -> _Term | None:
-        """Return the term for a word, its prefix or a correction; None if nothing matches."""
         text = _quoted(word)
         scores = self._scores(text)
         likeness = 1.0 if scores else _ONLY_LIKE
@@ -262,7 +259,6 @@ class ToolIndex:
 
 
 def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
-    """Return the sum of each tool's scores, times the share of the words that it has."""
     # Copy the scores of the most frequent word and add those of the others.
     terms = sorted(terms, key=lambda term: -len(term.scores))
     scores = dict(terms[0].scores) if terms else {}
@@ -279,7 +275,7 @@ def _quoted(word: str) -> str:
     return f'"{word}"'
 
 
-_NAME_CHARS = 200
+_MAX_NAME_CHARS = 200  # A server chooses the names.
 COLUMNS: Mapping[str, float] = {
     "name": 2.0,
     "also": 1.0,
@@ -307,7 +303,6 @@ _FOUND = "SELECT rowid FROM tools WHERE tools MATCH ?"
 
 
 def _columns(tool: Tool) -> tuple[str, ...]:
-    """Return a tool's indexed texts, in the order of `COLUMNS`."""
     described = tool.description.lstrip()[:800]
     lead = described[:300]
     ends = [index for mark in (". ", ".\n", "\n") if (index := lead.find(mark)) > 0]
@@ -316,10 +311,10 @@ def _columns(tool: Tool) -> tuple[str, ...]:
     given = properties if isinstance(properties, Mapping) else {}
     names = (parameter[:64] for parameter in islice(given, 64))
     return (
-        indexed(tool.name[:_NAME_CHARS]),
-        " ".join(same([*_words_of_name(tool), *words(tool.server[:_NAME_CHARS])])),
-        indexed(tool.server[:_NAME_CHARS]),
-        indexed(f"{tool.title[:_NAME_CHARS]} {described[:end]}"),
+        indexed(tool.name[:_MAX_NAME_CHARS]),
+        " ".join(same([*_words_of_name(tool), *words(tool.server[:_MAX_NAME_CHARS])])),
+        indexed(tool.server[:_MAX_NAME_CHARS]),
+        indexed(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
         # Prose has few joined words, and splitting it would take as long as all the rest.
         valid_text(described[end:]),
         indexed(" ".join(names)),
@@ -328,7 +323,6 @@ def _columns(tool: Tool) -> tuple[str, ...]:
 
 
 def _details(properties: Mapping[str, Any]) -> Iterable[str]:
-    """Yield parameters' descriptions, and the values to choose from."""
     for schema in islice(properties.values(), 24):
         if not isinstance(schema, Mapping):
             continue
@@ -340,7 +334,7 @@ def _details(properties: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _words_of_name(tool: Tool) -> list[str]:
-    return words(tool.name[:_NAME_CHARS])
+    return words(tool.name[:_MAX_NAME_CHARS])
 
 
 def _open_index() -> sqlite3.Connection:

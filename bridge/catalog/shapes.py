@@ -173,7 +173,6 @@ def _fields(one: Fields | None, two: Fields | None) -> Fields | None:
 
 
 def _bounded(fields: Fields) -> Fields:
-    """Return a map instead of an object with too many fields."""
     if not fields.named or (len(fields.named) <= MAX_FIELDS and not fields.is_map):
         return fields
     return Fields({}, frozenset(), merged(fields.other or NOTHING, *fields.named.values()), True)

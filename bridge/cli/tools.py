@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.prose import clip, first_sentence, one_line
-from bridge.catalog.typed_stubs import server_stub, tool_stub
+from bridge.catalog.stubs import server_stub, tool_stub
 from bridge.cli import completion
 from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, arg, flag, opt

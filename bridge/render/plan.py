@@ -16,22 +16,13 @@ from dataclasses import dataclass
 from bridge.model import HeldCall, Json, Plan
 from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
 
-MAX_CHARACTERS = 16_000  # Of a list; calls beyond it are only counted.
-
-MAX_RUNS = 25
-"""Groups of calls that follow each other; when there are more, as when two tools take turns, all
-calls of a tool are one group."""
-
-MAX_KINDS = 30  # Tools counted at the top.
-
-MAX_ROWS = 40
-MAX_COLUMNS = 6
-MAX_CELL = 48  # Of a table: rows, columns and characters of a cell.
-MAX_ASKING = 5  # Tools named that need an approval which cannot be given.
-
-IN_FULL = 3
-MAX_VALUE = 1_000  # Calls of a group in full, and characters of each of their arguments.
+# A program holds any number of calls, with any arguments.
+MAX_CHARACTERS = 16_000  # Characters of the list; calls beyond it are only counted.
+MAX_VALUE = 1_000  # Characters of an argument of a call in full.
 MAX_NAME = 80  # Characters of a tool's or an argument's name.
+MAX_ROWS = 40  # Rows of a table.
+MAX_COLUMNS = 6
+MAX_CELL = 48  # Characters of a cell.
 
 DIGEST = "sha256"
 DIGEST_CHARS = 16  # Of the digest of a call's arguments; the audit log has all of it.
@@ -84,42 +75,38 @@ def _listed(plan: Plan, how: bool, characters: int) -> _Page:
         for group in groups:
             shown = page.add_group(group)
             left -= shown
-            if shown < len(group.calls) and page.full:
+            if shown < len(group.calls) and page.left <= 0:
                 break
         if left:
-            page.add("")
-            page.add(f"{counted(left, 'call')} more: the audit log lists each.")
+            page.add_apart(f"{counted(left, 'call')} more: the audit log lists each.")
     else:
         page.add("No call is held, so there is nothing to apply.")
     if plan.stopped:
-        page.add("")
-        page.add(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
+        page.add_apart(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
     if plan.stale:
-        page.add("")
-        page.add(
+        page.add_apart(
             "Read after calls to the same server had been held, so without what those will "
             f"change: {printable(plan.stale)[:MAX_VALUE]}."
         )
     if how and (why := unknown_effects(plan.calls)):
-        page.add("")
-        page.add(why)
+        page.add_apart(why)
     if how and plan.plan_id:
         minutes = f"{plan.seconds / 60:g} minutes"
-        page.add("")
-        page.add(
+        page.add_apart(
             f'run_python(apply="{plan.plan_id}") makes exactly these calls, in this order, once, '
             f"within {minutes}."
         )
         asking = list(dict.fromkeys(_name(each) for each in plan.calls if each.action == "ask"))
         if asking and not plan.askable:
-            more = f" and {len(asking) - MAX_ASKING:,} more" if asking[MAX_ASKING:] else ""
+            more = f" and {len(asking) - 5:,} more" if asking[5:] else ""
             page.add(
-                f"That is refused until the user's rules allow {', '.join(asking[:MAX_ASKING])}"
+                f"That is refused until the user's rules allow {', '.join(asking[:5])}"
                 f"{more}: nobody can be asked over HTTP without authentication."
             )
     elif how and plan.calls and not plan.stopped:
-        page.add("")
-        page.add("The program failed, so there is nothing to apply: correct it and plan again.")
+        page.add_apart(
+            "The program failed, so there is nothing to apply: correct it and plan again."
+        )
     return page
 
 
@@ -158,13 +145,10 @@ _GAP = re.compile(" {9,}")
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """Calls of one tool with the same decision."""
-
     calls: Sequence[HeldCall]
 
     @property
     def heading(self) -> str:
-        """Which calls, of what, and what was decided on them."""
         first, count = self.calls[0], len(self.calls)
         numbers = [call.number for call in self.calls]
         if count == 1:
@@ -186,26 +170,23 @@ class _Group:
 
 
 class _Page:
-    """Lines, up to a number of characters."""
-
     def __init__(self, characters: int) -> None:
         self.lines: list[str] = []
         self.whole: list[int] = []
-        self._left = characters
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing more has room."""
-        return self._left <= 0
+        self.left = characters
 
     def add(self, line: str) -> None:
         self.lines.append(line)
-        self._left -= len(line) + 1
+        self.left -= len(line) + 1
+
+    def add_apart(self, line: str) -> None:
+        self.add("")
+        self.add(line)
 
     def add_block(self, lines: Sequence[str]) -> bool:
         """Add lines that belong together, if there is room for them."""
-        if sum(len(line) + 1 for line in lines) > self._left:
-            self._left = 0
+        if sum(len(line) + 1 for line in lines) > self.left:
+            self.left = 0
             return False
         for line in lines:
             self.add(line)
@@ -226,11 +207,10 @@ class _Page:
         first = group.calls[0]
         head += [f"  each with {line.strip()}" for line in _in_full(common, first.unlisted)]
         alike = all(len(call.arguments) == len(common) for call in group.calls)
-        if alike and len({call.digest for call in group.calls}) == 1:
-            head += _digest(first)
-        if not self.add_block(head):
+        alike = alike and len({call.digest for call in group.calls}) == 1
+        if not self.add_block([*head, *(_digest(first) if alike else ())]):
             return 0
-        if len({call.digest for call in group.calls}) == 1 and alike:
+        if alike:
             if _is_whole(first, common):
                 self.whole += [len(self.lines)] * len(group.calls)
             return len(group.calls)
@@ -257,7 +237,7 @@ class _Page:
         seen: set[str] = set()
         for number, (call, row) in enumerate(zip(group.calls, rows, strict=False)):
             # And the first that has something which no other has shown.
-            if (row.cut and number < IN_FULL) or not seen.issuperset(row.hidden):
+            if (row.cut and number < 3) or not seen.issuperset(row.hidden):
                 seen.update(row.hidden)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 lines = _in_full(rest, call.unlisted, "    ")
@@ -270,8 +250,6 @@ class _Page:
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A call in a table; `hidden` are its arguments without a column."""
-
     cells: list[str]
     cut: bool
     hidden: Sequence[str]
@@ -313,7 +291,6 @@ def _in_full(
 
 
 def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
-    """Return whether a call that is listed in full has nothing cut."""
     name = f"{_plain_name(call.server)}.{_plain_name(call.tool)}"
     return (
         not call.cut
@@ -324,7 +301,6 @@ def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
 
 
 def _digest(call: HeldCall) -> list[str]:
-    """Return the line that distinguishes calls that look the same."""
     return [f"  {DIGEST} of all arguments: {call.digest[:DIGEST_CHARS]}"] if call.digest else []
 
 
@@ -347,28 +323,25 @@ def _groups(calls: Sequence[HeldCall]) -> list[_Group]:
             runs[-1].append(call)
         else:
             runs.append([call])
-    if len(runs) > MAX_RUNS:
-        kinds: dict[tuple[str, ...], list[HeldCall]] = {}
-        for call in calls:
-            kinds.setdefault(_kind(call), []).append(call)
-        runs = list(kinds.values())
-    return [_Group(calls=run) for run in runs]
+    # When tools take turns, all calls of a tool are one group.
+    return [_Group(calls=run) for run in (runs if len(runs) <= 25 else _by_kind(calls))]
+
+
+def _by_kind(calls: Sequence[HeldCall]) -> list[list[HeldCall]]:
+    kinds: dict[tuple[str, ...], list[HeldCall]] = {}
+    for call in calls:
+        kinds.setdefault(_kind(call), []).append(call)
+    return list(kinds.values())
 
 
 def _overview(calls: Sequence[HeldCall]) -> Iterator[str]:
-    """Yield how many calls there are of each kind, what deserves a look first."""
-    counts: dict[tuple[str, ...], list[HeldCall]] = {}
-    for call in calls:
-        counts.setdefault(_kind(call), []).append(call)
-    weighed = sorted(
-        counts.values(),
-        key=lambda found: (found[0].effect != "destructive", found[0].action != "ask"),
-    )
-    for found in weighed[:MAX_KINDS]:
-        yield f"  {len(found):,} × {_name(found[0])} ({_decided(found[0])})"
-    rest = sum(len(found) for found in weighed[MAX_KINDS:])
-    if rest:
-        yield f"  {rest:,} of {len(weighed) - MAX_KINDS:,} other kinds"
+    """Yield how many calls there are of each kind, first those that deserve a look."""
+    kinds = _by_kind(calls)
+    kinds.sort(key=lambda kind: (kind[0].effect != "destructive", kind[0].action != "ask"))
+    for kind in kinds[:30]:
+        yield f"  {len(kind):,} × {_name(kind[0])} ({_decided(kind[0])})"
+    if kinds[30:]:
+        yield f"  {sum(map(len, kinds[30:])):,} of {len(kinds) - 30:,} other kinds"
 
 
 def _kind(call: HeldCall) -> tuple[str, ...]:

@@ -13,10 +13,8 @@ from bridge.model import CallCount, Receipt, RunResult
 from bridge.render.structured import to_json
 from bridge.text import counted
 
-MAX_KINDS = 5  # Of calls named in one line; those that are left are counted.
-
-MAX_NAME = 120
-"""Characters of a tool in such a line, and of what is said of it; a program can call any name."""
+MAX_KINDS = 5  # Kinds of calls named in one line; the others are counted.
+MAX_NAME = 120  # Characters of a name or a reason in a line; a program can call any name.
 
 
 def receipt_line(result: RunResult, *, conversation: bool = True) -> str:

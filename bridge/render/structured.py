@@ -36,9 +36,7 @@ MAX_DEPTH = 64
 
 TOO_DEEP = "(nested too deep to be written)"
 
-MAX_PLAN_CHARACTERS = 64 * 1024
-"""Of a plan's calls, as JSON: what clients put before a model. The rest is counted."""
-
+MAX_PLAN_CHARACTERS = 64 * 1024  # A plan's calls as JSON; a program holds any number.
 
 _OUTCOME = ("run_id", "status", "summary", "exit_code")
 
@@ -167,11 +165,7 @@ def contract_fields(value: object, *names: str, always: Collection[str] = ()) ->
 
 
 def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
-    """Return what separated a run from the host, as the contract has it.
-
-    Nearly all layers are seen from inside: to name the others says the same in a fifth of the
-    room, in every result. None is passed over because nobody looked: what was not seen is named.
-    """
+    """Return what separated a run from the host; `unverified` layers were not seen from inside."""
     if isolation is None:
         return None
     unverified = [layer for layer in isolation.layers if layer not in isolation.verified]
@@ -219,15 +213,12 @@ _RECEIPT = (
 _USAGE = ("wall_ms", "cpu_ms", "peak_memory_bytes", "tool_calls", "tool_result_bytes")
 
 
+_ARTIFACT = ("uri", "name", "kind", "mime_type", "size")
+
+
 def artifact_fields(artifact: Artifact) -> dict[str, Json]:
-    return {
-        "uri": artifact.uri,
-        "name": artifact.name,
-        "kind": artifact.kind,
-        "mimeType": artifact.mime_type,
-        "size": artifact.size,
-        "sha256": artifact.digest,
-    }
+    fields = contract_fields(artifact, *_ARTIFACT, always=_ARTIFACT)
+    return {**fields, "sha256": artifact.digest}
 
 
 def output_links(result: RunResult) -> dict[str, Json]:
@@ -246,7 +237,6 @@ def shown_fields(shown: Shown) -> dict[str, Json]:
 
 
 def loss_fields(loss: Loss) -> dict[str, Json]:
-    """Return a name and why it is not there."""
     return {"name": loss.name, "why": loss.why}
 
 
@@ -263,7 +253,6 @@ def session_fields(report: SessionReport) -> dict[str, Json]:
 
 
 def held_fields(held: Iterable[Variable]) -> list[Json]:
-    """Return the names that a session holds, with what is known of each value."""
     return [{"name": one.name, "type": one.kind, "size": one.size} for one in held]
 
 

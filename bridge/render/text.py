@@ -50,13 +50,6 @@ def _toon(value: Json) -> str | None:
         return None
 
 
-MAX_HELD = 8  # Names in text; the record has more.
-FEW = 3  # Names that are listed after every run.
-LARGE = 10_000  # Bytes from which on a value's size is worth saying.
-
-THOUSAND = 1000
-
-
 def session_section(result: RunResult) -> str:
     """Return the section on a run's session; empty if it had none."""
     report = result.session
@@ -75,50 +68,47 @@ def session_section(result: RunResult) -> str:
         if report.note:
             lines.append(report.note)
     if report.lost:
-        lost = [f"{loss.name} ({loss.why})" for loss in report.lost[:MAX_HELD]]
-        lines.append(f"Not restored: {_listed(lost, len(report.lost) - len(lost))}.")
+        lost = [f"{loss.name} ({loss.why})" for loss in report.lost]
+        lines.append(f"Not restored: {_listed(lost)}.")
     if not report.named:
         lines.append(f'Go on with session="{report.session_id}".')
     return "\n".join(lines)
 
 
 def _changed(report: SessionReport) -> str:
-    """Return the new names and the number of all; all names if they are few."""
     count = report.more + len(report.holds)
-    if count <= FEW:
+    if count <= 3:
         return _held(report)
     fresh = [_variable(held) for held in report.holds if held.name in (report.fresh or ())]
     if not fresh:
         return f"{count:,} names, as before"
-    return f"{count:,} names, now also {_listed(fresh[:MAX_HELD], len(fresh[MAX_HELD:]))}"
+    return f"{count:,} names, now also {_listed(fresh)}"
 
 
 def _held(report: SessionReport) -> str:
     if not report.holds:
         return counted(report.more, "name") if report.more else "nothing"
-    names = [_variable(held) for held in report.holds[:MAX_HELD]]
-    return _listed(names, report.more + len(report.holds) - len(names))
+    return _listed(list(map(_variable, report.holds)), report.more)
 
 
 def _variable(held: Variable) -> str:
-    size = f" ({size_text(held.size)})" if held.size is not None and held.size >= LARGE else ""
+    size = f" ({size_text(held.size)})" if held.size is not None and held.size >= 10_000 else ""
     return f"{held.name}: {held.kind}{size}"
 
 
-def _listed(items: list[str], more: int) -> str:
-    return ", ".join(items) + (f", and {more:,} more" if more else "")
+def _listed(items: list[str], more: int = 0) -> str:
+    """Return the first eight items; the record has more."""
+    more += len(items[8:])
+    return ", ".join(items[:8]) + (f", and {more:,} more" if more else "")
 
 
 def size_text(size: int) -> str:
     amount = float(size)
     for unit in ("bytes", "kB", "MB"):
-        if amount < THOUSAND:
+        if amount < 1000:
             return f"{amount:.0f} {unit}"
-        amount /= THOUSAND
+        amount /= 1000
     return f"{amount:.1f} GB"
-
-
-MAX_FILES = 25  # Listed in text: a line takes some 50 tokens.
 
 
 def kept_sections(result: RunResult) -> list[str]:
@@ -153,10 +143,7 @@ def files_section(result: RunResult) -> str:
     files = [artifact for artifact in result.artifacts if artifact.kind == "file"]
     if not files:
         return ""
-    lines = [_file_line(artifact) for artifact in files[:MAX_FILES]]
-    if len(files) > MAX_FILES:
-        lines.append(f"and {len(files) - MAX_FILES:,} more")
-    return _section("files", lines)
+    return _section("files", list(map(_file_line, files)))
 
 
 def _file_line(artifact: Artifact) -> str:
@@ -168,16 +155,14 @@ def _file_line(artifact: Artifact) -> str:
 def missing_section(result: RunResult) -> str:
     """Return the section on files that could not be read or stored; empty if there are none."""
     lines = [
-        f"{visible(loss.name, keep='')}: {visible(loss.why, keep='')}"
-        for loss in result.missing[:MAX_FILES]
+        f"{visible(loss.name, keep='')}: {visible(loss.why, keep='')}" for loss in result.missing
     ]
-    if len(result.missing) > MAX_FILES:
-        lines.append(f"and {len(result.missing) - MAX_FILES:,} more")
     return _section("missing", lines) if lines else ""
 
 
 def _section(label: str, lines: list[str]) -> str:
-    """Return lines under a label; a single line follows it."""
+    """Return at most 25 lines under a label; a single line follows it."""
+    lines = [*lines[:25], *([f"and {len(lines) - 25:,} more"] if lines[25:] else ())]
     return f"[{label}] {lines[0]}" if len(lines) == 1 else "\n".join((f"[{label}]", *lines))
 
 
@@ -187,9 +172,6 @@ NOTHING = (
 )
 
 SHORT_ID = 8  # Characters of a run's id that tell it from the others of two weeks.
-
-MAX_FINDINGS = 5
-"""Of what one reader found: enough to see what is meant, too few to bury the output."""
 
 _SOURCES: tuple[tuple[str, FindingSource], ...] = (
     ("[guard: advice; nothing was stopped]", "guard"),
@@ -215,7 +197,8 @@ def _text(result: RunResult, mode: OutputMode) -> str:
     if not sections and not cut:
         return valid_text(result.stdout) or NOTHING
     parts = [part for part in (cut, result.stdout, *sections) if part]
-    return valid_text("".join(_ended(part) for part in parts[:-1]) + parts[-1])
+    ended = [part if part.endswith("\n") else f"{part}\n" for part in parts[:-1]]
+    return valid_text("".join(ended) + parts[-1])
 
 
 def _sections(result: RunResult, mode: OutputMode) -> list[str]:
@@ -279,7 +262,7 @@ def finding_lines(result: RunResult, source: FindingSource = "guard") -> list[st
         # The program's own traceback shows the line.
         if item.source == source and (item.rule != "syntax" or result.reason != "exception")
     ]
-    lines = [str(item) for item in found[:MAX_FINDINGS]]
+    lines = [str(item) for item in found[:5]]  # More would bury the output.
     more = len(found) - len(lines) + (result.findings_omitted if source == "guard" else 0)
     return [*lines, f"and {more} more"] if more else lines
 
@@ -297,7 +280,3 @@ def _status(result: RunResult) -> str:
     refused = result.status == "validation_error" and result.error
     summary = "" if refused or said in result.error else result.summary
     return f"[{label}] {summary}".rstrip()
-
-
-def _ended(part: str) -> str:
-    return part if part.endswith("\n") else f"{part}\n"

@@ -19,7 +19,7 @@ from bridge.catalog.docs import Detail, capabilities, server_docs, tool_descript
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
-from bridge.catalog.typed_stubs import server_stub
+from bridge.catalog.stubs import server_stub
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest
 from bridge.model import Json, Limits, Tool

@@ -13,7 +13,6 @@ STRING = {"type": "string"}
 
 
 def a_tool(name: str, schema: Any, output: Any = None, description: str = "") -> Tool:
-    """Return a tool; any JSON value is taken for its schemas."""
     return Tool(
         server="s",
         name=name,
@@ -52,7 +51,6 @@ def server_entries(
 
 
 def a_server(*tools: Tool, name: str = "git-hub", description: str = "") -> ServerEntry:
-    """Return an entry whose aliases are settled."""
     return server_entries({name: description}, {name: tools}, loaded=(name,))[0]
 
 

@@ -11,7 +11,6 @@ RECORDED = Path(__file__).parents[1] / "testdata"
 
 
 def real_tools() -> dict[str, tuple[Tool, ...]]:
-    """Return the tools of memory, everything, filesystem, fetch and sqlite, by server."""
     servers = json.loads((RECORDED / "tools.json").read_text(encoding="utf-8"))
     return {
         server: tuple(
@@ -30,7 +29,6 @@ def real_tools() -> dict[str, tuple[Tool, ...]]:
 
 
 def listed_tools() -> dict[str, tuple[Tool, ...]]:
-    """Return the tools of 47 servers, with the beginnings of what they list, by server."""
     found: dict[str, tuple[Tool, ...]] = {}
     servers = json.loads((RECORDED / "listed_tools.json").read_text(encoding="utf-8"))
     for server, tools in servers.items():

@@ -25,7 +25,6 @@ WIDE: dict[str, Any] = {
 
 
 def servers(*counts: int | None, description: str = "What it is for.") -> tuple[ServerEntry, ...]:
-    """Return servers with so many tools each; None for one that was not asked yet."""
     names = {f"server_{number}": description for number in range(len(counts))}
     tools = {
         name: [
@@ -45,7 +44,6 @@ def servers(*counts: int | None, description: str = "What it is for.") -> tuple[
 
 
 def levels(entries: Sequence[ServerEntry], tokens: int) -> list[Level]:
-    """Return the levels that fit."""
     found = choose_levels(entries, tokens)
     assert found is not None
     return found
@@ -53,7 +51,6 @@ def levels(entries: Sequence[ServerEntry], tokens: int) -> list[Level]:
 
 @pytest.mark.parametrize("level", list(Level))
 def test_servers_of_one_size_get_the_fullest_level_at_which_all_fit(level: Level) -> None:
-    """Signatures with and without what they return, names with a line each, only a count."""
     entries = servers(*[5] * 8)
 
     def is_reached(tokens: int) -> bool:
@@ -67,7 +64,6 @@ def test_servers_of_one_size_get_the_fullest_level_at_which_all_fit(level: Level
 
 
 def test_what_is_left_over_goes_to_the_smallest_servers_first() -> None:
-    """A server with hundreds of tools does not take the signatures from those with three."""
     found = levels(servers(500, 3, 40, 2), 600)
     assert found[0] == Level.COUNTED
     assert found[1] == found[3] == Level.SUMMARIES
@@ -75,7 +71,6 @@ def test_what_is_left_over_goes_to_the_smallest_servers_first() -> None:
 
 
 def test_a_server_that_was_not_asked_has_its_line_at_every_level() -> None:
-    """And word of how to find its tools, wherever others have theirs listed."""
     for tokens in (60, 100, 400):
         text = disclosed(servers(3, None), tokens)
         assert "mcp_server_1" in text
@@ -83,7 +78,6 @@ def test_a_server_that_was_not_asked_has_its_line_at_every_level() -> None:
 
 
 def test_servers_of_which_none_was_asked_are_a_plain_list() -> None:
-    """There are no arguments to explain."""
     assert disclosed(servers(None, None), 500).splitlines() == [
         "Servers (search for their tools):",
         "mcp_server_0: What it is for. (search for its tools)",
@@ -92,7 +86,6 @@ def test_servers_of_which_none_was_asked_are_a_plain_list() -> None:
 
 
 def test_each_level_in_full() -> None:
-    """As a model reads it."""
     entries = servers(2, 1)
     arguments = ", ".join(f"argument_{number}: str = ..." for number in range(6))
     line, result = f".tool_0({arguments})", " -> {'id'?: int}"
@@ -109,7 +102,6 @@ def test_each_level_in_full() -> None:
 
 
 def test_servers_with_the_same_tools_are_told_once() -> None:
-    """The same server, configured twice; which of them to use, their own lines say."""
     tools = {
         name: [Tool(server=name, name="read", input_schema=WIDE), Tool(server=name, name="write")]
         for name in ("work", "home", "other")
@@ -138,7 +130,6 @@ SERVERS = st.dictionaries(
 
 
 def entries_of(drawn: dict[str, tuple[str, dict[str, str] | None]]) -> tuple[ServerEntry, ...]:
-    """Return entries of any names and texts."""
     tools = {
         server: [
             Tool(server=server, name=name, description=text, input_schema=WIDE)
@@ -154,7 +145,6 @@ def entries_of(drawn: dict[str, tuple[str, dict[str, str] | None]]) -> tuple[Ser
 def test_no_servers_ever_cost_more_than_the_budget(
     drawn: dict[str, tuple[str, dict[str, str] | None]], tokens: int
 ) -> None:
-    """Whatever they are called and whatever they say; and they always read the same."""
     text = disclosed(entries_of(drawn), tokens)
     assert count_tokens(text) <= tokens
     assert disclosed(entries_of(drawn), tokens) == text
@@ -164,7 +154,6 @@ def test_no_servers_ever_cost_more_than_the_budget(
 def test_a_larger_budget_never_lowers_what_all_servers_get(
     drawn: dict[str, tuple[str, dict[str, str] | None]], tokens: int, more: int
 ) -> None:
-    """Monotone: nothing that was said of every server is taken back."""
     entries = entries_of(drawn)
     less, most = choose_levels(entries, tokens), choose_levels(entries, tokens + more)
     if entries and less is not None:
@@ -173,7 +162,6 @@ def test_a_larger_budget_never_lowers_what_all_servers_get(
 
 
 def test_nothing_is_written_out_that_cannot_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five thousand tools cost no more time than a hundred."""
     counted = []
 
     def count(text: str) -> int:
@@ -189,8 +177,6 @@ def test_nothing_is_written_out_that_cannot_fit(monkeypatch: pytest.MonkeyPatch)
 def test_the_budget_holds_although_lines_together_cost_more_than_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Then it is tried again with less room."""
-
     def count(text: str) -> int:
         return len(text) // 4 + 7 * text.count("\n")
 
@@ -205,7 +191,6 @@ def told(*counts: int | None) -> bool:
 
 
 def test_a_description_is_outdated_by_a_server_that_came_went_or_changed() -> None:
-    """At once: what it says is wrong."""
     assert told(3, None, 1)
     assert told(3)
     assert told(4, None)
@@ -213,7 +198,6 @@ def test_a_description_is_outdated_by_a_server_that_came_went_or_changed() -> No
 
 
 def test_a_description_is_not_outdated_by_what_is_learnt_until_all_is_known() -> None:
-    """Each server that is used for the first time would cost the client its prompt cache."""
     first = servers(3, None, None)
     assert not outdated(first, first)
     assert not outdated(first, servers(3, 2, None))
@@ -222,7 +206,6 @@ def test_a_description_is_not_outdated_by_what_is_learnt_until_all_is_known() ->
 
 
 def test_a_server_that_introduces_itself_is_learnt_of_and_not_changed() -> None:
-    """The configuration says nothing of most servers; they do when they are first asked."""
     silent = tuple(replace(entry, description="") for entry in servers(None, None))
     first = (replace(silent[0], description="Hello.", known=True), silent[1])
     assert not outdated(silent, first)
@@ -230,7 +213,6 @@ def test_a_server_that_introduces_itself_is_learnt_of_and_not_changed() -> None:
 
 
 def test_the_longest_heading_fits_the_room_that_is_kept_for_it() -> None:
-    """Otherwise every budget is tried twice."""
     heading = disclosure._heading(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
     assert count_tokens(heading) <= disclosure._HEADING_TOKENS
 

@@ -29,7 +29,6 @@ def _spec(text: str) -> PolicySpec:
 
 
 def _proposed(server: str, tool: str, annotations: Mapping[str, bool]) -> tuple[str, list[str]]:
-    """Return a tool's effect and labels as the policy has them, through the policy itself."""
     [described] = _tools(server, **{tool: annotations})
     policy = Policy(_spec(propose({server: [described]}, {})))
     decision = policy.decide(CallFacts(server=server, tool=tool, definition=described))
@@ -38,7 +37,6 @@ def _proposed(server: str, tool: str, annotations: Mapping[str, bool]) -> tuple[
 
 
 def test_budgets_are_proposed_but_not_in_force() -> None:
-    """Nobody but the user knows how many calls are many; without their marks the lines parse."""
     text = propose({"git": _tools("git", git_status=READS)}, {})
     assert _spec(text).budgets == Budgets()
     commented = text.partition("# [policy.budgets]\n")[2].partition("\n\n")[0]
@@ -85,7 +83,6 @@ def test_a_tool_is_judged_by_its_name_and_its_annotations_whichever_is_stricter(
 
 
 def test_a_tool_that_comes_later_is_vouched_for_by_no_line_of_others() -> None:
-    """However it is called: it would be let through, unread by anybody, as the reads are."""
     tools = _tools("s", **{f"get_{n}": READS for n in "abcd"})
     policy = Policy(_spec(propose({"s": tools}, {})))
     [later] = _tools("s", get_e=READS)

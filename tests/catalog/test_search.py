@@ -111,7 +111,6 @@ def test_among_real_servers_the_tool_that_was_meant_comes_first(query: str, best
     "query", ["send slack message", "create issue", "nope.read", "tools nope.read", "book a flight"]
 )
 def test_where_no_tool_does_it_none_is_a_good_match(query: str) -> None:
-    """Whatever else has one of the words."""
     assert not any(match.fit >= GOOD_FIT for match in REAL.search(query)[:1])
 
 
@@ -119,7 +118,6 @@ def test_where_no_tool_does_it_none_is_a_good_match(query: str) -> None:
     ("name", "least"), [("known", 15), ("first", 50), ("second", 44), ("third", 33)]
 )
 def test_most_queries_find_their_tool_among_the_first_three_of_810(name: str, least: int) -> None:
-    """With the whole of what these servers list it is 17, 50, 44 and 36."""
     (index := ToolIndex()).update(listed_tools())
     assert len(index) == 810
     queries = tomllib.loads(Path(__file__).with_name("queries.toml").read_text())[name]
@@ -216,7 +214,6 @@ def test_a_query_without_words_is_an_error_with_a_remedy(query: str) -> None:
     ],
 )
 def test_nothing_in_a_query_is_syntax(query: str) -> None:
-    """It is searched for the words in it, of which "not" and "and" are two that say nothing."""
     found = search(CATALOG, query)
     assert {one.name for one in found} >= {"create_issue", "list_issues"}
 
@@ -243,7 +240,6 @@ def test_the_order_of_the_tools_makes_no_difference(random: Random) -> None:
 
 
 def test_how_the_index_came_to_be_makes_no_difference() -> None:
-    """Servers come, change and go while the bridge runs."""
     servers = by_server(CATALOG)
     grown = ToolIndex()
     grown.update({"gone": (tool("gone", "list_repository_time"),), "time": CATALOG[:1]})
@@ -300,7 +296,6 @@ def test_the_tool_that_is_named_exactly_comes_first_wherever() -> None:
 
 
 def crowd() -> list[Tool]:
-    """Return more tools than are ranked for one query, with few words among them."""
     things = [f"thing{chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(60)]
     verbs = ("create", "list", "delete", "update", "export", "merge", "assign", "archive")
     return [
@@ -324,7 +319,6 @@ def crowd() -> list[Tool]:
 def test_among_thousands_the_rare_words_and_the_names_decide(
     query: str, best: str | tuple[str, ...]
 ) -> None:
-    """Not all tools with a common word are ranked then."""
     found = search(crowd(), query)
     assert len(found) == 5
     assert found[0].name.startswith(best)
@@ -332,7 +326,6 @@ def test_among_thousands_the_rare_words_and_the_names_decide(
 
 @pytest.mark.parametrize("query", ["create whatever delete", "list many thingaa", "update many"])
 def test_fewer_hits_are_the_first_of_more(query: str) -> None:
-    """Tools that cannot be among the best are not ranked, which must not change who is."""
     index = index_of(crowd())
     most = index.search(query, limit=MAX_LIMIT)
     assert all(index.search(query, limit=few) == most[:few] for few in (1, 2, 5, 20))

@@ -55,17 +55,14 @@ RESULTS: st.SearchStrategy[dict[str, Any]] = (
 
 
 def seen(*values: Any) -> dict[str, Any]:
-    """Return what is known after results of these values."""
     return schema(merged(*(shape_of({"json": value}) for value in values)))
 
 
 def wide(*names: str) -> Shape:
-    """Return the shape of an object with these fields."""
     return shape_of({"json": dict.fromkeys(names, 1)})
 
 
 def test_an_object_that_is_always_alike_has_required_fields() -> None:
-    """The common case."""
     assert seen({"id": 1, "name": "x"}, {"id": 2, "name": "y"}) == {
         "type": "object",
         "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
@@ -74,7 +71,6 @@ def test_an_object_that_is_always_alike_has_required_fields() -> None:
 
 
 def test_what_is_sometimes_missing_is_optional_and_what_is_sometimes_null_says_so() -> None:
-    """Merged over calls."""
     assert seen({"id": 1, "body": None}, {"id": 2.5, "body": "x", "tag": "t"}) == {
         "type": "object",
         "properties": {
@@ -87,7 +83,6 @@ def test_what_is_sometimes_missing_is_optional_and_what_is_sometimes_null_says_s
 
 
 def test_readers_are_not_told_that_a_field_is_always_null() -> None:
-    """Somebody who sees only closed issues sees no reason for leaving them open."""
     shape = shape_of({"json": [{"id": 1, "reason": None}, {"id": None, "reason": None}]})
     assert shown(shape)["items"] == {
         "type": "object",
@@ -99,13 +94,11 @@ def test_readers_are_not_told_that_a_field_is_always_null() -> None:
 
 
 def test_the_items_of_an_empty_list_are_unknown_until_some_are_seen() -> None:
-    """And then they are what was seen."""
     assert seen([]) == {"type": "array"}
     assert seen([], [1], []) == {"type": "array", "items": {"type": "integer"}}
 
 
 def test_different_kinds_at_one_place_are_a_union() -> None:
-    """Such as a list that is a message when it is empty."""
     assert seen("none", [{"id": 1}]) == {
         "anyOf": [
             {"type": "string"},
@@ -142,7 +135,6 @@ def test_different_kinds_at_one_place_are_a_union() -> None:
     ],
 )
 def test_a_key_that_is_data_is_not_kept(key: str) -> None:
-    """What is below it counts as what a map holds."""
     found = seen({key: 1, "total": 2})
     assert found["additionalProperties"] == {"type": "integer"}
     assert [*found["properties"]] == ["total"]
@@ -157,12 +149,10 @@ def test_a_key_that_is_data_is_not_kept(key: str) -> None:
     ],
 )
 def test_a_key_that_is_a_name_is_kept(key: str) -> None:
-    """Whatever style it is written in."""
     assert [*seen({key: 1})["properties"]] == [key]
 
 
 def test_an_object_with_very_many_names_is_a_map_and_stays_one() -> None:
-    """They are somebody's ids, however they look; later ones too."""
     names = [f"{a}{b}" for a in "abcdefgh" for b in "abcdefgh"][: MAX_FIELDS + 1]
     once, apart = wide(*names), merged(*(wide(name) for name in names))
     later, earlier = merged(once, wide("zz")), merged(wide("zz"), once)
@@ -173,14 +163,12 @@ def test_an_object_with_very_many_names_is_a_map_and_stays_one() -> None:
 
 
 def test_a_new_name_beside_keys_that_are_data_is_news() -> None:
-    """It is not one of the keys that are data, whatever lies below it."""
     shape = shape_of({"json": {"total": 1, "2024-01-01": 1}})
     assert merged(shape, shape_of({"json": {"total": 1, "2024-01-02": 2}})) == shape
     assert merged(shape, shape_of({"json": {"2024-01-02": 2, "page": 3}})) != shape
 
 
 def test_what_lies_too_deep_is_only_there() -> None:
-    """The bound of what anybody reads."""
     value: Any = "leaf"
     for _ in range(MAX_DEPTH + 3):
         value = [value]
@@ -204,7 +192,6 @@ def test_a_large_result_is_only_sampled() -> None:
 
 
 def test_binary_content_and_several_blocks_are_told_apart() -> None:
-    """As programs get them: a `Blob`, a list."""
     blob: dict[str, Any] = {"blob": {"mimeType": "image/png", "data": "aGk="}}
     assert schema(shape_of(blob)) == {"title": "Blob"}
     assert schema(shape_of({"blocks": [{"json": "a note"}, blob]})) == {
@@ -214,7 +201,6 @@ def test_binary_content_and_several_blocks_are_told_apart() -> None:
 
 
 def test_a_pruned_shape_keeps_its_top() -> None:
-    """What is left when there is too much."""
     shape = shape_of({"json": {"rows": [{"id": 1}], "total": 1}})
     assert schema(pruned(shape, 1)) == {
         "type": "object",
@@ -226,7 +212,6 @@ def test_a_pruned_shape_keeps_its_top() -> None:
 
 @given(RESULTS, RESULTS, RESULTS)
 def test_order_grouping_and_repetition_do_not_matter(a: Any, b: Any, c: Any) -> None:
-    """Several bridges see the same calls in any order."""
     x, y, z = map(shape_of, (a, b, c))
     assert merged(x, y) == merged(y, x)
     assert merged(merged(x, y), z) == merged(x, merged(y, z))
@@ -237,7 +222,6 @@ def test_order_grouping_and_repetition_do_not_matter(a: Any, b: Any, c: Any) -> 
 
 @given(RESULTS, RESULTS)
 def test_a_shape_survives_being_written_as_a_schema(a: Any, b: Any) -> None:
-    """What was stored goes on being learnt from as if it had been kept."""
     shape = merged(shape_of(a), shape_of(b))
     assert from_schema(json.loads(json.dumps(schema(shape)))) == shape
 
@@ -260,14 +244,12 @@ def test_a_shape_survives_being_written_as_a_schema(a: Any, b: Any) -> None:
     )
 )
 def test_any_document_makes_some_shape(document: Any) -> None:
-    """A file that somebody else wrote breaks nothing, and what is made of it is one of ours."""
     shape = from_schema(document)
     assert from_schema(schema(shape)) == shape
 
 
 @given(VALUES, st.text(string.ascii_letters + string.digits, min_size=16, max_size=40))
 def test_no_value_is_in_a_schema(value: Any, secret: str) -> None:
-    """Not as text, not as a number, at no place."""
     number = int.from_bytes(secret.encode()[:7], "big") + 10**12
     found = json.dumps(seen({"a": secret, "b": [secret, number, {"c": secret, "d": value}]}))
     assert secret not in found

@@ -16,8 +16,8 @@ from bridge.catalog.stubs import (
     signature,
     to_call,
     tool_data,
+    tool_stub,
 )
-from bridge.catalog.typed_stubs import tool_stub
 from bridge.guest.api.arguments import Parameters
 from bridge.model import Tool
 from tests.catalog.nasty_servers import server_entries
@@ -66,7 +66,6 @@ def test_a_signature_shows_types_defaults_and_what_is_optional() -> None:
 
 
 def test_a_required_argument_after_an_optional_one_is_named() -> None:
-    """The contract counts positions in schema order, and so does every signature."""
     made = tool(
         properties={"a": STRING, "limit": {"type": "integer"}, "b": STRING}, required=["a", "b"]
     )
@@ -80,7 +79,6 @@ def test_a_tool_without_arguments_or_with_only_required_ones_has_no_star() -> No
 
 
 def test_an_argument_has_one_spelling_in_every_text() -> None:
-    """In signatures, stubs, examples, `help` and errors: the one that programs can write."""
     made = tool(
         properties={"a": STRING, "x-y": {"type": "integer"}, "from": STRING, "ﬁ": STRING},
         required=["a", "from"],
@@ -219,7 +217,6 @@ def test_of_two_tools_with_one_name_the_first_counts() -> None:
 
 
 def test_a_description_that_looks_like_a_template_or_code_stays_data() -> None:
-    """The older bridge spliced the user's code into descriptions that named its placeholder."""
     hostile = '__CODE_LITERAL__ {servers} %(x)s """\n\nimport os'
     servers = server_entries(
         {"s": hostile}, {"s": [tool("t", server="s", description=hostile)]}, loaded=["s"]
@@ -235,7 +232,6 @@ def test_a_server_that_was_never_asked_is_marked_so() -> None:
 
 
 def test_a_result_that_is_wrapped_only_for_mcp_is_told_as_programs_get_it() -> None:
-    """Types that it refers to included."""
     row = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
     schema = {
         "type": "object",

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.stubs import tool_data
-from bridge.catalog.typed_stubs import MAX_STUB_CHARS, server_stub, tool_stub
+from bridge.catalog.stubs import MAX_STUB_CHARS, server_stub, tool_data, tool_stub
 from bridge.guest.api.proxies import Server, Tools
 from tests.catalog.nasty_servers import (
     CREATED,
@@ -30,7 +32,6 @@ from tests.schema_strategies import ANY_SCHEMA
 
 @pytest.mark.parametrize("text", ['"', '"""', 'a"""', 'a\\"', '\\"""', '""""', 'a""b"""c"', "\\"])
 def test_a_docstring_holds_its_text_whatever_that_ends_with(text: str) -> None:
-    """Quotes at its end do not close it, nor does a backslash keep it open."""
     server = a_server(a_tool("t", {}, description=text), description=f"Says {text}")
     function = ast.parse(tool_stub(server.tools[0])).body[0]
     assert isinstance(function, ast.AsyncFunctionDef)
@@ -185,3 +186,16 @@ def test_help_in_a_run_agrees_with_the_stub(name: str) -> None:
         written = ast.get_docstring(stub) or ""
         told = inspect.cleandoc(function.__doc__).partition("\n\nTypes:\n")[0]
         assert written == ("" if told.startswith("Types:\n") else told)
+
+
+def test_mypy_accepts_stubs(tmp_path: Path) -> None:
+    for number, entry in enumerate(nasty_entries()):
+        (tmp_path / f"stub_{number}.py").write_text(server_stub(entry))
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--config-file=",
+            f"--cache-dir={tmp_path / 'cache'}", *map(str, sorted(tmp_path.glob("*.py"))),
+        ],
+        capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("", 0)

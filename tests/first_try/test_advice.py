@@ -255,7 +255,6 @@ async def test_no_program_gets_wrong_advice(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 async def test_a_name_that_python_cannot_write_reaches_its_tool(tmp_path: Path) -> None:
-    """A server that calls its tool `get-issue`."""
     dashed = tmp_path / "dashed"
     source = (HERE / "tracker.py").read_text().replace('"get_issue"', '"get-issue"')
     log = f"import os\nos.environ['TRACKER_LOG'] = {str(tmp_path / 'log')!r}\n"

@@ -50,7 +50,6 @@ def server(name: str, *command: str, **env: str) -> ServerSpec:
 
 
 def repository(place: Path) -> Path:
-    """Return a new repository of two commits."""
     place.mkdir()
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(place)]
     subprocess.run([*git, "init", "-q"], check=True)
@@ -67,7 +66,6 @@ class Corpus:
         self._home = home
 
     async def run(self, code: str, servers: list[str] | None) -> tuple[str, list[str], bool]:
-        """Return what a model reads, the calls that reached the tracker, and whether it failed."""
         log = self._home / "log"
         log.write_text("")
         code = code.strip("\n").replace("REPO_PATH", str(self._home / "repository"))
@@ -80,7 +78,6 @@ class Corpus:
         return compact(result), log.read_text().splitlines(), result.status != "success"
 
     async def outcome(self, program: dict[str, Any]) -> tuple[str, str]:
-        """Return one of `OUTCOMES`, and the answer to the first try."""
         text, calls, failed = await self.run(program["code"], program.get("servers"))
         if not failed and re.search(program["shows"], text, re.MULTILINE):
             wanted = program.get("calls")
@@ -98,7 +95,6 @@ class Corpus:
 
 @asynccontextmanager
 async def corpus(home: Path, *, runtime: str = "bubblewrap", **more: str) -> AsyncIterator[Corpus]:
-    """Yield a corpus on a backend, with the tracker and `more` servers' commands."""
     environ = {**os.environ, "HOME": str(home), "MCP_BRIDGE_STATE_DIR": str(home / "s")}
     settings = load({"runtime": runtime, "warm": "1"}, environ)
     tracker = (sys.executable, str(HERE / "tracker.py"))

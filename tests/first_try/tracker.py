@@ -81,8 +81,6 @@ tries: Counter[str] = Counter()
 
 
 def picture(side: int) -> str:
-    """Return a red PNG."""
-
     def chunk(kind: bytes, data: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + data))
         return struct.pack(">I", len(data)) + kind + data + checksum
@@ -106,7 +104,6 @@ def line_of_log(number: int, issue: int) -> str:
 
 
 def answer(name: str, given: dict[str, Any]) -> Any:
-    """Return a value, or the blocks of a result."""
     number = given.get("id", 0)
     if name == "list_issues":
         limit = given.get("limit") or PAGE

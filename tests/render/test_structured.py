@@ -148,12 +148,10 @@ def test_a_timeout_keeps_its_fraction() -> None:
     ],
 )
 def test_a_stream_is_parted_at_newlines_only(text: str, lines: list[str]) -> None:
-    """The older bridge dropped blank lines and "()"."""
     assert stream_lines(text) == lines
 
 
 def stream_text(lines: list[str], *, final_newline: bool = True) -> str:
-    """Return the stream that was parted into lines."""
     return "\n".join(lines) + ("\n" if lines and final_newline else "")
 
 

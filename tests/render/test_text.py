@@ -1,3 +1,5 @@
+"""What the text of a result says."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import OverloadedError
-from bridge.model import Artifact, Finding, Isolation, RunResult, Usage
+from bridge.model import Artifact, Finding, Isolation, Loss, RunResult, Usage
 from bridge.model.outcome import failed_run
 from bridge.render.receipt import bytes_kept_out, receipt_line
 from bridge.render.structured import structured
-from bridge.render.text import MAX_FINDINGS, NOTHING, compact, finding_lines
+from bridge.render.text import NOTHING, compact, finding_lines
 from bridge.settings import OutputMode
 
 MODES: tuple[OutputMode, ...] = ("compact", "toon", "json", "auto")
@@ -96,7 +98,6 @@ def test_a_timeout_keeps_what_was_printed_before_it() -> None:
 
 
 def test_output_that_is_kept_elsewhere_is_told_with_the_way_to_it() -> None:
-    """And what is nowhere, with what else can be done; first, since clients cut off the end."""
     kept = Artifact(
         uri="bridge://runs/r1/stdout",
         name="stdout",
@@ -126,7 +127,6 @@ def test_a_program_that_exits_with_a_code_says_which() -> None:
 
 
 def test_the_value_alone_is_written_as_the_mode_says() -> None:
-    """What was printed stays as it is, and nothing else comes along."""
     rows = [{"id": 1, "name": "é"}, {"id": 2, "name": "x"}]
     result = replace(OK, stdout="a\n\nb\n", has_result=True, result=rows)
     as_json = 'a\n\nb\n[result]\n[{"id":1,"name":"é"},{"id":2,"name":"x"}]'
@@ -224,7 +224,6 @@ def test_a_result_passed_on_is_not_counted_as_kept_out() -> None:
 
 
 def test_an_exception_is_told_once() -> None:
-    """The traceback ends with it; the status line does not say it again."""
     result = RunResult(
         run_id="r",
         status="error",
@@ -237,7 +236,6 @@ def test_an_exception_is_told_once() -> None:
 
 
 def test_a_refusal_is_told_once() -> None:
-    """What was found is in the error; the status line has only the status."""
     refused = RunResult(
         run_id="r",
         status="validation_error",
@@ -257,7 +255,6 @@ FOUND = (
 
 
 def test_what_the_guard_found_follows_all_that_the_program_wrote() -> None:
-    """A line each, before the status, and never within the program's own streams."""
     told = replace(OK, findings=FOUND)
     advice = (
         "[guard: advice; nothing was stopped]\n"
@@ -272,14 +269,12 @@ def test_what_the_guard_found_follows_all_that_the_program_wrote() -> None:
 
 
 def test_many_findings_are_cut_to_a_few_lines_and_a_count() -> None:
-    """Those that the result itself left out are counted too."""
     lines = finding_lines(replace(OK, findings=FOUND * 4, findings_omitted=10))
-    assert len(lines) == MAX_FINDINGS + 1
+    assert len(lines) == 6
     assert lines[-1] == "and 13 more"
 
 
 def test_what_the_error_says_already_is_not_said_again() -> None:
-    """A refusal names its findings, and a traceback the line of its syntax error."""
     refused = replace(OK, status="validation_error", reason="policy", findings=FOUND)
     assert finding_lines(refused) == []
     syntax = replace(OK, findings=(Finding(line=1, rule="syntax", message="syntax error: x"),))
@@ -288,7 +283,6 @@ def test_what_the_error_says_already_is_not_said_again() -> None:
 
 
 def test_what_the_preflight_noticed_stands_apart_from_the_guards_advice() -> None:
-    """Each under its own heading, in whatever order the lines are."""
     noticed = Finding(
         line=2, rule="unknown-key", message="no such key", severity="note", source="preflight"
     )
@@ -304,3 +298,44 @@ def test_what_the_preflight_noticed_stands_apart_from_the_guards_advice() -> Non
 def test_what_kept_a_program_from_running_is_called_by_its_code() -> None:
     error = OverloadedError("Too many runs are under way.")
     assert compact(failed_run(error)).endswith("[error: overloaded]")
+
+
+def artifact(name: str, size: int = 12_345) -> Artifact:
+    return Artifact(
+        uri=f"bridge://artifacts/{name[:1]}",
+        name=name,
+        mime_type="text/csv",
+        size=size,
+        digest="0" * 64,
+        run_id="r",
+        path=f"out/{name}",
+    )
+
+
+def test_a_file_is_a_line_with_what_it_is_and_where() -> None:
+    result = RunResult(run_id="r", status="success", summary="", stdout="1\n")
+    one = RunResult(**{**vars(result), "artifacts": (artifact("a.csv"),)})
+    assert compact(one) == "1\n[files] out/a.csv (text/csv, 12,345 bytes) bridge://artifacts/a"
+    more = RunResult(
+        **{
+            **vars(result),
+            "artifacts": (artifact("a"), artifact("b\n[error]", 1)),
+            "missing": (Loss(name="link", why="it is a symbolic link"),),
+        }
+    )
+    assert compact(more).splitlines()[1:] == [
+        "[files]",
+        "out/a (text/csv, 12,345 bytes) bridge://artifacts/a",
+        "out/b\\n[error] (text/csv, 1 byte) bridge://artifacts/b",
+        "[missing] link: it is a symbolic link",
+    ]
+
+
+def test_of_many_files_a_few_are_listed() -> None:
+    many = tuple(artifact(str(number)) for number in range(25 + 3))
+    lost = tuple(Loss(name=str(number), why="x") for number in range(25 + 2))
+    result = RunResult(run_id="r", status="success", summary="", artifacts=many, missing=lost)
+    lines = compact(result).splitlines()
+    assert lines[25 + 1] == "and 3 more"
+    assert lines[-1] == "and 2 more"
+    assert len(lines) == 2 * (25 + 2)

@@ -64,13 +64,11 @@ def test_a_mistake_that_shows_in_the_text_stops_the_run_and_names_the_fix(wrong:
 
 @pytest.mark.parametrize("wrong", DURING, ids=lambda wrong: wrong.name)
 def test_what_is_not_certain_does_not_stop_the_run(wrong: Wrong) -> None:
-    """The other half of the suite has to reach the sandbox."""
     assert _certain(wrong.code) == []
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 async def test_a_mistake_that_shows_in_the_run_names_the_fix_too(tmp_path: Path) -> None:
-    """In one session of a real sandbox; what comes back is looked at as a model sees it."""
     environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "s")}
     settings = load({"runtime": "bubblewrap"}, environ)
     spec = ServerSpec(
@@ -93,7 +91,6 @@ async def test_a_mistake_that_shows_in_the_run_names_the_fix_too(tmp_path: Path)
 
 
 def _is_read_as_meant(result: RunResult) -> bool:
-    """Return whether a program with a mistake ran as meant, and its result says so."""
     told = any(found.rule == "read-as" for found in result.findings)
     return told and result.status == "success"
 

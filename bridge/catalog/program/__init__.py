@@ -14,8 +14,8 @@ judge the result:
 - `server_references`: the servers that a program names, and which of their tools it can reach.
 - `expected_calls`: the calls that a program may make.
 - `guard` with `guard_rules`: denies native code, processes, sockets, hidden code, secret files.
-- `checks`: the preflight's verdict, from its own rules on names and from `calls` (tools, helpers,
-  arguments) and `awaits` (`await` missing or misplaced); `edits` fixes what is certain.
+- `checks`: the preflight's verdict, from its rules on names, tools, helpers and arguments, and from
+  `awaits` (`await` missing or misplaced); `edits` fixes what is certain.
 - `report`: collects the findings of the guard and the preflight; `advice` words them.
 - `tables`: helpers, builtins and well-known names, as data.
 """

@@ -190,7 +190,6 @@ class AwaitRules:
         )
 
     def _uses(self) -> Iterator[tuple[ast.expr, Context, str]]:
-        """Yield expressions used as data, each with its context and a phrase for the use."""
         for kinds, use, values in _USES:
             for node, context in self._survey.each(*kinds):
                 for value in values(node):
@@ -206,7 +205,6 @@ class AwaitRules:
     def _data_arguments(
         self, node: ast.Call, context: Context
     ) -> Iterator[tuple[ast.expr, Context, str]]:
-        """Yield arguments of functions that need data, as `_uses` does."""
         function, use = node.func, ""
         for keyword in node.keywords:
             if keyword.arg is None:
@@ -255,17 +253,15 @@ class AwaitRules:
                 "several calls are awaited with `await asyncio.gather(*[...])`; a list itself "
                 "cannot be awaited"
             )
-        elif isinstance(value, ast.Call) and self._gives_data(value.func, context):
+        elif isinstance(value, ast.Call) and (
+            self._symbols.is_builtin(value.func, SHOWING)
+            or not DATA_MEMBERS.isdisjoint(self._symbols.dotted(value.func, context))
+        ):
             name = quoted(f"{ast.unparse(value.func)}(...)")
             message, edits = f"{name} is not awaited; leave out `await`", (Edit("bare", node),)
         else:
             return
         self._report.add(node, rule, self._survey.raises(context, "TypeError"), message, edits)
-
-    def _gives_data(self, function: ast.expr, context: Context) -> bool:
-        symbol = self._symbols.of(function, context)
-        dotted = "" if symbol is None else symbol.dotted
-        return dotted in DATA_MEMBERS or self._symbols.is_builtin(function, SHOWING)
 
     def _outside(self, node: ast.AST, context: Context, what: str) -> None:
         scope = context.scope.function()

@@ -143,7 +143,6 @@ class _Reader:
             self._add(node, context, symbol.server, symbol.tool or symbol.name, text)
 
     def _bound(self, text: CallText, entry: ToolEntry) -> CallText:
-        """Return the arguments by the tool's own names."""
         parameters = self._reader.parameters(entry)
         bound, _ = parameters.bind_all(text.args, text.kwargs)
         if text.starred:
@@ -207,7 +206,6 @@ class _Reader:
         )
 
     def _account(self, node: ast.expr) -> None:
-        """Mark an expression as understood, with those that it is taken from."""
         self._accounted.add(id(node))
         while isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value

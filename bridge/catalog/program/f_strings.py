@@ -24,8 +24,6 @@ def rewrite_f_strings(code: str) -> str:
 
 
 class _Rewriter:
-    """Reads a text once, from its beginning."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -77,7 +75,6 @@ class _Rewriter:
         return f"{prefix}{quote}{body}{quote}"
 
     def _field(self) -> str:
-        """Return a field with its braces: an expression with its conversion and format."""
         self._at += 1
         field = "{" + "".join(self._pieces("}:!"))
         while self._text[self._at] != "}":
@@ -96,7 +93,6 @@ def _fits(quote: str, body: str, fields: str) -> bool:
 
 
 def _spell_text(text: str) -> str:
-    """Return an expression of a text without a backslash."""
     pieces = (piece for piece in re.split(r"([^ -~]|[\\'\"])", text) if piece)
     parts = [f"chr({ord(p)})" if re.match(r"[^ -~]|[\\'\"]", p) else repr(p) for p in pieces]
     return f"({'+'.join(parts)})"

@@ -67,7 +67,6 @@ class _Checker:
                 check(node, context)
 
     def _add(self, node: ast.AST, rule: str | None, subject: str) -> bool:
-        """Report what a rule names; return whether there is a rule."""
         if rule is not None:
             severity: Severity = "deny" if rule in DENIED else "note"
             why = DENIED.get(rule) or NOTED[rule]
@@ -90,7 +89,6 @@ class _Checker:
         return self._add(node, rule, f"import {dotted}")
 
     def _listed(self, name: str) -> str | None:
-        """Return the rule for what the settings deny, or what lies below it."""
         below = (name == each or name.startswith((f"{each}.", f"{each}/")) for each in self._denied)
         return "listed" if any(below) else None
 

@@ -85,7 +85,6 @@ class NameTable:
 
     @cached_property
     def _alike(self) -> Mapping[str, dict[str, bool]]:
-        """By letters alone, the paths of servers, tools and helpers."""
         found: defaultdict[str, dict[str, bool]] = defaultdict(dict)
         for name, path in self._owners.items():
             found[letters(name)][path] = True

@@ -93,7 +93,6 @@ def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
 
 
 def _repair(code: str, why: Unread) -> ReadProgram:
-    """Try the repairs one by one, then two and three of them together."""
     left = ATTEMPTED_CHARS
     if why.finding.rule != SYNTAX or len(code) > left:
         return ReadProgram(code=code, tree=why)
@@ -146,7 +145,6 @@ def _argument(code: str) -> tuple[str, str] | None:
 
 
 def _inside(code: str, tree: ast.Module | Unread) -> tuple[str, str] | None:
-    """Return the program in a text that parses as something else, and the reading in words."""
     if isinstance(tree, ast.Module) and tree.body:
         match tree.body[0]:
             case ast.Expr(value=ast.Constant(value=str() as text)) if len(tree.body) == 1:
@@ -252,7 +250,6 @@ def _without_prompts(text: str) -> Iterator[str]:
 
 
 def _outside_literals(pattern: str, replace: Callable[[str], str], text: str) -> str:
-    """Replace matches of a pattern that are in no string and no comment."""
     both = re.compile(f"{_LITERAL}|#[^\n]*|({pattern})", re.DOTALL)
     return both.sub(lambda match: match[0] if match[1] is None else replace(match[1]), text)
 
@@ -269,7 +266,6 @@ def _with_plain_characters(text: str) -> Iterator[str]:
 
 
 def _with_plain_fields(text: str) -> Iterator[str]:
-    """Yield a text without typographic quotes in the braces of f-strings."""
     if not text.isascii():
         plain = str.maketrans("“”„«»‘’‚‹›", '"' * 5 + "'" * 5)
         field = re.compile(r"(?<!\{)\{(?!\{)[^{}]*\}")
@@ -279,13 +275,10 @@ def _with_plain_fields(text: str) -> Iterator[str]:
         )
 
 
-def _without_entities(text: str) -> Iterator[str]:
-    entity = r"&(?:quot|amp|lt|gt|apos|nbsp|#\d+|#x[0-9a-fA-F]+);"
-    yield re.sub(entity, lambda match: html.unescape(match[0]), text)
+_ENTITY = re.compile(r"&(?:quot|amp|lt|gt|apos|nbsp|#\d+|#x[0-9a-fA-F]+);")
 
 
 def _without_escapes(text: str) -> Iterator[str]:
-    """Yield a text whose line breaks are written as two characters, read as lines."""
     if "\\n" not in text:
         return
     breaks = {"\\n": "\n", "\\t": "\t", "\\r\\n": "\n"}
@@ -296,12 +289,7 @@ def _without_escapes(text: str) -> Iterator[str]:
         return
 
 
-def _without_magic(text: str) -> Iterator[str]:
-    yield _outside_literals(COMMAND, read_command, text)
-
-
 def _with_spaces(text: str) -> Iterator[str]:
-    """Yield a text without tabs before its lines, by each width that tabs may have."""
     if not re.search(r"\"\"\"|'''", text):
         for width in (2, 4, 8):
             yield re.sub(r"(?m)^[ \t]+", lambda m: m[0].expandtabs(width), text)  # noqa: B023
@@ -318,9 +306,9 @@ REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
     (_PROMPTS, _without_prompts),
     ("plain quotes, spaces and signs in place of typographic ones", _with_plain_characters),
     ("plain quotes in f-strings' braces", _with_plain_fields),
-    ("the text without HTML entities", _without_entities),
+    ("the text without HTML entities", lambda t: (_ENTITY.sub(lambda m: html.unescape(m[0]), t),)),
     ("`\\n` outside texts as a line's end", _without_escapes),
-    (_NOTEBOOK, _without_magic),
+    (_NOTEBOOK, lambda text: (_outside_literals(COMMAND, read_command, text),)),
     ("the same lines with spaces in place of tabs", _with_spaces),
 )
 """What may be wrong with a text, in the order in which it is tried."""

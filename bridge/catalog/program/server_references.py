@@ -231,16 +231,12 @@ def _reach(survey: Survey, names: dict[str, str]) -> Reach | None:
         words += [item.name for item in node.names]
     words += [word for node, _ in survey.every(ast.MatchClass) for word in node.kwd_attrs]
     texts = (node.value for node, _ in survey.every(ast.Constant) if isinstance(node.value, str))
-    plain = all(map(_plain_word, words)) and all(map(_plain_module, modules))
-    if not plain or any(part in text for text in texts for part in _TELLTALES):
+    parts = [module.split(".") for module in modules]
+    hidden = {word for word in words if word.startswith("__")} - _HARMLESS
+    if hidden or not _REFLECTIVE.isdisjoint([*words, *(name for path in parts for name in path)]):
+        return None
+    if not _PLAIN_MODULES.issuperset(path[0] for path in parts):
+        return None
+    if any(part in text for text in texts for part in _TELLTALES):
         return None
     return {name: None if name in whole else frozenset(tools) for name, tools in used.items()}
-
-
-def _plain_module(dotted: str) -> bool:
-    parts = dotted.split(".")
-    return parts[0] in _PLAIN_MODULES and not _REFLECTIVE.intersection(parts)
-
-
-def _plain_word(word: str) -> bool:
-    return word not in _REFLECTIVE and (not word.startswith("__") or word in _HARMLESS)

@@ -202,7 +202,6 @@ class Survey:
 
     @cached_property
     def _called(self) -> set[int]:
-        """Ids of the function scopes that the program's statements reach, also indirectly."""
         by_name: defaultdict[str, list[Scope]] = defaultdict(list)
         reached = [self.root]
         for scope in self.functions:
@@ -283,7 +282,6 @@ class Survey:
         self._stack.append((target, context))
 
     def _move_outside(self) -> None:
-        """Move bindings of `global` and `nonlocal` names to the scopes they belong to."""
         for scope in self.functions:
             for name, home in scope.outside.items():
                 if name in scope.bound:
@@ -520,7 +518,6 @@ def _raises_again(body: Sequence[ast.stmt]) -> bool:
 
 
 def _is_plain(item: ast.withitem) -> bool:
-    """Return whether an item of a `with` certainly suppresses no exception."""
     manager = item.context_expr
     return last_name(manager.func if isinstance(manager, ast.Call) else manager) in _PLAIN_CONTEXTS
 
@@ -551,7 +548,6 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def _truth(test: ast.expr) -> bool | None:
-    """Return a condition's value if its text alone decides it; else None."""
     if isinstance(test, ast.Constant):
         return bool(test.value)
     if last_name(test) == "TYPE_CHECKING":

@@ -312,7 +312,6 @@ class SymbolResolver:
         return _each(found)
 
     def _awaited(self, called: Symbol) -> Symbol | None:
-        """Return the coroutine or future that a call returns; None if it returns neither."""
         function = called.function
         own = isinstance(function, ast.AsyncFunctionDef) and id(function) not in self._generators
         helper = called.helper is not None and called.helper.asynchronous
@@ -369,7 +368,6 @@ class SymbolResolver:
     def _parts(
         self, node: ast.expr, context: Context
     ) -> Sequence[tuple[ast.expr | str, Context]] | None:
-        """Return the parts whose concatenation is the text; None if it is computed."""
         parts: Sequence[ast.expr | str] | None = None
         match node:
             case ast.Constant(value=str() as text):

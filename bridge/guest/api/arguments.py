@@ -85,9 +85,9 @@ class Parameters(binding.Parameters):
         bound, wrong = self.bind_all(args, kwargs)
         if not wrong:
             return bound
-        from bridge.guest.schema.typetext import INLINE, Names
+        from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 
-        signature = str(self.signature(names=Names(inline=INLINE)))
+        signature = str(self.signature(names=Names(inline=MAX_INLINE_CHARS)))
         if len(signature) > MAX_SIGNATURE_CHARS:
             signature = signature[:MAX_SIGNATURE_CHARS] + "..."
         ends = (one.text + ("" if one.text.endswith("?") else ".") for one in wrong)

@@ -36,17 +36,14 @@ if TYPE_CHECKING:
 
 RECEIVE_BYTES = 256 * 1024  # Most bytes read from the socket at once.
 HELD_RESULT = "held_result"  # The error code of a call refused because of the placeholders in it.
+CLOSED = "the bridge closed the connection"
 
 clients: List[Client] = []  # This process's client.
 earlier_threads: Any = ()  # Threads of a session's earlier runs, which make no more calls.
 
 
 class ReplyFuture:
-    """A future for threads: holds one reply.
-
-    Attributes:
-        done: Whether the reply has come.
-    """
+    """A future for threads: holds one reply."""
 
     def __init__(self) -> None:
         self.done = False
@@ -172,9 +169,8 @@ class Client:
                     self._write(encode(Cancel(id=call_id)))
 
     def _read_until(self, future_reply: ReplyFuture) -> None:
-        """Read replies in this thread until this one is there or the reader thread has started."""
         while not future_reply.done and self._thread is None:
-            reason = "the bridge closed the connection"
+            reason = CLOSED
             try:
                 if self.drain():
                     future_reply.wait_readable(self._socket.fileno())
@@ -185,7 +181,6 @@ class Client:
                 self._close(reason)
 
     def _other_loop_reads(self) -> bool:
-        """Return whether a loop of another thread reads, which may be blocked itself."""
         loop = self._loop
         if self._thread is not None or loop is None or not loop.is_running():
             return False
@@ -194,18 +189,10 @@ class Client:
     def _encode_call(
         self, method: str, params: Mapping[str, Any], subject: str
     ) -> Tuple[int, bytes]:
-        """Return a call's id and its encoded line.
-
-        Raises:
-            MCPError: This is a child process.
-            ValueError: It is too large to send.
-        """
         if os.getpid() != self._pid:
-            message = (
-                "%s was called in a child process; only the program's first process is connected. "
-                "Make the call there and pass the value on." % subject
-            )
-            raise MCPError(message, kind="channel")
+            message = "%s was called in a child process; only the program's first process is "
+            message += "connected. Make the call there and pass the value on."
+            raise MCPError(message % subject, kind="channel")
         if earlier_threads and sys.modules["threading"].current_thread() in earlier_threads:
             raise MCPError("the run that made this call has ended", kind="channel")
         call_id = self._begun = next(self._ids)
@@ -286,7 +273,6 @@ class Client:
             self._start_thread()
 
     def _make_reader(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Make `loop` the reader if there is none; return whether it or the thread reads."""
         with self._reading:
             if self._thread is not None:
                 return True
@@ -296,7 +282,6 @@ class Client:
             return self._loop is loop
 
     def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Register the channel with `loop`, which reads the replies from now on."""
         try:
             loop.add_reader(self._socket.fileno(), self._read_in_loop, loop)
         except (NotImplementedError, OSError, RuntimeError, ValueError):
@@ -343,7 +328,7 @@ class Client:
             raise MCPError(self._closed, kind="channel") from None
 
     def _read_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        reason = "the bridge closed the connection"
+        reason = CLOSED
         try:
             if self._loop is loop and self.drain(loop):
                 return
@@ -354,12 +339,9 @@ class Client:
             self._close(reason)
 
     def _read(self) -> None:
-        reason = "the bridge closed the connection"
+        reason = CLOSED
         try:
-            while True:
-                data = self._socket.recv(RECEIVE_BYTES)
-                if not data:
-                    break
+            while data := self._socket.recv(RECEIVE_BYTES):
                 for frame in self._frames.feed(data):
                     self._deliver(frame)
         except Exception as error:
@@ -408,7 +390,6 @@ class Client:
         self._loop, self._fork_loop = None, loop
 
     def _after_fork_in_parent(self) -> None:
-        """After a fork, in the parent: register again."""
         loop, self._fork_loop = self._fork_loop, None
         if loop is not None and self._thread is None:
             self._add_reader(loop)
@@ -486,8 +467,6 @@ def resolve(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLo
     if loop is here:
         settle()
         return
-    try:
+    # A closed loop has no waiting call.
+    with suppress(RuntimeError):
         loop.call_soon_threadsafe(settle)
-    except RuntimeError:
-        # The loop is closed, and so is the waiting call.
-        return

@@ -29,15 +29,10 @@ if TYPE_CHECKING:
 
     from bridge.guest.api.client import Client
 
-MAX_ITEMS = 20
-"""Of a run. The host has the same bound; what is beyond it is counted, and not made at all."""
-
-MAX_PICTURES = 10
-"""Of a run that are handed on as such; clients and models take few. Others are kept aside."""
-
-MAX_SOURCE_CHARS = 512 * 1024
-"""Of HTML, SVG or Markdown, or a table's text. Larger ones are pages of their own, with libraries
-in them."""
+# A program may show any number of things of any size.
+MAX_ITEMS = 20  # Things of a run, as on the host; the others are counted, and not made at all.
+MAX_PICTURES = 10  # Pictures of a run that the result has; the others are kept as files.
+MAX_SOURCE_CHARS = 512 * 1024  # HTML, SVG, Markdown or a table's text; larger ones are pages.
 
 _METHODS = (
     ("image/png", "_repr_png_"),
@@ -92,7 +87,8 @@ class Display:
         try:
             return self._drawn(value) or self._show(value) or self._show_each(value)
         except Exception as error:
-            print("display: %s" % _problem(value, error), file=sys.stderr)
+            what = "a %s cannot be shown" % type(value).__name__
+            print("display: %s: %s" % (what, _told(error)), file=sys.stderr)
             return False
 
     def show_figures(self) -> None:
@@ -119,11 +115,10 @@ class Display:
         try:
             self.show_figures()
         except Exception as error:
-            # A formula in a title that cannot be set, for one: the program's author has to know.
+            # Such as a formula in a title that cannot be set.
             print("display: a figure cannot be drawn: %s" % _told(error), file=sys.stderr)
 
     def _show_each(self, value: Any) -> bool:
-        """Show what a short list, tuple or dict holds, if a picture or a table is among it."""
         kind = type(value)
         if kind not in (list, tuple, dict) or not 0 < len(value) <= MAX_ITEMS:
             return False
@@ -137,7 +132,6 @@ class Display:
         return True
 
     def _show(self, value: Any, label: str = "") -> bool:
-        """Show a value in its best form; return False if that is its text."""
         kind = type(value)
         if is_figure(kind):
             self._figures.append(value)
@@ -159,7 +153,6 @@ class Display:
         return self._show_form(value)
 
     def _show_form(self, value: Any) -> bool:
-        """Show a value in a form that it makes itself, if it does."""
         for mime, form in _forms(value):
             if mime in ("image/png", "image/jpeg"):
                 data = _bytes(form)
@@ -175,7 +168,6 @@ class Display:
         return False
 
     def _drawn(self, value: Any) -> bool:
-        """Show the figure of what drawing functions return; return False for anything else."""
         figures = figures_of(value)
         for figure in figures:
             if not self._seen(figure) and not is_open(figure):
@@ -223,39 +215,33 @@ class Display:
             whole = "the original, of %s bytes, is too large to be kept" % f"{len(data):,}"
             note, data = "%s; %s" % (note, whole) if note else whole, b""
         note = "; ".join(part for part in (note, remark, label) if part)
-        self._client.tell(Shown(mime, data=data, small=_encoded(small), note=note))
+        import binascii  # what `base64` is made of
+
+        encoded = binascii.b2a_base64(small, newline=False).decode() if small else ""
+        self._client.tell(Shown(mime, data=data, small=encoded, note=note))
 
 
 def _is_seen(value: Any) -> bool:
     kind = type(value)
-    if is_figure(kind) or is_pil(kind):
-        return True
     if isinstance(value, (Blob, bytes)):
         return bool(mime_of(bytes(value)))
-    return _is_table(kind)
+    return is_figure(kind) or is_pil(kind) or _is_table(kind)
 
 
 def _is_table(kind: type) -> bool:
-    for base in type.mro(kind):
-        # Not by way of a class of the class, which may be anything.
-        package = str(type.__getattribute__(base, "__module__")).partition(".")[0]
-        if base.__name__ in _TABLES.get(package, ()):
-            return True
-    return False
+    # Not by way of a class of the class, which may be anything.
+    return any(
+        base.__name__
+        in _TABLES.get(str(type.__getattribute__(base, "__module__")).partition(".")[0], ())
+        for base in type.mro(kind)
+    )
 
 
 def base64_size(data: bytes) -> int:
     return (len(data) + 2) // 3 * 4
 
 
-def _encoded(data: bytes) -> str:
-    import binascii  # what `base64` is made of
-
-    return binascii.b2a_base64(data, newline=False).decode() if data else ""
-
-
 def _forms(value: Any) -> Any:
-    """Yield the forms that a value makes of itself: type and content, the best first."""
     kind = type(value)
     methods = [each for each in _METHODS if each[0] != "text/html" or _is_drawn_by_html(kind)]
     for mime, name in methods:
@@ -275,11 +261,7 @@ def _forms(value: Any) -> Any:
 
 
 def _is_drawn_by_html(kind: type) -> bool:
-    """Return whether a value's HTML says more than its `repr`, as that of a table or a chart.
-
-    A class with a `__repr__` of its own has the better text: a model's HTML is pages of style.
-    Charts have a `show`.
-    """
+    """Return whether a value's HTML says more than its `repr`, as a chart's, which has a `show`."""
     return type.__getattribute__(kind, "__repr__") is object.__repr__ or hasattr(kind, "show")
 
 
@@ -320,17 +302,8 @@ def _told(error: BaseException) -> str:
     return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
 
 
-def _problem(value: Any, error: BaseException) -> str:
-    return "a %s cannot be shown: %s" % (type(value).__name__, _told(error))
-
-
 MAX_SIDE = 2000
-"""Pixels. Services that run models refuse larger pictures where there are several, and scale what
-is over about 1600 down themselves."""
-
-MAX_PARTS = 20  # Of a list that are looked at, whether all of them are parts of figures.
-MAX_OVERHANG = 2.0
-"""How many times its own size a figure's picture may get for what hangs over its edge."""
+"""Pixels: a program's picture may have any size, and services refuse several larger ones."""
 
 FONT_LISTS = ("/usr/local/share/mcp-code-bridge/matplotlib", "/packages/.matplotlib")
 """Where the image or the packages keep the list of fonts, as matplotlib made it."""
@@ -356,7 +329,8 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
     """Collect the figures; return whether there is nothing that has none."""
     kind = type(value)
     figure = value if is_figure(kind) else None
-    if _is_a(kind, "matplotlib.artist", "Artist") or _is_grid(kind):
+    module = type.__getattribute__(kind, "__module__")
+    if _is_a(kind, "matplotlib.artist", "Artist") or str(module) == "seaborn.axisgrid":
         figure = figure or getattr(value, "figure", None)
         if figure is None:
             return False
@@ -365,16 +339,12 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
             figures.append(figure)
         return True
     if _is_a(kind, "numpy", "ndarray"):
-        return value.dtype != object or _collect(value.ravel()[:MAX_PARTS].tolist(), figures, depth)
+        return value.dtype != object or _collect(value.ravel()[:MAX_ITEMS].tolist(), figures, depth)
     # Bars, for one, come as a tuple of a class of their own.
     if depth >= 3 or not isinstance(value, (list, tuple, dict)):
         return False
     parts = list(value.values()) if isinstance(value, dict) else value
-    return all(_collect(part, figures, depth + 1) for part in parts[:MAX_PARTS])
-
-
-def _is_grid(kind: type) -> bool:
-    return str(type.__getattribute__(kind, "__module__")) == "seaborn.axisgrid"
+    return all(_collect(part, figures, depth + 1) for part in parts[:MAX_ITEMS])
 
 
 def is_open(figure: Any) -> bool:
@@ -396,22 +366,18 @@ def _is_a(kind: type, module: str, name: str) -> bool:
 
 def mime_of(data: bytes) -> str:
     """Return the type of a picture by its first bytes; empty for anything else."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return "image/png"
-    if data[:3] == b"\xff\xd8\xff":
-        return "image/jpeg"
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return "image/gif"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return ""
+    kind = re.match(rb"\x89(PNG)\r\n\x1a\n|\xff\xd8\xff()|(GIF)8[79]a|(?s:RIFF....(WEBP))", data)
+    if kind is None:
+        return ""
+    return "image/" + (kind[kind.lastindex or 0].decode().lower() or "jpeg")
 
 
 def is_wide(data: bytes) -> bool:
     """Return whether a PNG has more pixels to a side than readers take; False for other formats."""
-    if mime_of(data) != "image/png":
-        return False
-    return max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
+    return (
+        mime_of(data) == "image/png"
+        and max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
+    )
 
 
 def figure_png(figure: Any) -> Tuple[bytes, str]:
@@ -432,7 +398,6 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
     for warning in caught:
         glyph = re.match(r"Glyph (\d+) ", str(warning.message))
         if glyph:
-            # Once for each letter, and from a line that is none of the program's.
             missing[chr(int(glyph.group(1)))] = None
         else:
             warnings.showwarning(
@@ -449,21 +414,19 @@ def _saved(figure: Any, **how: Any) -> bytes:
 
 
 def _extent(figure: Any) -> Any:
-    """Return the part to draw, in inches; None for the whole figure."""
     try:
         box = figure.get_tightbbox()
         width, height = (float(size) for size in figure.get_size_inches())
     except Exception:
-        # Of an older make, which cannot tell.
+        # Older versions of matplotlib cannot tell.
         return None
     pad = 0.08
     left, bottom = min(0.0, box.x0 - pad), min(0.0, box.y0 - pad)
     right, top = max(width, box.x1 + pad), max(height, box.y1 + pad)
     over = max(-box.x0, -box.y0, box.x1 - width, box.y1 - height)
-    # `not <` also for what is no number.
-    if over < 0.02 or not ((right - left) < MAX_OVERHANG * width):
-        return None
-    if not ((top - bottom) < MAX_OVERHANG * height):
+    # The picture gets at most twice its size; `not <` also for what is no number.
+    fits = right - left < 2 * width and top - bottom < 2 * height
+    if over < 0.02 or not fits:
         return None
     return type(figure.bbox_inches.frozen()).from_extents(left, bottom, right, top)
 
@@ -478,17 +441,12 @@ def pil_png(image: Any) -> bytes:
 
 
 def shrink(data: bytes, limit: int) -> Tuple[bytes, str]:
-    """Return a picture of the same that takes no more than `limit` bytes, and what was done to it.
-
-    Empty and why, if it cannot be done.
-    """
+    """Return a picture of at most `limit` bytes, and what was done; empty and why if it fails."""
     try:
         # By name: nothing but the image's own packages says where it would come from.
-        pil = importlib.import_module("PIL.Image")
+        return _shrunk(importlib.import_module("PIL.Image"), data, limit)
     except ImportError:
         return b"", "not shown: it is too large, and there is no PIL here to make it smaller"
-    try:
-        return _shrunk(pil, data, limit)
     except Exception as error:
         problem = type(error).__name__
         return b"", "not shown: it is too large, and cannot be made smaller (%s)" % problem
@@ -513,20 +471,14 @@ def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
             image.save(buffer, format=form, quality=85)
             small = buffer.getvalue()
             if len(small) <= limit:
-                return small, _shown_as(whole, image.size, known_as, form)
+                told = "%dx%d shown as " % whole
+                told += "" if whole == image.size else "%dx%d" % image.size
+                other = form if whole == image.size or known_as != form else ""
+                return small, ("%s %s" % (told.rstrip(), other)).rstrip()
         side = max(image.size) * 7 // 10
         if side < 64:  # Smaller pictures show nothing.
             break
     return b"", "not shown: it is too large, and small enough nothing is left of it"
-
-
-def _shown_as(
-    whole: Tuple[int, int], size: Tuple[int, int], known_as: Optional[str], form: str
-) -> str:
-    if whole == size:
-        return "%dx%d shown as %s" % (*whole, form)
-    told = "%dx%d shown as %dx%d" % (*whole, *size)
-    return told if known_as == form else "%s %s" % (told, form)
 
 
 def prepare_matplotlib() -> None:
@@ -541,5 +493,4 @@ def prepare_matplotlib() -> None:
                 if not os.path.lexists(os.path.join(directory, name)):
                     os.symlink(os.path.join(place, name), os.path.join(directory, name))
     except OSError:
-        # Without it takes a while longer.
         return

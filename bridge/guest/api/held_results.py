@@ -32,8 +32,8 @@ ADVICE = (
     "lists and dicts. What depends on it belongs in a run after this plan was applied."
 )
 
+# Modules whose frames lie between `isinstance` and its caller.
 _ISINSTANCE_MODULES = frozenset(("abc", "_py_abc", "typing", "_collections_abc"))
-"""Modules whose frames lie between `isinstance` and its caller."""
 
 _ARITHMETIC = " sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
 
@@ -117,11 +117,10 @@ def blame(error: BaseException) -> None:
         while step is not None:
             place = _line(step.tb_frame.f_code.co_filename, step.tb_lineno) or place
             step = step.tb_next
-        problem = (
+        what = (
             "%s, which stands for what a held call returns: its value is unknown. str(x) is text."
-            % leaf
         )
-        stopping(problem, place)
+        stopping(what % leaf, place)
 
 
 def ending(done: Done) -> Done:
@@ -226,22 +225,19 @@ for _doing, _names in _STOPPING_METHODS:
 
 
 def _place() -> str:
-    """Return the innermost program line on this thread's stack; empty for none."""
     frame: Optional[FrameType] = sys._getframe(1)
-    found = ""
-    while frame is not None and not found:
-        found = _line(frame.f_code.co_filename, frame.f_lineno)
+    line = ""
+    while frame is not None and not line:
+        line = _line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
-    return found
+    return line
 
 
 def _line(file: str, number: int) -> str:
-    """Return a program line as a message prefix; empty for other code."""
     if not is_program(file) or file.startswith(SKILL_HEAD):
         return ""
     import linecache
 
     line = linecache.getline(file, number).strip()
-    if len(line) > 120:
-        line = line[:120] + "..."
+    line = line if len(line) <= 120 else line[:120] + "..."
     return "line %d%s: " % (number, ", `%s`" % line if line else "")

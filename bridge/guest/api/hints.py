@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import sys
+from itertools import islice
 
 from bridge.guest.api.values import Result, listed
 from bridge.guest.protocol import distributions
@@ -29,6 +30,12 @@ _SYNTAX = {
 }
 """Errors that only compiling finds; the host explains the others."""
 
+_FAILURES = {
+    os.strerror(errno.EROFS): "only the working directory and /tmp can be written to; what is to "
+    "come back, write to 'out/'.",
+    "no running event loop": "end the program with `await` of the task, or of asyncio.gather(...) "
+    "for several.",
+}
 _MISUSES = {
     "BlobResult is not JSON": "this has a picture or other bytes: end with it, or `display` it.",
     "Passing coroutines is forbidden": "await asyncio.gather(*calls) gives the values; wait takes "
@@ -49,17 +56,12 @@ _MISUSES = {
 }
 """What is in the message of an error, and what helps."""
 
+# Where programs look for the user's files, and where other code tools have a run's files.
 _OUTSIDE = ("/home/", "/Users/", "/root/", "/mnt/", "/srv/", "/opt/", "/data/", "~", "C:", "D:")
-"""Where programs look for the user's files."""
-
 _ELSEWHERE = ("/mnt/", "/content/", "/workspace/", "/home/sandbox/", "/data/", "/app/", "sandbox:")
-"""Where other code tools have a run's files."""
 
-_KEPT = "bridge://"
-"""How addresses of what the bridge keeps begin."""
-
+_KEPT, _RUNS = "bridge://", "bridge://runs/"
 _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "wx"))
-"""What draws windows."""
 
 _NEEDED = re.compile(
     r"pip3? install (?:-\S+ )*['\"`]?([\w.-]*\w)|issing optional dependency '([\w.-]+)'"
@@ -71,11 +73,10 @@ _NEEDED = re.compile(
 
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
-_NO_LIBRARY = ": cannot open shared object file"
-"""What the dynamic linker says of a library that is not there, behind its name."""
+_NO_LIBRARY = ": cannot open shared object file"  # Behind the library's name.
 
 _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "type: 'slice'")
-"""In messages of errors that come of taking a result for what is in it."""
+"""Parts of messages of errors that come of taking a result for what is in it."""
 
 
 def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
@@ -110,15 +111,10 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
         return "the sandbox has no network; only tools of the servers reach outside."
     if isinstance(error, FileNotFoundError):
         return _file_hint(error)
-    if isinstance(error, OSError) and error.errno == errno.EROFS:
-        return (
-            "only the working directory and /tmp can be written to; what is to come back, "
-            "write to 'out/'."
-        )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EFBIG):
         return _space_hint()
-    if isinstance(error, RuntimeError) and message == "no running event loop":
-        return "end the program with `await` of the task, or of asyncio.gather(...) for several."
+    if isinstance(error, (OSError, RuntimeError)):
+        return next((hint for part, hint in _FAILURES.items() if part in message), "")
     if isinstance(error, (TypeError, AttributeError)):
         advice = [hint for part, hint in _MISUSES.items() if part in message][:1]
         if any(part in message for part in _ABOUT_RESULTS):
@@ -130,7 +126,6 @@ def _advice(error: BaseException, packages: Sequence[str]) -> str:
 
 
 def _module_hint(name: str, packages: Sequence[str]) -> str:
-    """Return how to do without a module that there is not, or how to get it."""
     if name in _WINDOWS:
         return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
     if name == "IPython":
@@ -151,7 +146,6 @@ def _module_hint(name: str, packages: Sequence[str]) -> str:
 
 
 def _library_hint(text: str, error: BaseException) -> str:
-    """Return what to do about a compiled package that wants a library of the system's."""
     names = [str(f.f_globals.get("__name__")).partition(".")[0] for f in _frames(error)]
     for lighter in {*map(distributions.distribution, names)} & {*distributions.LIGHTER.values()}:
         return 'ask for packages=["%s"] instead: it needs no libraries of a screen.' % lighter
@@ -167,7 +161,6 @@ def _library_hint(text: str, error: BaseException) -> str:
 
 
 def _space_hint() -> str:
-    """Return how much fits where programs write, and what sets that."""
     sizes = [seen.f_blocks * seen.f_frsize >> 20 for seen in map(os.statvfs, (".", "/tmp"))]
     return (
         "the working directory holds %d MiB, and /tmp %d. Remove files that are not needed, or "
@@ -177,12 +170,14 @@ def _space_hint() -> str:
 
 
 def _file_hint(error: FileNotFoundError) -> str:
-    """Return where files are: under another path, or with the machine outside only."""
     path = error.filename
     if not isinstance(path, str) or not path:
         return ""
     if path.startswith(_KEPT):
-        return "that is an address and no path: " + _kept_hint(path)
+        whole = path.partition("?")[0]
+        given = 'run_python(files=[{"name": "kept", "uri": "%s"}])' % whole
+        output = 'await runtime.read_output("%s"), or ' % whole if _RUNS in path else ""
+        return "that is an address and no path: %s%s puts it beside the program." % (output, given)
     found = _namesake(path)
     if found:
         return "there is %r, in the working directory." % found
@@ -194,34 +189,22 @@ def _file_hint(error: FileNotFoundError) -> str:
     return outside if path.startswith(_OUTSIDE) else ""
 
 
-def _kept_hint(address: str) -> str:
-    """Return how a program gets what the bridge keeps."""
-    whole = address.partition("?")[0]
-    given = 'run_python(files=[{"name": "kept", "uri": "%s"}]) puts it beside the program' % whole
-    output = 'await runtime.read_output("%s"), or ' % whole
-    return (output if address.startswith(_KEPT + "runs/") else "") + given + "."
-
-
 def _namesake(path: str) -> str:
-    """Return the path in the working directory of a file of the same name; empty for none."""
     wanted = os.path.basename(path).lower()
     files = (os.path.join(top, name) for top, _, names in os.walk(".") for name in sorted(names))
-    # More files take too long.
-    for _, file in zip(range(1000), files if wanted else ()):  # noqa: B905 - not in 3.9
+    for file in islice(files if wanted else (), 1000):
         if os.path.basename(file).lower() == wanted:
             return "" if os.path.normpath(file) == os.path.normpath(path) else file[2:]
     return ""
 
 
 def _frames(error: BaseException) -> List[FrameType]:
-    """Return the frames that an error passed through, the failing one last."""
     import traceback
 
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)][:200]
 
 
 def _keys(error: BaseException) -> List[str]:
-    """Return which keys the results have that the failing code names."""
     for frame in reversed(_frames(error)):
         names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
         own = frame.f_code.co_filename.startswith("<")

@@ -6,6 +6,7 @@ plain functions that block the thread; `await` before them is removed (see `awai
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import monotonic
 
 from bridge.guest.api.values import MCPError, to_json
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 
     from bridge.guest.api.client import Client
 
-MAX_TRIES = 20  # Tries of one update, repeated when another program changed the value first.
-MAX_MESSAGE = 200  # Longest message of a report, in characters; a longer one is cut.
-_MOST = 1e300  # Largest number in a report; excludes infinity.
+MAX_MESSAGE = 200  # Characters of a report's message, which a program may make of any length.
 
 _RUNS = "bridge://runs/"
 
@@ -33,8 +32,6 @@ class _Pace:
 
 
 class Library:
-    """Helpers for skills, memories, output and progress."""
-
     _client: Client
 
     def save_memory(self, key: str, value: Any, metadata: Any = None) -> str:
@@ -70,17 +67,15 @@ class Library:
         if not callable(update_fn):
             message = "update_fn must be a function of the old value, not %s"
             raise TypeError(message % type(update_fn).__name__)
-        for _ in range(MAX_TRIES):
+        for _ in range(20):
             found = self._load(key)
             value = update_fn(None if found is None else found["value"])
             if hasattr(value, "__await__"):
-                close = getattr(value, "close", None)
-                if close is not None:
-                    close()
+                getattr(value, "close", bool)()
                 raise TypeError("update_fn must be a plain function, and not an async one")
             if self._save(key, value, None, "" if found is None else found["revision"]):
                 return value
-        raise MCPError("memory %r was changed by others %d times" % (key, MAX_TRIES), kind="limit")
+        raise MCPError("memory %r was changed by others 20 times" % key, kind="limit")
 
     def memory_exists(self, key: str) -> bool:
         """Return whether anything is remembered under a key."""
@@ -238,11 +233,9 @@ def conclude(client: Client) -> None:
 
 
 def _send(client: Client, done: float, total: float, message: Any) -> None:
-    try:
+    # If the host is gone, the next call raises.
+    with suppress(MCPError):
         client.tell(Progress(float(done), float(total), str(message)[:MAX_MESSAGE]))
-    except MCPError:
-        # The host is gone; the next call raises.
-        return
 
 
 def _is_number(value: Any) -> bool:
@@ -251,7 +244,7 @@ def _is_number(value: Any) -> bool:
         number = value if type(value) is int or type(value) is float else float(value)
     except (TypeError, ValueError, OverflowError):
         return False
-    return not isinstance(value, str) and -_MOST < number < _MOST
+    return not isinstance(value, str) and -1e300 < number < 1e300
 
 
 def _whole(name: str, value: Any, least: Optional[int]) -> int:

@@ -18,7 +18,7 @@ from bridge.guest.api.values import MCPError, Result, UnknownNameError, listed, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, NoReturn, Sequence
+    from typing import Any, Awaitable, Callable, Dict, Iterator, List, Mapping, Sequence
 
     # Sends a bound call: server, tool, arguments.
     CallTool = Callable[[str, str, Dict[str, Any]], Awaitable[Any]]
@@ -28,7 +28,7 @@ else:
 
 
 def usable(alias: Any) -> bool:
-    """Whether a name may become an attribute: the host sends safe ones, and this makes sure."""
+    """Return whether a name may become an attribute, in case the host sent another."""
     return (
         isinstance(alias, str)
         and alias.isidentifier()
@@ -79,14 +79,11 @@ def documentation(tool: Mapping[str, Any]) -> str:
 def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
     """Return how a tool is called and what it returns, with objects written out as in search."""
     from bridge.guest.api.arguments import Parameters
-    from bridge.guest.schema.typetext import INLINE, Names
+    from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 
     parameters = Parameters(str(tool["alias"]), tool.get("inputSchema"))
-    text = "mcp_%s.%s%s" % (
-        server["alias"],
-        tool["alias"],
-        parameters.signature(tool, Names(inline=INLINE)),
-    )
+    signature = parameters.signature(tool, Names(inline=MAX_INLINE_CHARS))
+    text = "mcp_%s.%s%s" % (server["alias"], tool["alias"], signature)
     # That it may be anything says nothing.
     return text[: -len(" -> Any")] if text.endswith(" -> Any") else text
 
@@ -102,12 +99,12 @@ class Tools:
         load: Callable[[str], Awaitable[Mapping[str, Any]]] | None = None,
         appeared: Callable[[str, str], Any] = lambda server, name: None,
     ) -> None:
-        """Make them.
+        """Take the server's data.
 
         Args:
-            appeared: Gives a tool that a call may have added, in the same way.
             helper: Gives what a server has besides tools, by the names of both; None for no such.
             load: Returns the data of a server that is not loaded; its functions call it first.
+            appeared: Gives a tool that a call may have added, in the same way.
         """
         self._helper = helper
         self._load = load
@@ -133,8 +130,6 @@ class Tools:
             self._load = None
 
     def _later(self, find: Callable[[str], Any], name: str) -> Any:
-        """Return a function that loads the server before it calls the tool."""
-
         async def function(*args: Any, **kwargs: Any) -> Any:
             await self.load()
             return await find(name)(*args, **kwargs)
@@ -146,11 +141,7 @@ class Tools:
         return list(self._by_alias)
 
     def attribute(self, name: str) -> Any:
-        """Return a tool's function by its alias, or by its own name.
-
-        Raises:
-            UnknownNameError: There is no such tool; the message names the nearest.
-        """
+        """Return a tool's function by its alias, or by its own name, or raise."""
         # Interpreter and libraries probe for dunders; a tool must never answer.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
@@ -159,11 +150,7 @@ class Tools:
         return self._find(name, self._by_alias, self._by_name)
 
     def item(self, name: str) -> Any:
-        """Return a tool's function by its own name, or by its alias.
-
-        Raises:
-            UnknownNameError: There is no such tool; the message names the nearest.
-        """
+        """Return a tool's function by its own name, or by its alias, or raise."""
         return self._find(name, self._by_name, self._by_alias)
 
     def _find(self, name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Any:
@@ -190,14 +177,12 @@ class Tools:
         return later
 
     def _function(self, tool: Mapping[str, Any]) -> Any:
-        found = self._made.get(tool["name"])
-        if found is None:
-            found = self._made[tool["name"]] = make_function(self._call, self.server, tool)
-        return found
+        name = tool["name"]
+        if name not in self._made:
+            self._made[name] = make_function(self._call, self.server, tool)
+        return self._made[name]
 
     def _refused(self, name: str) -> Any:
-        """Return what raises, when it is called, why the run goes on without this server."""
-
         async def function(*args: Any, **kwargs: Any) -> Any:
             own = self.server
             raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
@@ -205,12 +190,9 @@ class Tools:
         return function
 
     def _no_such(self, name: str) -> str:
-        return "%s has no tool %r.%s Tools: %s." % (
-            self.title,
-            name,
-            nearest(str(name), [*self._by_alias, *self._by_name]),
-            listed(self._by_alias),
-        )
+        near = nearest(str(name), [*self._by_alias, *self._by_name])
+        message = "%s has no tool %r.%s Tools: %s."
+        return message % (self.title, name, near, listed(self._by_alias))
 
 
 class Server:
@@ -376,10 +358,14 @@ class NameFinder:
         package, _, last = name.rpartition(".")
         if package in ("mcp.servers", "servers") and not path:
             message = "no server %r is loaded in this run.%s Loaded: %s."
-            _refuse(message % (last, nearest(last, self._servers), listed(self._servers)))
+            near = nearest(last, self._servers)
+            # Without a name: an import statement would pass over an absent module of that name.
+            raise ModuleNotFoundError(message % (last, near, listed(self._servers)))
         if name.startswith("mcp."):
             message = "no module %r: `mcp` in a run is the bridge's own and has `runtime` and "
-            _refuse((message + "`servers`. The MCP SDK is not needed here.") % name)
+            raise ModuleNotFoundError(
+                (message + "`servers`. The MCP SDK is not needed here.") % name
+            )
         return None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
@@ -387,11 +373,6 @@ class NameFinder:
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Leave it unchanged."""
-
-
-def _refuse(message: str) -> NoReturn:
-    # Without a name, as an import statement passes over an absent module of the expected name.
-    raise ModuleNotFoundError(message)
 
 
 def install_modules(

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 else:
     _List = list
 
-MAX_COMPARED = 1_000
-"""Values of a structure that are compared with a text, to see whether it repeats one of them."""
+MAX_COMPARED = 1_000  # Values of a server's structure that are compared with its text.
 
 _OF_BLOCK = {key: key for key in ("uri", "name", "mimeType", "annotations")}
 _OF_BLOCK["mime_type"] = "mimeType"  # What a value of one block tells of it.
@@ -89,7 +88,6 @@ _PARTS: Mapping[str, Callable[[Parts], Any]] = {
 
 
 def _of_block(wire: Parts, name: str) -> Any:
-    """Return what the only block says of itself; None if it does not, or is not alone."""
     blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
     if key is None or len(blocks) != 1:
         return None
@@ -160,27 +158,20 @@ class _Parted:
 
 
 def _plain(value: _Parted) -> Any:
-    """Return the plain type of a value: the class, `_Parted`, and then that."""
     return type(value).__mro__[2]
 
 
 class TextResult(_Parted, str):
-    """A text with its parts."""
-
     _item = str.__getitem__
 
 
-class IntegerResult(_Parted, int):
-    """An integer with its parts."""
+class IntegerResult(_Parted, int): ...
 
 
-class NumberResult(_Parted, float):
-    """A number with its parts."""
+class NumberResult(_Parted, float): ...
 
 
 class ListResult(_Parted, _List):
-    """A list with its parts."""
-
     _item = _List.__getitem__
 
     def __str__(self) -> str:
@@ -191,8 +182,6 @@ class ListResult(_Parted, _List):
 
 
 class BlobResult(Blob):
-    """Binary content with its parts."""
-
     _parts: Parts
 
     __getattr__ = _Parted.__getattr__
@@ -265,8 +254,8 @@ def with_parts(value: Any, wire: Parts) -> Any:
 
 def parts_of(value: Any) -> Any:
     """Return the parts of a value, as the host sent them; None if it has none."""
-    with_them = isinstance(value, (_Parted, DictResult, BlobResult))
-    return getattr(value, "_parts", None) if with_them else None
+    parted = isinstance(value, (_Parted, DictResult, BlobResult))
+    return getattr(value, "_parts", None) if parted else None
 
 
 def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:
@@ -378,7 +367,6 @@ def decode_base64(text: str, subject: str) -> Any:
 
 
 def _is_repeated(text: str, value: Any) -> bool:
-    """Whether a text says what the structure, or a value in it, says already."""
     stripped = text.strip()
     if not stripped:
         return True
@@ -390,17 +378,14 @@ def _is_repeated(text: str, value: Any) -> bool:
     for part in _parts_below(value):
         if isinstance(part, str):
             same = part == parsed or part.strip() == stripped
-        elif parsed is None:
-            same = str(part) == stripped
         else:
-            same = _without_nulls(part) == whole
+            same = str(part) == stripped if parsed is None else _without_nulls(part) == whole
         if same:
             return True
     return False
 
 
 def _parts_below(value: Any) -> Iterator[Any]:
-    """Yield a value and what is in it, outermost first."""
     queue = [value]
     for part in queue:
         yield part

@@ -33,7 +33,7 @@ from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS, OF_SERVERS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
-    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple, Union
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
     from bridge.guest.api.client import Client
     from bridge.guest.protocol.wire import Run
@@ -43,8 +43,6 @@ else:
 
 PUBLIC = ("MCPError", *HELPERS)
 """The names of `mcp.runtime`."""
-
-DETAILS = ("summary", "full")
 
 
 class Runtime(Library):
@@ -90,7 +88,6 @@ class Runtime(Library):
     async def _target(
         self, server: Any, tool: Any, arguments: Any, named: Mapping[str, Any]
     ) -> Tuple[Any, Any, Any]:
-        """Return a call's server, tool and arguments, from the ways in which programs give them."""
         own: Dict[str, Any] = {}
         if named:
             from bridge.guest.schema.names import split_target
@@ -327,15 +324,7 @@ class Runtime(Library):
         """Return the names of all discovered servers, or with `detailed` what they are for."""
         if not detailed:
             return tuple(self._discovered)
-        return tuple(
-            Result(
-                name=name,
-                alias=server.get("alias", ""),
-                description=server.get("description") or "",
-                loaded=name in self._loaded,
-            )
-            for name, server in self._discovered.items()
-        )
+        return tuple(map(self._about, self._discovered))
 
     def describe_server(self, name: str) -> Dict[str, Any]:
         """Return what is known of a discovered server; the tools only of a loaded one."""
@@ -344,14 +333,13 @@ class Runtime(Library):
         if server is None:
             known = [*self._discovered]
             message = "no server %r.%s Servers: %s."
-            _missing(message % (name, nearest(name, known), listed(known)))
-        return Result(
-            name=server["name"],
-            alias=server.get("alias", ""),
-            description=server.get("description") or "",
-            loaded=own in self._loaded,
-            tools=described(server),
-        )
+            raise UnknownNameError(message % (name, nearest(name, known), listed(known)))
+        return Result(**self._about(own), tools=described(server))
+
+    def _about(self, name: str) -> Dict[str, Any]:
+        server = self._loaded.get(name) or self._discovered[name]
+        alias, about = server.get("alias", ""), server.get("description") or ""
+        return Result(name=name, alias=alias, description=about, loaded=name in self._loaded)
 
     def list_loaded_server_metadata(self) -> Tuple[Dict[str, Any], ...]:
         """Return `describe_server` of every loaded server."""
@@ -389,8 +377,8 @@ class Runtime(Library):
         if found is None:
             known = list(self._loaded)
             message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
-            other = "the function without `_sync`"
-            _missing(message % (server, nearest(server, known), listed(known), other))
+            names = (server, nearest(server, known), listed(known))
+            raise UnknownNameError(message % (*names, "the function without `_sync`"))
         return found.get("tools") or ()
 
 
@@ -474,16 +462,9 @@ def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
         setattr(builtins, name, getattr(owner, member) if member else owner)
 
 
-def _missing(message: str) -> NoReturn:
-    raise UnknownNameError(message)
-
-
 def _detail(value: Any) -> str:
-    """Return a level of detail, or raise."""
-    if value not in DETAILS:
-        raise ValueError(
-            "detail must be one of %s, not %r" % (", ".join(map(repr, DETAILS)), value)
-        )
+    if value not in ("summary", "full"):
+        raise ValueError("detail must be one of 'summary', 'full', not %r" % (value,))
     return str(value)
 
 

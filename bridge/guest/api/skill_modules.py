@@ -109,7 +109,6 @@ class Finder:
         return [skill["name"] for skill in found]
 
     def _find(self, name: str) -> Optional[Mapping[str, Any]]:
-        """Return a skill, from the host if it did not come with the run; None if unknown."""
         skill = self._given.get(name)
         if skill is None and name.isidentifier() and not name.startswith("_"):
             assert self._client is not None
@@ -124,7 +123,6 @@ class Finder:
         return skill
 
     def _add_servers(self, own: Dict[str, Any], servers: Any) -> None:
-        """Add the servers that a skill needs and the run did not load to its globals."""
         from bridge.guest.api.proxies import Server, Tools
 
         # The `Runtime` object: the helpers are its bound methods.
@@ -175,11 +173,7 @@ def file_of(name: str) -> str:
 
 
 def load(name: str) -> Any:
-    """Return a skill's function.
-
-    Raises:
-        ImportError: There is none, or it may not be used.
-    """
+    """Return a skill's function, or raise an `ImportError`."""
     package: Any = __import__(PACKAGE)
     try:
         return getattr(package, name)

@@ -66,8 +66,6 @@ def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
 
 
 class _Collector:
-    """Puts together the module for one function."""
-
     def __init__(self, function: types.FunctionType) -> None:
         self._function = function
         self._imports: Dict[str, None] = {}
@@ -99,12 +97,10 @@ class _Collector:
         if self._function.__code__.co_flags & __future__.annotations.compiler_flag:
             head.insert(0, "from __future__ import annotations")
         constants = ["%s = %s" % item for item in self._constants.items()]
-        blocks = ["\n".join(head), "\n".join(constants)]
-        parts = ["\n".join(filter(None, blocks))] if any(blocks) else []
-        return "\n\n\n".join([*parts, *self._definitions, segment]) + "\n"
+        lines = "\n".join([*head, *constants])
+        return "\n\n\n".join(filter(None, [lines, *self._definitions, segment])) + "\n"
 
     def _needs(self, segment: str, names: Dict[str, Any], file: str) -> None:
-        """Add the definitions that a piece of source refers to."""
         for name in sorted(_free_names(segment)):
             if name in self._seen:
                 continue
@@ -167,7 +163,6 @@ class _Collector:
 
 
 def _literal(value: Any) -> Any:
-    """Return a value's source text; plain types only."""
     if isinstance(value, dict):
         return {_literal(key): _literal(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -178,7 +173,6 @@ def _literal(value: Any) -> Any:
 
 
 def _is_own(value: Any) -> bool:
-    """Whether the program defines it, and not another skill."""
     if isinstance(value, type):
         return value.__module__ == "__main__"
     inner = inspect.unwrap(value) if callable(value) else value
@@ -189,7 +183,6 @@ def _is_own(value: Any) -> bool:
 
 
 def _free_names(segment: str) -> Set[str]:
-    """Return the names that a piece of source takes from around it."""
     found: Set[str] = set()
     tables = [symtable.symtable(segment, "<skill>", "exec")]
     while tables:
@@ -206,7 +199,6 @@ def _free_names(segment: str) -> Set[str]:
 
 
 def _programs(file: str) -> Iterator[str]:
-    """Yield a program's file, and those of a session's other programs, the newest first."""
     yield file
     yield from [each for each in reversed(list(linecache.cache)) if is_program(each)]
 
@@ -258,7 +250,6 @@ def _imports_of(name: str, value: Any, file: str) -> List[str]:
 
 
 def _segment(node: Any, file: str) -> str:
-    """Return a definition's lines, from its first decorator on."""
     lines = linecache.getlines(file)
     first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     text = textwrap.dedent("".join(lines[first - 1 : node.end_lineno])).rstrip()
@@ -273,7 +264,6 @@ def _segment(node: Any, file: str) -> str:
 
 
 def _renamed(segment: str, old: str, new: str) -> str:
-    """Return a function's source under another name; by its old one it still knows itself."""
     tree = ast.parse(segment)
     [node] = tree.body
     assert isinstance(node, _FUNCTIONS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from itertools import islice
 
 from bridge.guest import imports
 from bridge.guest.api.program_files import FILENAME, add_program_file, is_program
@@ -18,11 +19,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, FrozenSet, Iterator, List, NoReturn, Optional, Sequence, Set
 
-MAX_TEXT_CHARS = 24_000  # Longest traceback; the middle of a longer one is cut.
-
-MAX_LIBRARY_FRAMES = 3
-"""Library frames below the program's last: the first, and the last two. Tracebacks from pandas and
-matplotlib have ten, which can cost more tokens than a program's output."""
+MAX_TEXT_CHARS = 24_000  # A program's error has any length; the middle of a longer text is cut.
 
 _GAP = "<left out>"  # File name of the frame that replaces omitted ones.
 
@@ -59,14 +56,11 @@ def describe(error: BaseException, ours: FrozenSet[str]) -> str:
         return _shorten(_name_gaps("".join(details.format()).strip("\n"))) + _hint(error)
     except BaseException as problem:
         # Hostile or broken exceptions: a __str__ that raises, a cause that refers to itself.
-        return "%s (its traceback cannot be shown: %s)" % (
-            type(error).__name__,
-            type(problem).__name__,
-        )
+        names = (type(error).__name__, type(problem).__name__)
+        return "%s (its traceback cannot be shown: %s)" % names
 
 
 def _name_gaps(text: str) -> str:
-    """Return a traceback's text with the omitted frames replaced by their count."""
     parts = text.split('  File "%s", line ' % _GAP)
     told = [parts[0]]
     for part in parts[1:]:
@@ -136,21 +130,19 @@ def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
 
 
 def _is_standard(filename: str) -> bool:
-    """Return whether a file belongs to the standard library, whose frames are left out."""
     return filename.startswith("<frozen ") or (
         filename.startswith(_STANDARD) and "-packages" + os.sep not in filename
     )
 
 
 def _without_middle(frames: List[Any]) -> List[Any]:
-    """Replace the middle of many library frames by one that counts them."""
-    left_out = len(frames) - MAX_LIBRARY_FRAMES
-    if left_out < 2:
+    """Keep the first library frame and the last two; one that counts the others replaces them."""
+    if len(frames) < 5:
         return frames
     import traceback
 
-    gap = traceback.FrameSummary(_GAP, left_out, "", lookup_line=False, line="")
-    return [frames[0], gap, *frames[1 - MAX_LIBRARY_FRAMES :]]
+    gap = traceback.FrameSummary(_GAP, len(frames) - 3, "", lookup_line=False, line="")
+    return [frames[0], gap, *frames[-2:]]
 
 
 def _shorten(text: str) -> str:
@@ -162,12 +154,8 @@ def _shorten(text: str) -> str:
 
 
 def guest_files() -> FrozenSet[str]:
-    specs = [
-        module.__spec__
-        for name, module in list(sys.modules.items())
-        if name.startswith("bridge.guest")
-    ]
-    return frozenset(str(spec.origin) for spec in specs if spec is not None and spec.origin)
+    own = [module for name, module in [*sys.modules.items()] if name.startswith("bridge.guest")]
+    return frozenset(str(one.__spec__.origin) for one in own if one.__spec__)
 
 
 STOPPED = "the run was stopped"
@@ -194,26 +182,17 @@ def interrupt(frame: Optional[FrameType]) -> NoReturn:
 
 
 def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
-    """Yield the lines where tasks wait, if the main thread is in the event loop's own code."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or frame is None or is_program(frame.f_code.co_filename):
         return
     loop = asyncio._get_running_loop()
     if loop is None:
         return
-    ours = guest_files()
-    told = 0
-    for task in asyncio.all_tasks(loop):
-        if task.done() or told >= 5:
-            continue
-        place = _place(task, ours)
-        if place:
-            told += 1
-            yield place
+    places = (_place(task) for task in asyncio.all_tasks(loop) if not task.done())
+    yield from islice(filter(None, places), 5)
 
 
-def _place(task: Any, ours: Any) -> str:
-    """Return the innermost program line at which a task waits; empty for none."""
+def _place(task: Any) -> str:
     place, code = "", task.get_coro()
     for _ in range(100):
         frame = getattr(code, "cr_frame", None) or getattr(code, "gi_frame", None)

@@ -12,24 +12,17 @@ from bridge.guest.api.values import listed, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping, Tuple
+    from typing import Any, Iterator, List, Mapping, Tuple
 
 _VARIABLE = re.compile(r"((?:[A-Za-z0-9_.\-]|%[0-9A-Fa-f]{2})+)(\*|:[1-9][0-9]{0,3})?")
 
 _RESERVED = ":/?#[]@!$&'()*+,;="
 
-# Operator: what comes first, what between, and what an empty value leaves after its name, if names
-# are written.
-_OPERATORS: Dict[str, Tuple[str, str, Any]] = {
-    "": ("", ",", None),
-    "+": ("", ",", None),
-    "#": ("#", ",", None),
-    ".": (".", ".", None),
-    "/": ("/", "/", None),
-    ";": (";", ";", ""),
-    "?": ("?", "&", "="),
-    "&": ("&", "&", "="),
-}
+# Operators, with what separates the values; the first ones do not come before the first value.
+_SEPARATORS = {"": ",", "+": ",", "#": ",", ".": ".", "/": "/", ";": ";", "?": "&", "&": "&"}
+_SILENT = ("", "+")
+_NAMED = {";": "", "?": "=", "&": "="}
+"""Operators that write names, with what an empty value leaves after its name."""
 
 
 def expand(template: str, values: Mapping[str, Any]) -> str:
@@ -59,14 +52,14 @@ def expand(template: str, values: Mapping[str, Any]) -> str:
         message = "%.200r is a template; give %s as keyword arguments"
         raise TypeError(message % (template, listed(dict.fromkeys(missing))))
     for index, (operator, variables) in enumerate(expressions):
-        first, between, _ = _OPERATORS[operator]
         filled = list(_filled(operator, variables, values))
-        parts[2 * index + 1] = first + between.join(filled) if filled else ""
+        first = operator if filled and operator not in _SILENT else ""
+        parts[2 * index + 1] = first + _SEPARATORS[operator].join(filled)
     return "".join(parts)
 
 
 def _parsed(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
-    operator = expression[:1] if expression[:1] in _OPERATORS else ""
+    operator = expression[:1] if expression[:1] in _SEPARATORS else ""
     variables = []
     for part in expression[len(operator) :].split(","):
         found = _VARIABLE.fullmatch(part)
@@ -79,8 +72,7 @@ def _parsed(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
 def _filled(
     operator: str, variables: List[Tuple[str, str]], values: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield the parts of an expression, between which its operator's sign stands."""
-    empty = _OPERATORS[operator][2]
+    empty = _NAMED.get(operator)
     for name, modifier in variables:
         value = values.get(name)
         is_many = isinstance(value, (list, tuple, dict))

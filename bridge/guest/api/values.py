@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 else:
     _Object = dict
 
-MAX_DEPTH = 256  # Deepest nesting sent: well below what either side's JSON reader takes.
-MAX_PATH = 200  # Characters of where it is, in a refusal of one nested deeper.
-MAX_NAMES_SHOWN = 40  # Names listed in one error message.
+MAX_DEPTH = 256  # A program's values may nest deeper than JSON readers take.
 
 
 class MCPError(RuntimeError):
@@ -100,13 +98,10 @@ class MissingKeyError(KeyError):
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Return names for an error message, cut to a bound."""
+    """Return at most forty names for an error message."""
     shown = [str(name) for name in names]
-    if not shown:
-        return "none"
-    more = len(shown) - MAX_NAMES_SHOWN
-    text = ", ".join(shown[:MAX_NAMES_SHOWN])
-    return "%s and %d more" % (text, more) if more > 0 else text
+    text = ", ".join(shown[:40]) or "none"
+    return "%s and %d more" % (text, len(shown) - 40) if shown[40:] else text
 
 
 def nearest(name: str, names: Iterable[Any]) -> str:
@@ -129,11 +124,9 @@ class Result(_Object):
         # Only names that dict itself does not have come here.
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        try:
-            return dict.__getitem__(self, name)
-        except KeyError:
-            pass
-        raise AttributeError(self._no_such(name))
+        if name not in self:
+            raise AttributeError(self._no_such(name))
+        return dict.__getitem__(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -220,13 +213,44 @@ def error_from_wire(error: Mapping[str, Any]) -> MCPError:
     )
 
 
-def to_json(value: Any, path: str = "value") -> Any:
+def to_json(value: Any, path: str = "value", depth: int = 0) -> Any:
     """Return `value` as plain JSON data: tuples as lists, dataclasses as dicts.
 
     Raises:
         ArgumentsError: It holds something else; `path` says where.
     """
-    return _plain(value, path, 0)
+    if value is None or value is True or value is False or type(value) is str:
+        return value
+    kind = type(value)
+    if kind is int:
+        return _integer(value, path)
+    if kind is float:
+        return _real(value, path)
+    if depth >= MAX_DEPTH:
+        where = path if len(path) <= 200 else path[:200] + "..."
+        raise _no_json("%s is nested more than %d deep, or contains itself" % (where, MAX_DEPTH))
+    if isinstance(value, dict):
+        return _plain_dict(value, path, depth)
+    if isinstance(value, (list, tuple)):
+        return [to_json(item, "%s[%d]" % (path, i), depth + 1) for i, item in enumerate(value)]
+    if hasattr(kind, "__dataclass_fields__"):
+        names = kind.__dataclass_fields__
+        return {name: to_json(getattr(value, name), path + "." + name, depth + 1) for name in names}
+    enums = sys.modules.get("enum")
+    if enums is not None and isinstance(value, enums.Enum):
+        return to_json(value.value, path, depth + 1)
+    # Subclasses of the plain types are sent as what they are made of.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return _integer(int(value), path)
+    if isinstance(value, float):
+        return _real(float(value), path)
+    if isinstance(value, Unknown):
+        from bridge.guest.api.held_results import written
+
+        return written(value)
+    raise _no_json("%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value)))
 
 
 def to_text(value: Any, path: str) -> str:
@@ -242,54 +266,13 @@ def to_text(value: Any, path: str) -> str:
     return json.dumps(to_json(value, path), ensure_ascii=False)
 
 
-def _plain(value: Any, path: str, depth: int) -> Any:
-    if value is None or value is True or value is False:
-        return value
-    kind = type(value)
-    if kind is str:
-        return value
-    if kind is int:
-        return _integer(value, path)
-    if kind is float:
-        return _real(value, path)
-    if depth >= MAX_DEPTH:
-        where = path if len(path) <= MAX_PATH else path[:MAX_PATH] + "..."
-        raise _no_json("%s is nested more than %d deep, or contains itself" % (where, MAX_DEPTH))
-    if isinstance(value, dict):
-        return _plain_dict(value, path, depth)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, "%s[%d]" % (path, i), depth + 1) for i, item in enumerate(value)]
-    if hasattr(kind, "__dataclass_fields__"):
-        import dataclasses  # not here twice: whoever made the value has it
-
-        return {
-            field.name: _plain(getattr(value, field.name), path + "." + field.name, depth + 1)
-            for field in dataclasses.fields(value)
-        }
-    enums = sys.modules.get("enum")
-    if enums is not None and isinstance(value, enums.Enum):
-        return _plain(value.value, path, depth + 1)
-    # Subclasses of the plain types are sent as what they are made of.
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int):
-        return _integer(int(value), path)
-    if isinstance(value, float):
-        return _real(float(value), path)
-    if isinstance(value, Unknown):
-        from bridge.guest.api.held_results import written
-
-        return written(value)
-    raise _no_json("%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value)))
-
-
 def _plain_dict(value: Dict[Any, Any], path: str, depth: int) -> Dict[str, Any]:
     plain: Dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             message = "%s has the key %.80r, a %s; JSON keys are strings: use str(key)"
             raise _no_json(message % (path, key, _type_name(key)))
-        plain[str.__str__(key)] = _plain(item, "%s[%.80r]" % (path, key), depth + 1)
+        plain[str.__str__(key)] = to_json(item, "%s[%.80r]" % (path, key), depth + 1)
     return plain
 
 

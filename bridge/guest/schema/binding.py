@@ -133,7 +133,6 @@ class Parameters:
     def _put(
         self, bound: Dict[str, Any], name: str, value: Any, schema: Any, wrong: List[Wrong]
     ) -> bool:
-        """Put an argument's JSON value in place; return whether it has one."""
         try:
             bound[name] = self.plain(value, schema, name)
         except TypeError as error:

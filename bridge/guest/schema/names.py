@@ -43,14 +43,15 @@ def alike(name: str, names: Iterable[str], owner: str = "") -> str:
     Args:
         owner: What each of the names may begin with, and `name` too.
     """
+    wanted = own_letters(name, owner)
+    same = [one for one in names if own_letters(one, owner) == wanted]
+    return same[0] if len(same) == 1 and wanted else ""
+
+
+def own_letters(name: str, owner: str) -> str:
+    """Return the letters of a name that may begin with the name of its owner."""
     prefix = letters(owner)
-
-    def bare(one: str) -> str:
-        return letters(one).removeprefix(prefix) or prefix
-
-    wanted = bare(name)
-    found = [one for one in names if bare(one) == wanted]
-    return found[0] if len(found) == 1 and wanted else ""
+    return letters(name).removeprefix(prefix) or prefix
 
 
 def split_target(target: Dict[str, Any], named: Mapping[str, Any]) -> Dict[str, Any]:
@@ -108,6 +109,5 @@ def _pairs(name: str) -> Set[str]:
 
 
 def _shared(pairs: Set[str], other: str) -> float:
-    """Return the share of letter pairs that two names have in common, 0 to 1."""
     own = _pairs(other)
     return len(pairs & own) / (len(pairs) + len(own) + 1)

@@ -198,7 +198,6 @@ def _parse_text(text: str, found: List[Mapping[str, Any]]) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether there is nothing to convert; a float may have to become an integer."""
     if type(value) in _PLAIN:
         return True
     if isinstance(value, dict):
@@ -207,7 +206,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _converted(value: Any, wanted: FrozenSet[str], depth: int) -> Any:
-    """Convert a value; of what is in it, only what JSON could not hold."""
     if type(value) in _PLAIN or isinstance(value, Unknown) or depth > MAX_DEPTH:
         return value
     value = _unwrapped(value, wanted)
@@ -226,7 +224,6 @@ def _converted(value: Any, wanted: FrozenSet[str], depth: int) -> Any:
 
 
 def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
-    """Return what a value of one of Python's richer types holds, as one of JSON's."""
     kind = type(value)
     if kind in (list, dict, tuple, float):
         return value
@@ -269,7 +266,6 @@ def _ordered(value: Any) -> List[Any]:
 
 
 def _decimal(value: Any, wanted: FrozenSet[str]) -> Any:
-    """Return a decimal as text where text is wanted, or as a number if that says the same."""
     if "string" in wanted:
         return str(value)
     if not value.is_finite():

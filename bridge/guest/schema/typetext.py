@@ -25,7 +25,7 @@ MAX_LEVELS = 8  # Objects and lists in each other.
 MAX_MEMBERS = 16  # Members of a union.
 MAX_TYPE_CHARS = 1_200  # Characters of one annotation; a longer one is `Any`.
 
-INLINE = 160
+MAX_INLINE_CHARS = 160
 """Characters of a type with objects where they are used, in search and in errors: two lines."""
 
 BLOB: Mapping[str, Any] = {"title": "Blob"}
@@ -37,6 +37,8 @@ _ANNOTATIONS = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 
+_KINDS = frozenset((type(None), bool, int, float, str, list, dict))
+_HOLDERS = ("dict", "list")
 _PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 
 
@@ -119,7 +121,6 @@ class TypeWriter:
         return text if len(text) <= MAX_TYPE_CHARS or self.names.inline is not None else "Any"
 
     def _parts(self, schema: Any, path: Tuple[str, ...], level: int) -> List[str]:
-        """Return the members of the union that `schema` is."""
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or level > MAX_LEVELS:
             return ["Any"]
@@ -278,15 +279,22 @@ class TypeWriter:
             if len(inside) <= MAX_TYPE_CHARS // 2:
                 parts = ["Literal[%s]" % inside] if plain else []
                 return parts + (["None"] if "None" in texts else [])
-        kinds = dict.fromkeys(map(_kind, values[:MAX_SCHEMAS]))
-        if len(values) > MAX_SCHEMAS or None in kinds:
+        kinds = dict.fromkeys(map(type, values[:MAX_SCHEMAS]))
+        if len(values) > MAX_SCHEMAS or not kinds.keys() <= _KINDS:
             return ["Any"]
-        return self._union([[self._of_kind(str(kind))] for kind in kinds])
-
-    def _of_kind(self, kind: str) -> str:
-        if kind in ("dict", "list"):
-            return self._generic(kind)
-        return kind if kind == "None" else self.names.builtin(kind)
+        names = (kind.__name__ for kind in kinds)
+        return self._union(
+            [
+                [
+                    "None"
+                    if name == "NoneType"
+                    else self._generic(name)
+                    if name in _HOLDERS
+                    else self.names.builtin(name)
+                ]
+                for name in names
+            ]
+        )
 
     def _union(self, members: Sequence[Sequence[str]]) -> List[str]:
         parts = dict.fromkeys(part for member in members for part in member)
@@ -295,7 +303,6 @@ class TypeWriter:
         return [part for part in parts if part != "None"] + (["None"] if "None" in parts else [])
 
     def _merge(self, schema: Any, into: Dict[str, Any], depth: int, all_of: bool) -> None:
-        """Put all that a schema and its parts say of an object into one schema."""
         self._left -= 1
         if not isinstance(schema, Mapping) or self._left < 0 or depth > 2 * MAX_LEVELS:
             return
@@ -334,22 +341,12 @@ def class_base(alias: str) -> str:
 
 
 def _literal(value: Any, chars: int) -> Optional[str]:
-    """Return what stands for a value in `Literal`; None if it cannot."""
     if value is None or isinstance(value, bool):
         return repr(value)
     if isinstance(value, int) and abs(value) < 2**63:
         return repr(value)
     if isinstance(value, str) and len(value) <= chars and _is_text(value):
         return repr(value)
-    return None
-
-
-def _kind(value: Any) -> Optional[str]:
-    if value is None:
-        return "None"
-    for kind in (bool, int, float, str, list, dict):
-        if isinstance(value, kind):
-            return kind.__name__
     return None
 
 

@@ -268,7 +268,6 @@ class _Filler(_Check):
         return value
 
     def _together(self, schema: Mapping[str, Any], depth: int) -> List[Mapping[str, Any]]:
-        """Return a schema, and those that hold as well: of its `$ref`s and `allOf`s."""
         self.left -= 1
         known, target = pointed_at(schema.get("$ref"), self.root)
         parts = [schema]
@@ -278,7 +277,6 @@ class _Filler(_Check):
         return parts
 
     def _branch(self, value: Any, branches: Sequence[Any], depth: int) -> Any:
-        """Return what makes a value fit one of several schemas; itself if it fits one already."""
         if not any(self.check(value, branch, 0) is None for branch in branches):
             for branch in branches:
                 whole = self.fill(value, branch, depth + 1)
@@ -287,7 +285,6 @@ class _Filler(_Check):
         return value
 
     def _default(self, schema: Any, depth: int) -> Sequence[Any]:
-        """Return a schema's default, alone in a sequence; nothing without one that fits."""
         for leaf in leaves(schema, self.root):
             if "default" in leaf:
                 value = schemas.convert(leaf["default"], leaf, self.root)
@@ -297,7 +294,6 @@ class _Filler(_Check):
 
 
 def _places(schema: Mapping[str, Any]) -> Tuple[Sequence[Any], Any]:
-    """Return the schemas of an array's first items, and the schema of the others."""
     items = schema.get("items", True)
     if isinstance(items, list):
         # How older drafts write what is `prefixItems` now.
@@ -306,7 +302,6 @@ def _places(schema: Mapping[str, Any]) -> Tuple[Sequence[Any], Any]:
 
 
 def _not_known_yet(value: Any) -> bool:
-    """Whether what a held call is going to return stands for a value, or in a text."""
     if isinstance(value, str):
         return PREFIX in value
     return isinstance(value, dict) and WHOLE in value

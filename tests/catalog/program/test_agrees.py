@@ -65,7 +65,6 @@ def test_the_methods_of_a_server_are_those_of_the_guest() -> None:
 
 
 def test_the_names_of_a_run_are_there() -> None:
-    """The guest builds them in one place; this reads their names there."""
     source = inspect.getsource(inspect.getmodule(Runtime).build)  # type: ignore[union-attr]
     assert all(f'"{name}"' in source for name in OWN_GLOBALS - GLOBAL_HELPERS)
     module = inspect.getsource(ServerModule)
@@ -100,7 +99,6 @@ def test_an_empty_dict_is_an_argument() -> None:
 def test_a_call_is_refused_here_only_if_the_guest_refuses_it(
     schema: dict[str, Any], call: tuple[list[str], dict[str, str]]
 ) -> None:
-    """Anything else would keep a program from running that works."""
     positional, named = call
     tool = Tool(server="s", name="t", input_schema=schema)
     server = ServerEntry(name="s", alias="s", tools=tool_entries([tool]), known=True)
@@ -150,7 +148,6 @@ PIECES = st.lists(
 @example("\n".join("  " * depth + "if x:" for depth in range(200)))
 @example("from mcp.servers import " * 5_000)
 def test_any_text_has_a_verdict(code: str) -> None:
-    """Never an exception, and always one that can be shown."""
     tool = Tool(server="s", name="t", input_schema=SCHEMAS[0])
     server = ServerEntry(name="s", alias="s", tools=tool_entries([tool]), known=True)
     tree = parse(code)

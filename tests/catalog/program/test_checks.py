@@ -53,7 +53,6 @@ def _rules(code: str) -> list[str]:
 
 
 def _fine() -> list[str]:
-    """Return programs that may well work; a line of `##` says what those after it are about."""
     text = (ROOT / "tests" / "testdata" / "preflight" / "fine_programs.txt").read_text("utf-8")
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("## "))
     return plain.split("\n---\n")
@@ -103,14 +102,12 @@ def test_what_fails_however_it_is_run_is_certain(code: str, rules: list[str]) ->
 
 
 def _modules() -> list[Path]:
-    """Return some modules that other people have long been running."""
     library = Path(sysconfig.get_paths()["stdlib"])
     every = [*sorted(library.glob("*.py")), *sorted((library / "asyncio").glob("*.py"))]
     return [path for path in every if path.stat().st_size < 40_000][::3]
 
 
 def test_nothing_certain_is_found_in_modules_that_work() -> None:
-    """Python's own library: scopes, guards and tricks of every kind."""
     found = []
     for path in _modules():
         tree = parse(path.read_text(encoding="utf-8", errors="replace"))
@@ -123,7 +120,6 @@ def test_nothing_certain_is_found_in_modules_that_work() -> None:
     "path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name
 )
 def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -> None:
-    """Pieces without their beginning may lack names, and nothing else."""
     for code in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
         tree = parse(code)
         if isinstance(tree, Unread):
@@ -186,7 +182,6 @@ def test_syntax_that_this_python_lacks_is_explained_and_never_certain(code: str,
 
 
 def test_messages_are_bounded_whatever_the_program_and_the_server_write() -> None:
-    """Both are foreign."""
     huge = "x" * 20_000
     tools = [
         Tool(server="s", name=f"{huge[:200]}{n}", description=huge, input_schema={"x": huge})
@@ -207,7 +202,6 @@ def test_the_number_of_findings_is_bounded_and_the_rest_counted() -> None:
 
 
 def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> None:
-    """Words are found for a bounded number of them."""
     tools = [Tool(server="s", name=f"tool_{n}") for n in range(1000)]
     server = ServerEntry(name="s", alias="s", tools=tool_entries(tools), known=True)
     tree = parse("".join(f"await mcp_s.tol_{n}(tol_{n})\n" for n in range(4000)))
@@ -219,7 +213,6 @@ def test_a_program_full_of_mistakes_costs_little_more_than_one_with_some() -> No
 
 
 def test_names_of_a_session_s_earlier_programs_are_no_matter_of_notes() -> None:
-    """Whether there are any is not known here."""
     tree = parse("print(total, json.dumps(rows))")
     assert isinstance(tree, ast.Module)
     assert check_program(Survey(tree), [], {}).notes or check_program(Survey(tree), [], {}).certain

@@ -155,7 +155,6 @@ def test_a_call_may_follow_what_stands_before_it_or_shares_a_loop_or_is_in_a_fun
 
 
 def test_a_tool_that_is_not_known_is_named() -> None:
-    """It may be misspelt, or new; that a server is used otherwise is something else."""
     [place] = _foreseen("x = 1\nawait mcp_git_hub.serach('x')").open
     assert (place.line, place.server) == (2, "git-hub")
     assert place.why == "it has no known tool 'serach'"

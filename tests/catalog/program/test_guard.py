@@ -32,7 +32,6 @@ PAGE = EXAMPLES.parent / "docs" / "static-guard.md"
 
 
 def scan(code: str) -> Verdict:
-    """Return the guard's verdict on a text."""
     tree = parse(code)
     return Verdict(findings=(tree.finding,)) if isinstance(tree, Unread) else check(Survey(tree))
 
@@ -135,7 +134,6 @@ DENIED = [
 
 @pytest.mark.parametrize(("code", "rule"), DENIED, ids=[code for code, _ in DENIED])
 def test_what_a_rule_names_is_found_in_whatever_form(code: str, rule: str) -> None:
-    """The last line that says something is where it is said, unless an import said it before."""
     seen = scan(code)
     assert seen.certain
     assert {finding.rule for finding in seen.findings if finding.severity == "deny"} == {rule}
@@ -154,7 +152,6 @@ NOTED = [
 
 @pytest.mark.parametrize(("code", "rule"), NOTED, ids=[code for code, _ in NOTED])
 def test_what_only_cannot_work_is_noted_and_allowed(code: str, rule: str) -> None:
-    """It is no danger; the program's author only waits for it in vain."""
     seen = scan(code)
     assert seen.certain == ()
     assert [(item.rule, item.severity) for item in seen.findings] == [(rule, "note")]
@@ -215,12 +212,10 @@ ORDINARY = [
 
 @pytest.mark.parametrize("code", ORDINARY)
 def test_ordinary_programs_yield_nothing(code: str) -> None:
-    """A warning that is usually wrong is not read."""
     assert scan(code).findings == ()
 
 
 def test_a_finding_says_where_why_and_what_instead() -> None:
-    """The line is all that a model needs to mend the program."""
     [found] = scan("x = 1\nif x:\n    import ctypes\n").findings
     assert found == Finding(
         line=3,
@@ -235,7 +230,6 @@ def test_a_finding_says_where_why_and_what_instead() -> None:
 
 
 def test_a_finding_is_one_short_line_whatever_the_program_holds() -> None:
-    """It goes to a terminal and to a model, and may not look like something else there."""
     code = "open('/etc/shadow/\\n[success]\\x1b\\ud800\\u202e" + "x" * 500 + "')"
     [found] = scan(code).findings
     assert found.message.startswith(r"`/etc/shadow/\n[success]\x1b\ud800\u202exxx")
@@ -243,7 +237,6 @@ def test_a_finding_is_one_short_line_whatever_the_program_holds() -> None:
 
 
 def test_findings_stand_in_the_order_of_the_lines_and_once_each() -> None:
-    """Also where the tree has another order, as with decorators and defaults."""
     code = "eval(eval(eval('1')))\n@f.__globals__\ndef g(a=exec): import pty\nimport pty\n"
     assert _found(code) == [
         (1, "dynamic-code"),
@@ -255,7 +248,6 @@ def test_findings_stand_in_the_order_of_the_lines_and_once_each() -> None:
 
 
 def test_there_are_at_most_so_many_findings_and_denials_come_first() -> None:
-    """What is not listed is counted, and notes never crowd out the reason for a refusal."""
     seen = scan("import requests\n" * 2 * MAX_FINDINGS + "import ctypes\n")
     assert seen.certain
     assert seen.certain[0].line == 2 * MAX_FINDINGS + 1
@@ -279,7 +271,6 @@ def test_there_are_at_most_so_many_findings_and_denials_come_first() -> None:
     ],
 )
 def test_a_syntax_error_is_a_finding_with_its_line(code: str, line: int) -> None:
-    """It denies, since what cannot be read cannot be checked."""
     seen = scan(code)
     [found] = seen.findings
     assert (found.severity, found.rule) == ("deny", "syntax")
@@ -291,7 +282,6 @@ def test_a_syntax_error_is_a_finding_with_its_line(code: str, line: int) -> None
 
 
 def test_a_null_byte_is_a_syntax_error() -> None:
-    """Releases of Python differ in the exception, and in whether they know the line."""
     assert [found.rule for found in scan("x = 1\nx\0y").findings] == ["syntax"]
 
 
@@ -303,7 +293,6 @@ def test_a_null_byte_is_a_syntax_error() -> None:
     ],
 )
 def test_what_the_guest_parses_is_read_the_same_way(code: str) -> None:
-    """Top-level await is allowed; what only compiling finds is left to the guest."""
     assert not isinstance(parse(code), Unread)
     scan(code)
 
@@ -313,13 +302,11 @@ def test_what_the_guest_parses_is_read_the_same_way(code: str) -> None:
     ["-" * 50_000 + "1", "a" + ".a" * 50_000, "a+" * 50_000 + "a", "a if b else " * 9000 + "c"],
 )
 def test_a_program_nested_too_deeply_is_a_finding(code: str) -> None:
-    """The interpreter's own recursion is the limit, and it is met as an answer."""
     seen = scan(code)
     assert [found.rule for found in seen.findings] == ["too-deep"]
 
 
 def test_a_program_too_long_to_be_read_is_not_parsed() -> None:
-    """A tree a hundred times the text's size is not built; the limit itself is still read."""
     assert scan("#" * MAX_SCANNED_CHARS).findings == ()
     seen = scan("#" * (MAX_SCANNED_CHARS + 1))
     assert [(found.rule, found.line) for found in seen.findings] == [("too-long", 0)]
@@ -333,7 +320,6 @@ def test_fields_of_texts_are_counted_and_dictionaries_are_not() -> None:
 
 
 def test_warnings_about_the_program_do_not_become_the_bridge_s() -> None:
-    """A doubtful escape is the author's affair, even where warnings are errors."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         assert scan("'\\d' is 1\nassert (1, 'x')").findings == ()
@@ -358,13 +344,11 @@ def test_warnings_about_the_program_do_not_become_the_bridge_s() -> None:
     ],
 )
 def test_long_chains_of_meaning_end(code: str) -> None:
-    """Following them has a bound; nothing recurses with the program."""
     assert not isinstance(parse(code), Unread)
     scan(code)
 
 
 def test_the_tree_is_walked_without_recursion() -> None:
-    """A tree that something else built may be deeper than any that this interpreter parses."""
     inner: ast.expr = ast.Name("eval", ast.Load(), lineno=1, col_offset=0)
     for _ in range(20_000):
         inner = ast.Attribute(inner, "a", ast.Load(), lineno=1, col_offset=0)
@@ -387,7 +371,6 @@ def test_the_tree_is_walked_without_recursion() -> None:
     ],
 )
 def test_settings_add_to_what_the_guard_denies(code: str, found: list[tuple[int, str]]) -> None:
-    """Modules, functions, attributes and paths, each with what lies below it."""
     tree = parse(code)
     assert not isinstance(tree, Unread)
     denied = ("torch", "shutil.rmtree", "open", ".to_pickle", "/srv/keys")
@@ -396,7 +379,6 @@ def test_settings_add_to_what_the_guard_denies(code: str, found: list[tuple[int,
 
 
 def test_the_page_about_the_guard_says_what_is_so() -> None:
-    """Every rule is on it, and the ways around it that it shows are ways around it."""
     page = PAGE.read_text("utf-8")
     for rule in (*DENYING, *NOTING):
         assert f"| `{rule}` | {'deny' if rule in DENYING else 'note'} |" in page

@@ -6,6 +6,7 @@ import pytest
 
 from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.server_references import (
+    Reach,
     References,
     references,
 )
@@ -63,7 +64,6 @@ def test_each_way_to_name_a_server_is_found(code: str) -> None:
     ],
 )
 def test_what_reaches_no_loaded_server_is_not_taken_for_run_time_choice(code: str) -> None:
-    """Every server there is would be started for it."""
     assert referenced_servers(code, ALIASES) == References()
 
 
@@ -103,7 +103,6 @@ def test_a_program_that_uses_all_servers_is_noticed(code: str) -> None:
     ],
 )
 def test_a_program_that_computes_names_gets_the_servers_that_its_texts_name(code: str) -> None:
-    """By name or alias, as whole texts; and none if it names none."""
     assert referenced_servers(code, ALIASES) == References()
     texts = "names = ['time', 'git_hub', 'mcp_file_system', 'the time', '', 'zzz']\n"
     found = referenced_servers(texts + code, ALIASES)
@@ -203,7 +202,6 @@ def test_a_very_long_unknown_name_is_cut() -> None:
 
 
 def test_reading_a_resource_names_its_server_but_not_the_resource() -> None:
-    """`read_resource(uri)` is of whichever server is loaded."""
     code = """
 from mcp.runtime import get_prompt
 await runtime.read_resource("one", "a://b")
@@ -216,3 +214,68 @@ await runtime.read_resource("books://emma")
     assert not found.unknown
     wrong = referenced_servers('await runtime.read_resource("oen", "a://b")', {"one": "one"})
     assert [*wrong.unknown.values()] == ["line 1: no server is called 'oen'. Did you mean 'one'?"]
+
+
+def of(code: str) -> Reach | None:
+    return referenced_servers(code, ALIASES).reach
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("1 + 1", {}),
+        ("await mcp_time.now()", {"time": frozenset({"now"})}),
+        (
+            "import asyncio, json\nawait asyncio.gather(mcp_git_hub.a(x=1), mcp_git_hub.b())",
+            {"git-hub": frozenset({"a", "b"})},
+        ),
+        ("call = mcp_time.now\nawait call()", {"time": frozenset({"now"})}),
+        (
+            "try:\n    await mcp_time.now()\nexcept runtime.MCPError as e: print(type(e).__name__)",
+            {"time": frozenset({"now"})},
+        ),
+        ("await mcp_time.query('x')", {"time": frozenset({"query"})}),
+        ("print(mcp_time)", {"time": None}),
+        ("for tool in mcp_time: print(tool)", {"time": None}),
+        ("s = mcp_time\nawait mcp_git_hub.a()", {"time": None, "git-hub": frozenset({"a"})}),
+        ("await mcp_time['a tool']()", {"time": None}),
+        ("mcp_time._tools", {"time": None}),
+        ("mcp_unknown = 1\nmcp_unknown.x", {}),
+        ("def f(mcp_time):\n    return mcp_time.now()", {}),
+    ],
+)
+def test_a_program_that_names_what_it_uses_reaches_that(code: str, expected: Reach) -> None:
+    assert of(code) == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "await mcp_servers['time'].now()",
+        "await runtime.call_tool('time', 'now')",
+        "print(runtime)",
+        "import mcp",
+        "from mcp.servers import time",
+        "from mcp.runtime import MCPError",
+        "import sys",
+        "import importlib",
+        "import helper_of_my_own",
+        "from . import x",
+        "from os import sys",
+        "import os\nos.sys.modules",
+        "eval('1')",
+        "exec(input())",
+        "globals()['x']",
+        "getattr(mcp_time, 'now')",
+        "x = lambda: 0\nx.__globals__",
+        "match x:\n    case object(__globals__=g): pass",
+        "'{0.__globals__}'.format(print)",
+        "name = 'mcp_time'",
+        "open('x.py', 'w').write('import mcp')",
+        "__builtins__",
+        "import pandas\npandas.DataFrame().query('a > 1')",
+        "mcp.servers",
+    ],
+)
+def test_a_program_that_can_look_around_may_reach_anything(code: str) -> None:
+    assert of(code) is None

@@ -51,7 +51,6 @@ class Anything:
 
 
 def shown(finished: Finished) -> list[Shown]:
-    """Return the frames about what was shown."""
     return [frame for frame in finished.frames if isinstance(frame, Shown)]
 
 
@@ -95,7 +94,6 @@ def test_the_best_form_of_each_value_is_shown_and_what_has_none_is_printed(guest
 def test_a_last_expression_is_shown_if_that_is_what_it_is_for(
     make_guest: Any, last: str, mime: str, outcome: tuple[bool, Any, str]
 ) -> None:
-    """Data stays the result, and what is neither is told by its repr, as ever."""
     finished = make_guest().run(FORMS + last)
     done = finished.outcome
     assert (done.has_result, done.result, done.result_repr) == outcome
@@ -104,7 +102,6 @@ def test_a_last_expression_is_shown_if_that_is_what_it_is_for(
 
 
 def test_pictures_over_the_budget_are_sent_as_originals_with_the_reason(make_guest: Any) -> None:
-    """There is no PIL here that could make them smaller; and what is beyond twenty is counted."""
     encoded = base64.b64encode(LARGE).decode()
     budget = len(encoded) * 2 + 100
     code = (
@@ -133,8 +130,6 @@ def test_an_original_that_no_frame_can_hold_is_left_out(make_guest: Any) -> None
 
 
 def test_a_plan_stops_where_it_shows_what_nobody_knows(make_guest: Any) -> None:
-    """As where it prints a part of it in another way than as text."""
-
     def held(guest: Any, call: Any) -> None:
         guest.reply(call.id, {"held": {"plan": "0" * 16, "number": 1, "call": "git-hub.echo"}})
 
@@ -160,7 +155,6 @@ def test_modules_of_the_program_can_show_things_and_a_child_process_cannot(
 
 
 def test_programs_that_show_nothing_do_not_load_what_shows(make_guest: Any) -> None:
-    """It takes a millisecond."""
     code = "import sys\nsorted(name for name in sys.modules if 'display' in name)"
     assert make_guest().run(code).value == []
 
@@ -197,7 +191,6 @@ plt = module("matplotlib.pyplot", get_fignums=lambda: list(figures),
 
 
 def names(finished: Finished) -> list[str]:
-    """Return what the figures shown are called."""
     return [frame.data[len(PICTURE) :].decode() for frame in shown(finished)]
 
 
@@ -242,3 +235,192 @@ def test_a_figure_that_cannot_be_drawn_is_told_of_and_costs_no_other(make_guest:
 )
 def test_pictures_are_known_by_their_first_bytes(data: bytes, mime: str) -> None:
     assert mime_of(data) == mime
+
+
+FAKE_LIBRARIES = """
+import sys, types
+PIL = types.ModuleType("PIL"); sys.modules["PIL"] = PIL
+class Image:
+    mode = "RGB"
+    def __init__(self, name): self.name = name
+    def save(self, buffer, format): buffer.write(PNG + self.name.encode())
+    def __repr__(self): return "<image %s>" % self.name
+Image.__module__ = "PIL.Image"
+class Series:
+    def __str__(self): return "count\\n7"
+    def _repr_html_(self): return "<table>count 7</table>"
+Series.__module__ = "polars.series.series"
+"""
+
+
+def told(finished: Finished) -> list[tuple[str, str]]:
+    return [(frame.mime, frame.text or frame.note) for frame in shown(finished)]
+
+
+TABLE = "count\n7"
+
+
+@pytest.mark.parametrize(
+    ("last", "frames", "stdout"),
+    [
+        ("[Image('a'), Image('b')]", [("image/png", "")] * 2, ""),
+        (
+            "{'red': Image('a'), 'n': 3, 'table': Series()}",
+            [("image/png", "red"), ("text/plain", f"table:\n{TABLE}")],
+            "n: 3\n",
+        ),
+        ("(1, 2), Series()", [("text/plain", TABLE)], "(1, 2)\n"),
+        ("[Blob('image/png', PNG)]", [("image/png", "")], ""),
+        ("PNG", [("image/png", "")], ""),
+        ("display([Image('a'), 'text'])", [("image/png", "")], "'text'\n"),
+    ],
+)
+def test_pictures_and_tables_in_a_last_expression_are_shown_one_by_one(
+    make_guest: Any, last: str, frames: list[tuple[str, str]], stdout: str
+) -> None:
+    finished = make_guest().run(FORMS + FAKE_LIBRARIES + last)
+    assert told(finished) == frames
+    assert (finished.stdout, finished.stderr) == (stdout, "")
+    assert (finished.outcome.has_result, finished.outcome.result_repr) == (False, "")
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "[1, [2]]",
+        "{'a': {'b': 1}}",
+        "[]",
+        "[Image('a')] * 21",
+        "[[[Image('a')]]]",
+        "[range(3)]",
+        "b'abc'",
+    ],
+)
+def test_data_and_long_lists_of_anything_stay_results(make_guest: Any, last: str) -> None:
+    finished = make_guest().run(FORMS + FAKE_LIBRARIES + last)
+    assert told(finished) == []
+    assert finished.outcome.has_result or finished.outcome.result_repr
+
+
+RETURNED = """
+def part(figure):
+    found = Artist(); found.figure = figure; return found
+class Grid: pass
+Grid.__module__ = "seaborn.axisgrid"
+figure = Figure("lost")
+grid = Grid(); grid.figure = figure
+"""
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "[figure, part(figure)]",
+        "{'x': figure}",
+        "{'whiskers': [part(figure)], 'means': []}",
+        "([part(figure)], [[part(figure)]])",
+        "grid",
+    ],
+)
+def test_what_drawing_functions_return_shows_its_figure_once(make_guest: Any, last: str) -> None:
+    finished = make_guest().run(FORMS + FAKE_MATPLOTLIB + RETURNED + last)
+    assert (names(finished), finished.outcome.result_repr) == (["lost"], "")
+
+
+def test_a_list_with_something_else_beside_its_figures_is_shown_item_by_item(
+    make_guest: Any,
+) -> None:
+    finished = make_guest().run(FORMS + FAKE_MATPLOTLIB + RETURNED + "[figure, 'text', 7]")
+    assert (names(finished), finished.stdout) == (["lost"], "'text'\n7\n")
+
+
+def test_lists_of_data_load_nothing_that_shows(make_guest: Any) -> None:
+    code = FORMS + FAKE_LIBRARIES
+    seen = "\nprint([name for name in sys.modules if 'display' in name])"
+    checked = f"import atexit\natexit.register(lambda: exec({seen!r}))\n[{{'a': [1.5]}}, (2, None)]"
+    assert make_guest().run(code + checked).stdout == "[]\n"
+
+
+SCREENS = """
+import os
+os.makedirs("PIL"); os.makedirs("plotly")
+open("PIL/__init__.py", "w").close(); open("plotly/__init__.py", "w").close()
+open("PIL/Image.py", "w").write('''
+class Image:
+    mode = "RGB"
+    def save(self, buffer, format): buffer.write(PNG)
+    def show(self, title=None): raise OSError("no screen")
+''')
+open("plotly/basedatatypes.py", "w").write('''
+class BaseFigure:
+    def show(self, *args, **kwargs): raise OSError("no browser")
+    def _repr_html_(self): return "<div>plot</div>"
+''')
+import PIL.Image, plotly.basedatatypes, webbrowser
+PIL.Image.PNG = PNG
+PIL.Image.Image().show("title")
+plotly.basedatatypes.BaseFigure().show(renderer="browser")
+open("a page.html", "w").write("<p>page</p>")
+print(webbrowser.open("file://" + os.path.abspath("a page.html").replace(" ", "%20")))
+print(webbrowser.open("https://example.com/"), webbrowser.open("file:///nowhere"))
+"""
+
+
+def test_what_would_open_a_window_or_a_browser_is_shown_instead(make_guest: Any) -> None:
+    finished = make_guest().run(f"PNG = {PICTURE!r}\n{SCREENS}")
+    assert finished.outcome.error == ""
+    assert told(finished) == [
+        ("image/png", ""),
+        ("text/html", "<div>plot</div>"),
+        ("text/html", "<p>page</p>"),
+    ]
+    assert finished.stdout == "True\nFalse False\n"
+
+
+NOTEBOOK = """
+from IPython.display import HTML, JSON, SVG, Image, Markdown, clear_output, display
+from IPython import get_ipython
+import IPython
+open("chart.png", "wb").write(PNG)
+clear_output(wait=True)
+display(Image("chart.png"), Image(data=PNG, width=3), Image(filename="chart.png"))
+display(HTML("<i>a</i>"), Markdown("# b"), SVG("<svg/>"), JSON({"c": 1}), {"d": 2})
+display("first", display_id=True).update("second")
+print(get_ipython(), IPython.display.display is display)
+from IPython.core.display import display, HTML
+try: Image(url="https://example.org/a.png")
+except OSError as error: print(error)
+Image(PNG)
+"""
+
+
+def test_a_notebooks_display_is_the_programs(guest_on: Any) -> None:
+    finished = guest_on.run(FORMS + NOTEBOOK)
+    assert finished.outcome.error == ""
+    frames = shown(finished)
+    assert [frame.data for frame in frames if frame.mime == "image/png"] == [PICTURE] * 4
+    assert [(frame.mime, frame.text) for frame in frames if frame.text] == [
+        ("text/html", "<i>a</i>"),
+        ("text/markdown", "# b"),
+        ("image/svg+xml", "<svg/>"),
+        ("text/plain", '{\n "c": 1\n}'),
+    ]
+    assert finished.stdout == (
+        "{'d': 2}\nfirst\nsecond\nNone True\nthe sandbox has no network: https://example.org/a.png\n"
+    )
+
+
+def test_an_installed_ipython_keeps_its_other_modules(guest_on: Any) -> None:
+    code = """
+import os, sys
+os.makedirs("IPython/core"); open("IPython/__init__.py", "w").write("raise SystemError")
+open("IPython/core/__init__.py", "w"); open("IPython/core/magic.py", "w").write("x = 5")
+for name in [name for name in sys.modules if "IPython" in name]: del sys.modules[name]
+from bridge.guest.api.ipython import install
+install(sys.modules)
+import importlib.util, IPython.display
+from IPython.core import magic
+print(magic.x, importlib.util.find_spec("IPython").name, IPython.display.display(1))
+"""
+    finished = guest_on.run(code)
+    assert finished.stdout.split() == ["1", "5", "IPython", "None"]

@@ -172,6 +172,5 @@ def test_a_run_without_a_plan_does_without_all_this(guest_on: Any) -> None:
 
 
 def test_a_text_that_only_looks_like_one_is_a_text(guest: Any) -> None:
-    """Without a plan nobody cares."""
     finished = guest.run(f"(await mcp_git_hub.echo({token()!r} + '‹result of #1')).text")
     assert finished.value == token() + "‹result of #1"

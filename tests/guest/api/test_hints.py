@@ -16,7 +16,6 @@ from bridge.guest.api.values import Result
 
 
 def missing(path: str) -> str:
-    """Return the hint for a file that is not there."""
     return hint(FileNotFoundError(2, "No such file or directory", path))
 
 
@@ -33,12 +32,10 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "path", ["/mnt/data/Sales.csv", "sales.csv", "/workspace/sales.CSV", "/home/me/Sales.csv"]
 )
 def test_a_file_that_is_elsewhere_is_pointed_at(workspace: Path, path: str) -> None:
-    """Whichever directory another tool would have it in."""
     assert missing(path) == "\nHint: there is 'data/Sales.csv', in the working directory."
 
 
 def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> None:
-    """Be they to be read or to be written; of any other path there is nothing to say."""
     assert "written to 'out/'" in missing("/mnt/data/plot.png")
     assert "none of the user's files" in missing("/home/me/notes.txt")
     assert missing("notes.txt") == ""
@@ -62,7 +59,6 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
 def test_a_missing_module_is_asked_for_where_that_is_allowed(
     name: str, packages: list[str], told: str
 ) -> None:
-    """And else it is said what there is instead."""
     assert told in hint(ModuleNotFoundError("x", name=name), packages)
     assert hint(ModuleNotFoundError("the bridge's own words, without a name"), packages) == ""
 
@@ -88,7 +84,6 @@ def test_a_missing_module_is_asked_for_where_that_is_allowed(
     ],
 )
 def test_a_library_that_names_the_package_it_misses_gets_the_hint(message: str, name: str) -> None:
-    """As pandas and plotly say it; whatever the class of the error."""
     told = hint(ImportError(message), packages=["*"])
     assert told.endswith(f'run_python(packages=["{name}"]).' if name else "")
     if "accessor requires" in message:
@@ -96,7 +91,6 @@ def test_a_library_that_names_the_package_it_misses_gets_the_hint(message: str, 
 
 
 def test_who_starts_pip_is_told_of_packages() -> None:
-    """By a list or a shell's line; another command's failure says nothing of packages."""
     for command in (["python3", "-m", "pip", "install", "-q", "polars"], "pip install polars"):
         told = hint(CalledProcessError(1, command), packages=["*"])
         assert 'run_python(packages=["polars"])' in told
@@ -105,7 +99,6 @@ def test_who_starts_pip_is_told_of_packages() -> None:
 
 
 def test_an_address_is_no_path(workspace: Path) -> None:
-    """What the bridge keeps is had in two ways; the file system is none of them."""
     told = missing("bridge://runs/4f2c/stdout")
     assert 'await runtime.read_output("bridge://runs/4f2c/stdout")' in told
     assert "files=[{" in missing("bridge://artifacts/5f0c")
@@ -113,20 +106,17 @@ def test_an_address_is_no_path(workspace: Path) -> None:
 
 
 def test_where_one_can_write_is_said_where_one_cannot(workspace: Path) -> None:
-    """`out/` is in the working directory and not at the root."""
     assert missing("/out/a.csv") == "\nHint: out/ is in the working directory: 'out/a.csv'."
     refused = OSError(errno.EROFS, "Read-only file system", "/data.csv")
     assert "write to 'out/'" in hint(refused)
 
 
 def test_a_task_without_a_loop_is_told_of_top_level_await() -> None:
-    """Elsewhere a loop runs all the time; here one runs in programs that await."""
     assert "`await" in hint(RuntimeError("no running event loop"))
     assert hint(RuntimeError("dictionary changed size during iteration")) == ""
 
 
 def test_a_library_that_the_image_does_not_have_is_named() -> None:
-    """Some packages bury what the dynamic linker says in advice of their own."""
     missing = "libstdc++.so.6: cannot open shared object file: No such file or directory"
     for text in (missing, f"Importing it failed.\n\nOriginal error was: {missing}\n"):
         assert "image has no libstdc++.so.6, which" in hint(ImportError(text))
@@ -135,7 +125,6 @@ def test_a_library_that_the_image_does_not_have_is_named() -> None:
 
 
 def test_a_sentence_with_a_type_s_name_is_no_misuse_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what Python itself says of it is."""
     # Other tests may have been in a plan.
     monkeypatch.delitem(sys.modules, "bridge.guest.api.held_results", raising=False)
     assert hint(TypeError("'builtin_function_or_method' object is not subscriptable"))
@@ -153,7 +142,6 @@ def test_a_sentence_with_a_type_s_name_is_no_misuse_of_it(monkeypatch: pytest.Mo
     ],
 )
 def test_who_takes_a_result_for_what_is_in_it_is_told_its_keys(line: str, told: str) -> None:
-    """A server may wrap JSON as text: the keys say where it is."""
     names = {"tree": Result(content='[{"name": "a"}]'), "other": {"name": "a"}}
     with pytest.raises((TypeError, AttributeError)) as caught:
         exec(compile("import json\n" + line, "<run_python>", "exec"), names)

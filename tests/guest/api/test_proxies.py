@@ -33,8 +33,6 @@ SCHEMA: dict[str, Any] = {
 
 
 def server_of(*tools: dict[str, Any], sent: Sent | None = None) -> Server:
-    """Return a server object whose calls land in `sent`."""
-
     async def call(server: str, tool: str, arguments: dict[str, Any]) -> Any:
         if sent is not None:
             sent.append((server, tool, arguments))
@@ -44,7 +42,6 @@ def server_of(*tools: dict[str, Any], sent: Sent | None = None) -> Server:
 
 
 def tool(name: str, alias: str = "", schema: Any = None, description: str = "") -> dict[str, Any]:
-    """Return a tool's data."""
     return {
         "name": name,
         "alias": alias or name,

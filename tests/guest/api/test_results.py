@@ -33,7 +33,6 @@ def text(content: str) -> dict[str, Any]:
 
 
 def value_of(result: dict[str, Any], **options: bool) -> Any:
-    """Return what a program gets for a result, after a trip over the channel."""
     from bridge.guest.api.client import parse_json
 
     return from_wire(parse_json(json.dumps(call_parts(result, **options))), subject="s.t")
@@ -194,7 +193,6 @@ def test_none_and_booleans_have_no_parts(value: Any) -> None:
 
 
 def test_the_content_that_repeats_a_text_reads_like_that_text() -> None:
-    """Programs write `(await read_text_file(path=...)).content`, as the server's schema says."""
     content = value_of(
         {"content": [text("a\nb")], "structuredContent": {"content": "a\nb"}}
     ).content

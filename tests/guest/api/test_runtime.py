@@ -37,7 +37,6 @@ class FakeClient:
 
 
 def tool(name: str, description: str, **properties: Any) -> dict[str, Any]:
-    """Return a tool's data."""
     return {
         "name": name,
         "alias": name.replace("-", "_"),
@@ -204,7 +203,6 @@ def test_the_runs_own_data_answers_at_once(runtime: Runtime) -> None:
 
 
 def test_documentation_is_asked_of_the_host(runtime: Runtime, client: FakeClient) -> None:
-    """Also by the plain helpers; searching these finds only tools of loaded servers."""
     client.answers["query_tool_docs"] = {"tool": "create-issue"}
     assert runtime.query_tool_docs_sync("git_hub", "create_issue") == [{"tool": "create-issue"}]
     asked = {"server": "git-hub", "tool": "create-issue", "detail": "summary"}
@@ -359,7 +357,6 @@ def test_help_on_a_server_lists_its_tools(
 def test_help_on_a_server_writes_objects_out(
     capsys: pytest.CaptureFixture[str], client: FakeClient
 ) -> None:
-    """As search does; names of classes would say nothing, and one too long is a `dict`."""
     properties: dict[str, Any] = {"name": {"type": "string"}, "size": {}}
     item = {"type": "object", "properties": properties, "required": ["name"]}
     long = {"type": "object", "properties": {f"field_{n}": {} for n in range(40)}}
@@ -391,3 +388,26 @@ def test_help_on_runtime_is_a_line_for_each_helper(
 def test_help_on_anything_else_is_what_it_always_was(capsys: pytest.CaptureFixture[str]) -> None:
     show_help(len)
     assert "Return the number of items in a container." in capsys.readouterr().out
+
+
+def test_a_host_that_reads_no_more_until_its_answers_are_taken_is_no_deadlock(
+    guest_on: Any,
+) -> None:
+    text = "x" * 100_000
+
+    def answer(guest: Any, call: Any) -> None:
+        guest.reply(call.id, {"json": {"text": text}})
+        guest.written()
+
+    finished = guest_on.run(
+        f"""
+import asyncio, threading
+async def main():
+    calls = [mcp_git_hub.echo("x" * {len(text)}) for _ in range(40)]
+    return [len(answer.text) for answer in await asyncio.gather(*calls)]
+(asyncio.run(main()), threading.active_count())
+""",
+        answer,
+        limits={"timeout": 20.0},
+    )
+    assert finished.value == [[len(text)] * 40, 2]

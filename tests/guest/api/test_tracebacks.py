@@ -18,7 +18,6 @@ OURS = frozenset({__file__})
 
 
 def failure(source: str, call: Callable[..., object] = print) -> BaseException:
-    """Return what a program raises when it runs below this test's own frames."""
     code, _ = compile_program(source)
     try:
         exec(code, {"call": call})
@@ -56,7 +55,6 @@ def test_what_a_library_did_for_the_program_is_shown() -> None:
 
 
 def test_lines_of_the_standard_library_and_carets_are_left_out() -> None:
-    """They cost more than the message and say less."""
     text = describe(failure("import json\nx = [json.loads('{'), 1]"), OURS)
     assert text.startswith(
         "Traceback (most recent call last):\n"

@@ -54,19 +54,16 @@ VALUES: dict[str, Any] = {
     ],
 )
 def test_every_operator_of_the_standard_is_understood(template: str, expected: str) -> None:
-    """With the examples of RFC 6570, which all servers mean the same by."""
     used = re.findall(r"[a-z]+", " ".join(re.findall(r"\{(.*?)\}", template)))
     assert expand(template, {name: VALUES[name] for name in used}) == expected
 
 
 def test_what_is_escaped_already_stays_so_where_it_may() -> None:
-    """A path from a URI goes back into one."""
     assert expand("{+path}", {"path": "/a%20b c%"}) == "/a%20b%20c%25"
     assert expand("{path}", {"path": "ü/a%20b"}) == "%C3%BC%2Fa%2520b"
 
 
 def test_a_query_may_be_left_out_and_nothing_else() -> None:
-    """The server has its own idea of how much to give."""
     assert expand("db://{table}{?limit,page}", {"table": "a"}) == "db://a"
     assert expand("db://{table}{?limit,page}", {"table": "a", "page": 2}) == "db://a?page=2"
     with pytest.raises(TypeError, match="is a template; give table, row as keyword arguments"):
@@ -89,6 +86,5 @@ def test_a_query_may_be_left_out_and_nothing_else() -> None:
 def test_a_mistake_is_told_with_what_fits(
     template: str, values: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    """Before anything is sent."""
     with pytest.raises(error, match=message):
         expand(template, values)

@@ -15,8 +15,7 @@ from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.expected_calls import expected_calls
 from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.survey import Survey
-from bridge.catalog.stubs import call_signature
-from bridge.catalog.typed_stubs import tool_stub
+from bridge.catalog.stubs import call_signature, tool_stub
 from bridge.guest.api.arguments import Parameters
 from bridge.model import Json, Tool
 

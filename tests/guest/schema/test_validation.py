@@ -209,7 +209,6 @@ REFERENCES = st.sampled_from([{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}])
 
 
 def keywords(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Return schemas of what is supported, apart from the listed deviations."""
     small = st.integers(0, 3)
     by_name = {
         "type": st.one_of(
@@ -267,7 +266,6 @@ def test_any_json_is_taken_for_a_schema(value: Any, schema: Any) -> None:
 
 
 def test_thousands_of_names_that_python_writes_alike_stay_short_and_apart() -> None:
-    """With an underscore more for each, telling them apart would take minutes."""
     letters = "!@$%^&*()-+={}"
     names = [one + two + three for one in letters for two in letters for three in letters]
     found, _ = read_parameters({"properties": dict.fromkeys(names, {})})
@@ -278,6 +276,5 @@ def test_thousands_of_names_that_python_writes_alike_stay_short_and_apart() -> N
 
 
 def test_a_choice_among_too_many_is_left_to_the_server() -> None:
-    """Its values are not all compared."""
     assert problem("x", {"enum": ["y"] * MAX_STEPS}, {}) is None
     assert problem("x", {"enum": ["y"] * (MAX_STEPS // 2)}, {}) is not None
