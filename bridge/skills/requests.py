@@ -30,11 +30,7 @@ _SAVE_FIX = (
 
 
 class SkillAnswers:
-    """Answers one run's calls about skills.
-
-    Args:
-        note: Writes a record into the audit log.
-    """
+    """Answers one run's calls about skills."""
 
     def __init__(
         self,

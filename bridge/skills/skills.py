@@ -63,11 +63,7 @@ NO_SKILLS = SkillUse()  # Of a program that mentions none.
 
 
 class Skills:
-    """Skills and memories, for an engine's runs.
-
-    Args:
-        note: Takes records for the audit log.
-    """
+    """Skills and memories, for an engine's runs."""
 
     def __init__(
         self,
