@@ -127,8 +127,7 @@ def parse_session(session: str | None, ends: bool) -> tuple[str, bool]:
 def parse_packages(requirements: Sequence[str]) -> tuple[str, ...]:
     # A client could have the bridge parse megabytes of them.
     if sum(map(len, requirements)) > 50_000:
-        message = "`packages` takes 50,000 characters in all."
-        raise InvalidRequestError(message)
+        raise InvalidRequestError("`packages` takes 50,000 characters in all.")
     return tuple(text.strip() for text in requirements)
 
 
