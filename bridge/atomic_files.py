@@ -19,9 +19,6 @@ from pathlib import Path
 UNFINISHED = "writing-"
 """Prefix of unfinished files' names; one that stays was left by a dead bridge."""
 
-TURN_SECONDS = 1.0
-"""Timeout of a lock, under which bridges work for milliseconds; one that takes longer hangs."""
-
 
 def replace_file(
     path: Path,
@@ -37,7 +34,6 @@ def replace_file(
 
     Args:
         durable: Whether it has to survive a power cut from now on; waits for the disk.
-        mode: The file's mode, if other users may access it.
         owner: The file's user and group, as far as this user may give it to them.
         before_rename: Called last before the old file goes; what it raises leaves the old file.
         prefix: Of the unfinished file's name, where others have files too.
@@ -80,13 +76,10 @@ def _sync_directory(path: Path) -> None:
 
 
 @contextmanager
-def exclusive_lock(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
+def exclusive_lock(lock: Path, *, seconds: float = 1.0) -> Iterator[None]:
     """Lock a file while this is open; it is made if needed and stays. Blocks: use in threads.
 
     A directory can be locked too, where no file may be left.
-
-    Args:
-        seconds: How long to wait for the lock.
 
     Raises:
         TimeoutError: Another process holds it.

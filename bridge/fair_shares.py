@@ -19,7 +19,6 @@ class Thing(NamedTuple):
     Attributes:
         party: Of those that keep something together; parties have equal shares, and within one its
             callers do.
-        caller: Whose it is.
         content: What takes the room. However often it is there, it counts once: in all, for each
             party and for each caller.
         size: Of the content; the same for the same.
@@ -118,7 +117,6 @@ def place_for(
 
     Args:
         taken: What has not been used for longest first.
-        places: How many there are.
         ahead: Who waits for one already.
     """
     held = Counter(each.caller for each in taken)

@@ -120,7 +120,6 @@ def exposure_reason(found: os.stat_result, what: str = "it", *, sticky_counts: b
     """Return why others may change a file or directory with this status; empty if they may not.
 
     Args:
-        what: What to call it.
         sticky_counts: Whether the sticky bit protects what lies in the directory, as in `/tmp`.
     """
     owner = found.st_uid

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.advice import explained
 from bridge.catalog.program.checks import check_program
@@ -25,16 +24,15 @@ from bridge.errors import InvalidRequestError, UnknownServerError
 from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, add_findings, refused
+from bridge.runs.execution import Parts
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.reading import Reading, by_size, read
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
-from bridge.servers.servers import Servers
 from bridge.sessions import Sessions
 from bridge.settings import Settings, narrowed
-from bridge.skills.skills import Skills
 
 logger = logging.getLogger(__name__)
 
@@ -48,20 +46,17 @@ class Admission:
     def __init__(
         self,
         settings: Settings,
-        servers: Servers,
-        *,
-        artifacts: ArtifactStore,
-        skills: Skills,
+        parts: Parts,
         sessions: Sessions,
         gate_services: GateServices,
     ) -> None:
         self._settings = settings
-        self._servers = servers
-        self._artifacts = artifacts
-        self._skills = skills
+        self._servers = parts.servers
+        self._artifacts = parts.artifacts
+        self._skills = parts.skills
         self._sessions = sessions
         self._gate_services = gate_services
-        self._proposals = ProjectApproval(servers, gate_services.audit, gate_services.starts)
+        self._proposals = ProjectApproval(parts.servers, gate_services.audit, gate_services.starts)
 
     async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
         """Return a request with its input files, and the limits of its run.

@@ -40,7 +40,6 @@ class Check:
     """The preflight's verdict on a program.
 
     Attributes:
-        servers: Those that it was checked against.
         revision: Of the inventory of servers that it was checked against; negative if it is off.
     """
 

@@ -6,16 +6,14 @@ Owns which parts there are, and in which order they open and close. A run is `br
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 
 from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
-from bridge.gate.result_redaction import clear_value, cleared
+from bridge.gate.result_redaction import clear_value
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
 from bridge.model import ApplyRequest, RunRequest, RunResult
@@ -24,8 +22,8 @@ from bridge.plans.executor import PlanExecutor
 from bridge.plans.shared_plans import Plans
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Parts
-from bridge.runs.records import RunRecords
-from bridge.runs.runner import Runner, attended, caller_of
+from bridge.runs.records import RunRecord, RunRecords
+from bridge.runs.runner import Runner
 from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
 from bridge.runs.under_way import UnderWay
@@ -94,14 +92,7 @@ class Engine:
         )
         self._runner = Runner(
             parts,
-            Admission(
-                settings,
-                servers,
-                artifacts=self.artifacts,
-                skills=self.skills,
-                sessions=self.sessions,
-                gate_services=self.gate,
-            ),
+            Admission(settings, parts, self.sessions, self.gate),
             self.queue,
             self.sessions,
             self.records,
@@ -151,13 +142,14 @@ class Engine:
             RefusedError: It was not approved.
         """
         with self.under_way.one():
-            await self._servers.refresh()
-            caller = caller_of(request, client)
-            request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
-            async with self.records.recording(request) as record:
-                await record.begin()
-                work = attended(caller, self.plan_executor.apply(request, caller))
-                return record.ended(await cleared(work, self._servers.secrets.redactor))
+            return await self._runner.recorded(request, client, self._apply)
+
+    async def _apply(
+        self, request: ApplyRequest, caller: RunCaller, record: RunRecord
+    ) -> RunResult:
+        await self._servers.refresh()
+        await record.begin()
+        return await self.plan_executor.apply(request, caller)
 
 
 def _runs_at_once(settings: Settings) -> int:

@@ -21,15 +21,11 @@ from bridge.text import counted
 
 ALL = 32 * MEBIBYTE  # Of a stream, at least: as more is not kept.
 
-MAX_LINE_BYTES = 2 * 1024
-"""Of a line that is found, around what was looked for: a guest may write a line of megabytes."""
-
 
 class KeptOutputs:
     """Answers one run's questions about earlier ones.
 
     Args:
-        owner: Whose run asks.
         tracker: Takes note of what the run that wrote it had read.
     """
 
@@ -134,11 +130,7 @@ def part(data: bytes, first: int, last: int | None) -> bytes:
 def found_lines(
     data: bytes, text: str, first: int = 1, last: int | None = None, limit: int = 100
 ) -> list[Json]:
-    """Return the lines that contain a text: number, and the line or an excerpt of it. Pure.
-
-    Args:
-        first, last: Where to look.
-    """
+    """Return the lines that contain a text: number, and the line or an excerpt of it. Pure."""
     wanted = text.encode("utf-8", "replace")
     data = part(data, first, last)
     found: list[Json] = []
@@ -150,9 +142,9 @@ def found_lines(
         end = len(data) if end < 0 else end
         number += data.count(b"\n", counted_to, start)
         counted_to = start
-        # Of a long line a little of what comes before, and more of what follows.
-        start = max(start, min(at - MAX_LINE_BYTES // 4, end - MAX_LINE_BYTES))
-        line = data[start : min(end, start + MAX_LINE_BYTES)]
+        # Of a long line, which a guest may write, a little before it and more of what follows.
+        start = max(start, min(at - 512, end - 2048))
+        line = data[start : min(end, start + 2048)]
         room -= len(line) + 1
         found.append([number, line.decode("utf-8", "replace")])
         at = data.find(wanted, end)

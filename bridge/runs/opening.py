@@ -115,7 +115,6 @@ async def open_engine(
     """Open an engine on the user's own servers.
 
     Args:
-        settings: What the user asked for.
         finder: Finds servers; the clients' configuration files unless given.
         choose_backend: Finds a backend; the ladder of `bridge.sandbox.selection` unless given.
         cwd: Where project configurations are looked for; the current directory unless given.

@@ -33,10 +33,7 @@ class PreparedRun:
         settings: Those in force, narrowed by the profile that it asks for.
         servers: Those to connect before it begins.
         tolerant: Whether it begins without servers that fail or take long.
-        program: What its text shows.
         check: What is wrong with it, as far as is known.
-        gate: What its calls go through.
-        refused: Servers that it goes on without, and why.
     """
 
     run_id: str
@@ -82,7 +79,6 @@ def run_frame(
     """Return the frame that starts its program.
 
     Args:
-        tools: Of the servers that are loaded.
         number: Of the run in its session, if it is in one.
         state: What that begins with, as base64.
     """

@@ -51,24 +51,12 @@ GRACE_SECONDS = 2.0
 """The guest interrupts its program when the time is over, which keeps the tail of the output. This
 much later the host ends the sandbox, whatever the guest does."""
 
-STALE_SECONDS = 0.1
-"""A sandbox that waited and ends so soon after it was taken, without a word, was dead by then; its
-end had not been noticed yet."""
-
-START_SECONDS = 10.0
-"""For a sandbox to read its program: milliseconds, unless it does not read. Megabytes through a
-pipe on a busy machine have been seen to take seconds."""
-
 COLLECT_SECONDS = 30.0
 """For the files that a program left, from the first of them on, whatever its time limit was. The
 guest begins no further one after two thirds of it."""
 
 YIELD_EVERY = 64
 """Frames taken in a row before other tasks have their turn: thousands of them fit into one read."""
-
-PING_SECONDS = 5.0
-"""A sandbox on another machine is asked so often whether it still works, and lost when it has
-missed `MISSED_PINGS` in a row: a machine that stands still does not end its streams."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +86,6 @@ class Program:
         """Make one.
 
         Args:
-            collector: What takes all that it sends besides calls.
             waited: Whether the sandbox may have waited, and died, before it was taken.
             keeps: Whether the sandbox is a session's, for which there are further programs.
             clock: Measures the run's time in all, and stands still for questions.
@@ -133,13 +120,14 @@ class Program:
             NotStartedError: The sandbox is gone, or takes nothing.
         """
         self._started, self._own_started = self._clock.now(), self._own.now()
-        with anyio.move_on_after(START_SECONDS):
+        # Milliseconds, unless it does not read; megabytes have been seen to take seconds.
+        with anyio.move_on_after(10.0):
             try:
                 await self._session.channel.send(frame)
             except ChannelClosedError as error:
                 raise NotStartedError(error.message, remedy=error.remedy) from error
             return
-        message = f"The sandbox did not take its program in within {START_SECONDS:g} s."
+        message = "The sandbox did not take its program in within 10 s."
         raise NotStartedError(message, remedy=_STILL_REMEDY)
 
     async def finish(self) -> Facts:
@@ -229,7 +217,7 @@ class Program:
         if left > 0:
             # Not sooner: both clocks may stand still just before the end.
             later = asyncio.get_running_loop().call_later
-            self._timer = later(max(left, STALE_SECONDS), self._keep_time, tasks)
+            self._timer = later(max(left, 0.1), self._keep_time, tasks)
             return
         self._late = True
         self._limit.deadline = current_time() + GRACE_SECONDS
@@ -239,14 +227,15 @@ class Program:
         """Ask whether the sandbox still works, and end it once it does not say so any more."""
         missed = 0
         while True:
-            # Not at once: most programs end sooner, and an answer would come to nobody.
-            await anyio.sleep(PING_SECONDS)
+            # Not at once: most programs end sooner, and an answer would come to nobody. A machine
+            # that stands still does not end its streams.
+            await anyio.sleep(5.0)
             missed = missed + 1 if self._silent else 0
             if missed == MISSED_PINGS:
                 break
             self._silent = True
             # Whole, also when the program ends meanwhile: another one may follow in the sandbox.
-            with anyio.move_on_after(PING_SECONDS, shield=True):
+            with anyio.move_on_after(5.0, shield=True):
                 try:
                     await self._session.channel.send(Ping())
                 except ChannelClosedError:
@@ -261,7 +250,8 @@ class Program:
         Should the program have begun in that moment, it has called nothing: it can begin again.
         """
         age = self._clock.now() - self._started
-        return self._waited and not self._heard and not self._protocol_error and age < STALE_SECONDS
+        # Its end had not been noticed yet when it was taken.
+        return self._waited and not self._heard and not self._protocol_error and age < 0.1
 
     def _ended_late(self) -> bool:
         """Return whether the sandbox ended at the deadline without a final frame.

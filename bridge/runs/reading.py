@@ -30,7 +30,6 @@ class Reading:
         read_as: The repairs in words; empty if there are none.
         packages: What its notebook commands install.
         scan: What the guard makes of it; nothing if it is off.
-        references: The servers that it names.
         names: What it uses and does not define, with what that certainly means.
         survey: Of what was parsed, or why it could not be.
     """
@@ -57,7 +56,6 @@ async def read(
 
     Args:
         table: The names of the servers that it may use.
-        denied: What the guard denies as well; see `guard.check`.
         session: Whether it runs in one: then it may use names that it does not bind.
         python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """

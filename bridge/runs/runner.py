@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import anyio
 
@@ -32,6 +33,8 @@ from bridge.sessions import SessionRun, Sessions
 from bridge.upstream.client_features import on_behalf_of
 
 logger = logging.getLogger(__name__)
+
+Request = TypeVar("Request", RunRequest, ApplyRequest)
 
 Work = Callable[[PreparedRun, Place], Awaitable[RunResult]]  # What is done with a place.
 
@@ -64,11 +67,23 @@ class Runner:
             SandboxError: There is no sandbox, or it was lost.
             UpstreamError: A server that the program needs cannot be reached.
         """
-        caller = caller_of(request, client)
+        return await self.recorded(request, client, self._run)
+
+    async def recorded(
+        self,
+        request: Request,
+        client: Client | None,
+        work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
+    ) -> RunResult:
+        """Do a request's work, with a record of it and without secrets in its result."""
+        caller = RunCaller(client, Clock(), identified=request.is_identified)
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         async with self._records.recording(request) as record:
-            work = attended(caller, self._run(request, caller, record))
-            return record.ended(await cleared(work, self._parts.servers.secrets.redactor))
+            result = await cleared(
+                attended(caller, work(request, caller, record)),
+                self._parts.servers.secrets.redactor,
+            )
+            return record.ended(result)
 
     async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
         """Take the nine steps; what is certainly wrong ends before the sandbox is used."""
@@ -146,11 +161,6 @@ class Runner:
             return result
 
         return await self._sessions.run(run.request, run.limits, run.caller, in_turn)
-
-
-def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:
-    """Return who asked for a run, for as long as it goes on."""
-    return RunCaller(client, Clock(), identified=request.is_identified)
 
 
 async def attended(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:

@@ -43,7 +43,6 @@ class Recipe:
     """What is fixed when a sandbox starts: two runs with equal recipes can share a pool.
 
     Attributes:
-        binds: What of the host is in it.
         limits: What the sandbox is started under. Its timeout is the longest that a run may ask
             for: the deadline itself comes with the `Run` frame, but the limit on CPU time that
             backends derive from it is set before. What else is enforced later has its default
@@ -147,7 +146,6 @@ class Sandboxes:
         """Set a sandbox aside for one run, starting one if none waits; leaving destroys it.
 
         Args:
-            limits: The run's own.
             fresh: Whether one that waited will not do, because the last that did was broken.
             binds: What of the host it is to have.
             keep: Keeps what is the run's until its sandbox is gone.
@@ -192,7 +190,6 @@ class Sandboxes:
 
         Args:
             inside: Where programs see them, which becomes part of tracebacks.
-            task: See `bridge.guest.state.installed`.
         """
         bind = Bind(source=str(source), inside=inside, executable=True)
         recipe = recipe_for(limits_for(self._settings), (bind,))

@@ -71,7 +71,6 @@ async def save_state(
     """Return a session's state in parts; None if its sandbox is of no use any more.
 
     Args:
-        number: Of the session's last run.
         limit: The most bytes of it.
         task: What to report instead of the state; see `bridge.guest.state.installed`.
     """

@@ -25,9 +25,6 @@ class UnderWay:
 
     Args:
         replica: This process's name among several; empty if it is alone.
-
-    Attributes:
-        draining: Whether no more runs begin.
     """
 
     def __init__(self, replica: str = "") -> None:

@@ -51,7 +51,6 @@ class Admission:
     """Passes on the requests for which their caller has a share, with their bodies read.
 
     Args:
-        app: Serves what is admitted.
         guard: Allowed `Host` and `Origin` headers; other requests are refused.
         token: What requests have to carry; empty for nothing.
         probe: Returns the answer to a probe, which needs no token.

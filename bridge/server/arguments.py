@@ -33,8 +33,6 @@ _UNSAID: Mapping[str, Json] = {
 }
 """What arguments are that were left out."""
 
-MAX_PACKAGES_CHARS = 50_000  # A client could have the bridge parse megabytes of requirements.
-
 
 def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyRequest:
     """Return the request that the arguments make: to run a program, or to apply a plan."""
@@ -127,9 +125,9 @@ def parse_session(session: str | None, ends: bool) -> tuple[str, bool]:
 
 
 def parse_packages(requirements: Sequence[str]) -> tuple[str, ...]:
-    if sum(map(len, requirements)) > MAX_PACKAGES_CHARS:
-        message = f"`packages` takes {MAX_PACKAGES_CHARS:,} characters in all."
-        raise InvalidRequestError(message)
+    # A client could have the bridge parse megabytes of them.
+    if sum(map(len, requirements)) > 50_000:
+        raise InvalidRequestError("`packages` takes 50,000 characters in all.")
     return tuple(text.strip() for text in requirements)
 
 

@@ -39,10 +39,6 @@ DEFAULT_LEVEL = "info"  # Log level of clients that used `initialize` and have s
 WAIT_SECONDS = 300.0
 """For all answers of one request over HTTP: any client there could keep a run's place so."""
 
-MAX_ROUNDS = 10
-"""Results with questions in one call since 2026-07-28. The SDK's clients fail after as many, and so
-lose the result of a run that may have had effects."""
-
 _ELICITATION_METHOD: Method = "elicitation/create"
 _SAMPLING_METHOD: Method = "sampling/createMessage"
 
@@ -50,11 +46,7 @@ _ELICITATION: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitR
 
 
 def introduction(context: Context, clear: Callable[[str], str]) -> str:
-    """Return a client's name and version on one line; empty if it gives none.
-
-    Args:
-        clear: Removes secrets from a text.
-    """
+    """Return a client's name and version on one line; empty if it gives none."""
     held = context.session.client_params
     if held is None:
         return ""
@@ -343,9 +335,10 @@ class ModernClient(RunClient):
         run = self.run
         if run is None:
             raise CannotAskError("Nobody can be asked any more.")
-        if self._rounds >= MAX_ROUNDS:
+        # The SDK's clients fail after as many, and so lose the result of a run with effects.
+        if self._rounds >= 10:
             message = (
-                f"This client was asked {MAX_ROUNDS} times in this run, one time after the other, "
+                "This client was asked 10 times in this run, one time after the other, "
                 "and would give up if it was asked again."
             )
             raise CannotAskError(message)

@@ -68,7 +68,6 @@ async def result_or_error(
     """Return the result of `work`, or of `failed` if it raises.
 
     Args:
-        what: Name of the request, for the log.
         failed: Makes the result that reports an error.
     """
     try:
@@ -129,11 +128,7 @@ none. The text names what is kept, too."""
 def to_result(
     result: RunResult, engine: Engine, *, protocol_version: str = LINKS_SINCE
 ) -> types.CallToolResult:
-    """Return what the client gets for a run.
-
-    Args:
-        protocol_version: Which the client speaks.
-    """
+    """Return what the client gets for a run."""
     text = types.TextContent(text=compact(result, engine.settings.output_mode))
     links = _links(result.artifacts) if protocol_version >= LINKS_SINCE else ()
     return tool_result(

@@ -42,7 +42,6 @@ class Greeting:
     """What happened on stdin and stdout before the SDK's session began.
 
     Attributes:
-        read: The bytes read from stdin.
         answered: The id of the `initialize` in them, if that has been answered.
     """
 
@@ -54,11 +53,7 @@ NO_GREETING = Greeting()
 
 
 def greet(instructions: Callable[[], str]) -> Greeting:
-    """Answer an `initialize` that already waits on stdin, if it is the first message.
-
-    Args:
-        instructions: Returns the server instructions.
-    """
+    """Answer an `initialize` that already waits on stdin, if it is the first message."""
     if sys.stdin is None or sys.stdout is None or sys.stdin.isatty():
         return NO_GREETING
     text = instructions()

@@ -39,10 +39,6 @@ from bridge.tasks import background_task
 
 logger = logging.getLogger(__name__)
 
-QUIET_SECONDS = 0.5
-"""Nothing may change for this long before lists are compared: servers that start together learn
-their tools within a second, and an editor writes a file in several steps."""
-
 MAX_URIS = 100  # Of 2,048 characters: a client can subscribe without end.
 
 Shown = Callable[[], Hashable]
@@ -50,11 +46,7 @@ Shown = Callable[[], Hashable]
 
 
 class NotifyingServer(Server[Any]):
-    """A server that says in every handshake that its lists change, over HTTP as well.
-
-    Attributes:
-        notices: Sends the notifications.
-    """
+    """A server that says in every handshake that its lists change, over HTTP as well."""
 
     def __init__(self, name: str, notices: Notices, **rest: Any) -> None:
         super().__init__(name, on_subscriptions_listen=notices.listen, **rest)
@@ -107,7 +99,6 @@ class _Subscriptions:
 
     Attributes:
         lists: Whether it has requested a list, and so is notified of changes.
-        uris: The resources that it subscribes to.
     """
 
     owner: str
@@ -121,7 +112,6 @@ class Notices:
     Args:
         tools: Returns the content of `tools/list`.
         resources: Returns the content of `resources/list` that all clients see.
-        owner: Returns a client's owner.
         quiet_seconds: How long nothing may change before the lists are compared.
     """
 
@@ -131,7 +121,7 @@ class Notices:
         resources: Shown,
         *,
         owner: Callable[[ServerRequestContext[Any]], str] = lambda _: "",
-        quiet_seconds: float = QUIET_SECONDS,
+        quiet_seconds: float = 0.5,
     ) -> None:
         self._quiet_seconds = quiet_seconds
         self._tools = tools

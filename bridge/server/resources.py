@@ -111,10 +111,6 @@ _TEMPLATES = (
 
 PAGE = 100  # Things that runs left, in one answer to a client that lists.
 
-MAX_PAGES = 5
-"""Most entries of the list: clients show it to people, and some read all of it at each start. What
-is older is in the results of its runs, and in `mcp-code-bridge artifacts list`."""
-
 
 class Resources:
     """The handlers. Each catches what it must: the low-level server wraps nothing."""
@@ -138,7 +134,8 @@ class Resources:
             resource = types.Resource.model_validate(resource_fields(artifact))
             resource.name = redactor.text(resource.name)
             resources.append(resource)
-        following = f"{page + 1}/{more}" if more and page + 1 < MAX_PAGES else None
+        # Clients show the list to people, and some read all of it at each start.
+        following = f"{page + 1}/{more}" if more and page + 1 < 5 else None
         return types.ListResourcesResult(resources=resources, next_cursor=following)
 
     async def _kept(self, owner: str, after: str) -> tuple[tuple[Artifact, ...], str]:
@@ -248,7 +245,7 @@ def _place(cursor: str | None) -> tuple[int, str]:
     if cursor is None:
         return 0, ""
     found = re.fullmatch(r"(?P<page>[1-9])/(?P<place>[0-9a-f]{12}\.[0-9a-f]{20})", cursor)
-    if found is None or int(found["page"]) >= MAX_PAGES:
+    if found is None or int(found["page"]) >= 5:
         raise MCPError(types.INVALID_PARAMS, "The cursor is none of this list.")
     return int(found["page"]), found["place"]
 

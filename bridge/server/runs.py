@@ -108,11 +108,7 @@ async def announce(client: HandshakeClient | ModernClient, run_id: str) -> None:
 def task_status(
     run: SuspendedRun, number: str, result: types.CallToolResult | None
 ) -> dict[str, Any]:
-    """Return the result of `tasks/get` for a run.
-
-    Args:
-        result: The run's result; None while it is running.
-    """
+    """Return the result of `tasks/get` for a run."""
     shown: dict[str, Json] = {"status": "working"}
     if result is not None:
         document = result.model_dump(by_alias=True, mode="json", exclude_none=True)

@@ -183,11 +183,7 @@ async def is_too_complex(line: Line) -> bool:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A request that cannot be read.
-
-    Attributes:
-        answer: The response to its sender.
-    """
+    """A request that cannot be read."""
 
     answer: JSONRPCError
 

@@ -41,10 +41,6 @@ logger = logging.getLogger(__name__)
 MAX_SKILLS = 500  # In one folder; more is no collection that anybody keeps in mind.
 MAX_VERSIONS = 50  # Of one skill that stay; the oldest go.
 
-MAX_REMOVED = 100
-"""Skills that were removed and whose versions stay; those removed first go. A program may save one
-and remove it under one name after the other."""
-
 _APPROVED = "approved"
 
 State = tuple[int, int, int]  # What tells a file from what it was before: time, size, number.
@@ -52,11 +48,7 @@ State = tuple[int, int, int]  # What tells a file from what it was before: time,
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """What became of saving.
-
-    Attributes:
-        changed: Whether the source is another than before.
-    """
+    """What became of saving."""
 
     text: str
     version: int
@@ -124,7 +116,6 @@ class SkillFiles:
         """Save a source as a skill. The text before stays as a version.
 
         Args:
-            provenance: What the run had read that saves it.
             only_if: The digest that its text must have until then; empty if there must be none.
 
         Raises:
@@ -231,7 +222,6 @@ class SkillFiles:
         """Remove a skill; return whether it was there.
 
         Args:
-            provenance: What the run had read that does it.
             versions: Whether those go too that were saved of it. Otherwise one stays of its text.
             only_if: The digest that its text must have until then.
 
@@ -280,7 +270,8 @@ class SkillFiles:
                     continue
                 if not self._path(entry.name).exists():
                     removed.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))
-        for _, name in sorted(removed)[:-MAX_REMOVED]:
+        # A program may save one and remove it under one name after the other.
+        for _, name in sorted(removed)[:-100]:
             self._without_versions(name)
 
     def _check_room(self, name: str) -> None:

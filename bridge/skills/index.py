@@ -89,11 +89,7 @@ class SkillIndex:
         *,
         before: Skill | None,
     ) -> tuple[Skill, bool]:
-        """Save a source as a skill; return the skill, and whether it changed.
-
-        Args:
-            provenance: What the run had read that saves it.
-        """
+        """Save a source as a skill; return the skill, and whether it changed."""
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         tools, only_if = self.tools_of(code), "" if before is None else before.digest
         saved = await in_thread(
@@ -118,11 +114,7 @@ class SkillIndex:
         return await in_thread(lambda: self.files.remove(name, versions=True))
 
     async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
-        """Remove a skill for a program, if it is still as it was; a version of it stays.
-
-        Args:
-            provenance: What the run had read that does it.
-        """
+        """Remove a skill for a program, if it is still as it was; a version of it stays."""
         remove, digest = self.files.remove, skill.digest
         return await in_thread(
             lambda: remove(skill.name, provenance, versions=False, only_if=digest)

@@ -25,8 +25,6 @@ MAX_TOTAL_BYTES = 1 * MEBIBYTE  # Of all values of an owner: what a list of them
 MAX_OWNERS = 500  # Most owners: over HTTP anybody can use a new credential, and be a new owner.
 VERSIONS = "memory-old"  # Documents of what was replaced or deleted.
 
-MAX_VERSIONS_OF_KEY = 5  # Of an owner 2 MiB, too: a program can replace values without end.
-
 _KIND = "memory"
 _NAME_DIGITS = 40
 
@@ -99,7 +97,6 @@ class Memories:
         Args:
             metadata: None for what there was.
             unless_after: The revision that it has to be at; empty for one that is not there.
-            provenance: What the run that saves it had read.
 
         Raises:
             InvalidRequestError: It is too large, or there is no room.
@@ -141,11 +138,7 @@ class Memories:
         return _memory(data)
 
     def delete(self, key: str, *, provenance: Provenance | None = None) -> bool:
-        """Forget a key; return whether there was something to forget.
-
-        Args:
-            provenance: What the run that deletes it had read.
-        """
+        """Forget a key; return whether there was something to forget."""
         name = _name(key)
         with _told(key):
             with self._store.reading() as kept:
@@ -171,7 +164,8 @@ class Memories:
             size += each.size
             own = each.name.startswith(f"{name}-")
             of_key += own
-            if size > 2 * MEBIBYTE or (own and of_key > MAX_VERSIONS_OF_KEY):
+            # A program can replace values without end.
+            if size > 2 * MEBIBYTE or (own and of_key > 5):
                 kept.delete(VERSIONS, self._owner, each.name)
 
     def _check_room(self, kept: Transaction, name: str, size: int) -> None:

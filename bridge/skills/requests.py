@@ -1,27 +1,39 @@
-"""A program's requests about skills: `save_skill`, `list_skills`, `load_skill`, `delete_skill`.
+"""A program's requests about what it keeps: saved skills, and memories.
 
 Owns the parameters, which a program sends and which are checked before anything acts on them, and
-the answers.
+the answers. The rest of the helpers are made of these, in the sandbox.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import anyio
+from anyio.to_thread import run_sync as in_thread
 
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
-from bridge.errors import BridgeError, InvalidRequestError, UpstreamError
+from bridge.errors import (
+    BridgeError,
+    CallDeniedError,
+    InvalidRequestError,
+    LibraryError,
+    UpstreamError,
+)
 from bridge.gate.bridge_calls import BridgeCalls
 from bridge.gate.pipeline import Gate
 from bridge.gate.provenance import ProvenanceTracker
+from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
-from bridge.model.identity import principal_of
-from bridge.rpc.dispatcher import Answer, with_call_errors
+from bridge.model.identity import PERSON, owner_of, principal_of
+from bridge.rpc.dispatcher import Answer, CallFailedError, with_call_errors
 from bridge.servers.servers import Servers
 from bridge.skills.index import SkillIndex
-from bridge.skills.memory_requests import reject_plan
+from bridge.skills.memories import MAX_OWNERS, Memories, Memory
 from bridge.skills.review import Review, Reviews
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
+from bridge.store import Store
 
 _SAVE_FIX = (
     "Save it under another name, or ask the user to remove the skill that is there: "
@@ -29,18 +41,15 @@ _SAVE_FIX = (
 )
 
 
-class SkillAnswers:
-    """Answers one run's calls about skills.
-
-    Args:
-        note: Writes a record into the audit log.
-    """
+class KeptRequests:
+    """Answers one run's calls about skills and its caller's memories."""
 
     def __init__(
         self,
         shelf: SkillIndex,
         servers: Servers,
         reviews: Reviews,
+        store: Store,
         *,
         gate: Gate,
         tracker: ProvenanceTracker,
@@ -51,6 +60,7 @@ class SkillAnswers:
     ) -> None:
         self._shelf = shelf
         self._servers = servers
+        self._redactor = servers.secrets.redactor
         self._reviews = reviews
         self._gate = gate
         self._tracker = tracker
@@ -58,26 +68,48 @@ class SkillAnswers:
         self._review = review
         self._request = request
         self._note = note
+        owner = owner_of(request)
+        # Callers over HTTP cannot use up the room of the person who runs the bridge.
+        most = None if owner == PERSON else MAX_OWNERS
+        self._memories = Memories(store, owner, most_owners=most)
+        # Bridges take turns at writing; of one run's calls none shall wait for another in a thread.
+        self._turn = anyio.Lock()
 
     @property
     def methods(self) -> dict[str, Answer]:
+        """The methods by name."""
+        methods: Mapping[str, tuple[Answer, Effect | None]] = {
+            "save_skill": (self._save_skill, "write"),
+            "list_skills": (self._list_skills, None),
+            "load_skill": (self._load_skill, None),
+            "delete_skill": (self._delete_skill, "destructive"),
+            "save_memory": (self._save_memory, "write"),
+            "load_memory": (self._load_memory, "read"),
+            "list_memories": (self._list_memories, "read"),
+            "delete_memory": (self._delete_memory, "destructive"),
+        }
         return {
-            "save_skill": with_call_errors(self._once("save_skill", "write", self._save)),
-            "list_skills": with_call_errors(self._list),
-            "load_skill": with_call_errors(self._load),
-            "delete_skill": with_call_errors(
-                self._once("delete_skill", "destructive", self._delete)
-            ),
+            name: with_call_errors(answer if effect is None else self._once(name, effect, answer))
+            for name, (answer, effect) in methods.items()
         }
 
     def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
+        """Return an answer that a retry of the run does not repeat."""
+
         async def answered(params: Mapping[str, Json]) -> Json:
-            return await self._own.make(method, params, effect, answer)
+            if method.endswith("_skill"):
+                return await self._own.make(method, params, effect, answer)
+            if not owner_of(self._request):
+                message = "The caller of this run is not identified, so it has no memories."
+                remedy = "Over HTTP a client that sends an Authorization header has them."
+                raise CallDeniedError(message, remedy=remedy)
+            async with self._turn:
+                return await self._own.make(method, params, effect, answer)
 
         return answered
 
-    async def _save(self, params: Mapping[str, Json]) -> Json:
-        reject_plan(self._request, "save_skill")
+    async def _save_skill(self, params: Mapping[str, Json]) -> Json:
+        self._reject_plan("save_skill")
         self._review.check("save")
         source, name = params.get("source", ""), params.get("name", "")
         description = params.get("description", "")
@@ -89,7 +121,7 @@ class SkillAnswers:
                 f"The description has {len(description):,} characters; the limit is "
                 f"{MAX_DESCRIPTION_CHARS}."
             )
-        clear = self._servers.secrets.redactor.text
+        clear = self._redactor.text
         code = read_code(clear(source), name)
         unknown = self._shelf.references(code).unknown
         if unknown:
@@ -109,7 +141,7 @@ class SkillAnswers:
         same = before is not None and before.source == code.source
         if before is not None and ask is not None and same and before.header.description == told:
             # It stays as a person saw it.
-            return self._told(before) | {"changed": False}
+            return self._told_skill(before) | {"changed": False}
         shown = {"name": code.name, "description": told, "source": code.source}
         effect: Effect = "write" if before is None else "destructive"
         async with self._own.permitted("save_skill", shown, effect, ask, _SAVE_FIX):
@@ -117,12 +149,12 @@ class SkillAnswers:
         if ask is None:
             self._reviews.saved(principal_of(self._request), skill)
         self._note({"did": "save", "skill": skill.name, "digest": skill.digest})
-        answer = self._told(skill) | {"changed": changed}
+        answer = self._told_skill(skill) | {"changed": changed}
         if scan.findings:
             answer["notes"] = [str(found) for found in scan.findings[:8]]
         return answer
 
-    async def _list(self, params: Mapping[str, Json]) -> Json:
+    async def _list_skills(self, params: Mapping[str, Json]) -> Json:
         self._review.check("list")
         skills = await self._shelf.all()
         for skill in skills.values():
@@ -130,11 +162,11 @@ class SkillAnswers:
             await self._review.add_provenance(skill, self._tracker)
         await self._shelf.add_provenance(self._tracker)
         return [
-            self._told(skill) | {"reviewed": await self._review.is_reviewed(skill)}
+            self._told_skill(skill) | {"reviewed": await self._review.is_reviewed(skill)}
             for skill in skills.values()
         ]
 
-    async def _load(self, params: Mapping[str, Json]) -> Json:
+    async def _load_skill(self, params: Mapping[str, Json]) -> Json:
         self._review.check("use")
         try:
             skill, named = await self._admitted(_name(params))
@@ -170,8 +202,8 @@ class SkillAnswers:
         await self._review.admit(skill)
         return skill, named
 
-    async def _delete(self, params: Mapping[str, Json]) -> Json:
-        reject_plan(self._request, "delete_skill")
+    async def _delete_skill(self, params: Mapping[str, Json]) -> Json:
+        self._reject_plan("delete_skill")
         self._review.check("delete")
         name = _name(params)
         provenance = self._tracker.provenance()
@@ -188,7 +220,7 @@ class SkillAnswers:
             self._note({"did": "delete", "skill": name})
         return there
 
-    def _told(self, skill: Skill) -> dict[str, Json]:
+    def _told_skill(self, skill: Skill) -> dict[str, Json]:
         answer: dict[str, Json] = {
             "name": skill.name,
             "version": skill.version,
@@ -206,6 +238,96 @@ class SkillAnswers:
         if skill.problem:
             answer["problem"] = skill.problem
         return answer
+
+    async def _save_memory(self, params: Mapping[str, Json]) -> Json:
+        self._reject_plan("save_memory")
+        metadata, revision = params.get("metadata"), params.get("revision")
+        if metadata is not None and not isinstance(metadata, dict):
+            raise InvalidRequestError(f"metadata must be a dict, not {type(metadata).__name__}.")
+        if revision is not None and not isinstance(revision, str):
+            raise InvalidRequestError("revision must be a text.")
+        key, value = self._key(params), clear_value(params.get("value"), self._redactor)
+        if metadata is not None:
+            metadata = clear_value(metadata, self._redactor)
+        provenance = self._tracker.provenance()
+        put = partial(
+            self._memories.put, key, value, metadata, unless_after=revision, provenance=provenance
+        )
+        if revision is not None:
+            await self._learn()
+        shown = {"key": key, "value": value, "metadata": metadata}
+        try:
+            async with self._own.permitted("save_memory", shown, "write"):
+                return await in_thread(put) is not None
+        except BridgeError:
+            # That there is no room says what others keep.
+            await self._learn()
+            raise
+
+    async def _load_memory(self, params: Mapping[str, Json]) -> Json:
+        try:
+            found = await in_thread(self._memories.get, self._key(params))
+        except LibraryError:
+            await self._learn()
+            raise
+        if found is not None:
+            await self._found(found)
+        # A memory's presence shows that no other run removed or replaced it.
+        await self._learn()
+        if found is None:
+            return None
+        return _shown(found) | {"value": found.value, "revision": found.revision}
+
+    async def _list_memories(self, params: Mapping[str, Json]) -> Json:
+        found = await in_thread(self._memories.all)
+        for one in found:
+            # Keys and metadata are texts of the run that saved it, too.
+            if isinstance(one, Memory):
+                await self._found(one)
+        await self._learn()
+        return [
+            _shown(one) if isinstance(one, Memory) else {"key": one, "error": "It cannot be read."}
+            for one in found
+        ]
+
+    async def _delete_memory(self, params: Mapping[str, Json]) -> Json:
+        self._reject_plan("delete_memory")
+        key, provenance = self._key(params), self._tracker.provenance()
+        await self._learn()
+        delete = partial(self._memories.delete, key, provenance=provenance)
+        async with self._own.permitted("delete_memory", {"key": key}, "destructive"):
+            return await in_thread(delete)
+
+    async def _learn(self) -> None:
+        read = await in_thread(self._memories.read_by_writers)
+        await self._tracker.add_store("the memories", read)
+
+    async def _found(self, memory: Memory) -> None:
+        await self._tracker.add(f"memory {memory.key!r}", memory.provenance)
+
+    def _key(self, params: Mapping[str, Json]) -> str:
+        key = params.get("key")
+        if not isinstance(key, str):
+            raise InvalidRequestError(f"key must be a text, not {type(key).__name__}.")
+        return self._redactor.text(key)
+
+    def _reject_plan(self, what: str) -> None:
+        """Refuse to change what is kept in a run that makes a plan."""
+        if self._request.mode == "plan":
+            message = (
+                f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no "
+                "plan."
+            )
+            raise CallFailedError(message, kind="policy")
+
+
+def _shown(memory: Memory) -> dict[str, Json]:
+    return {
+        "key": memory.key,
+        "metadata": dict(memory.metadata),
+        "created_at": memory.created,
+        "updated_at": memory.updated,
+    }
 
 
 def _name(params: Mapping[str, Json]) -> str:

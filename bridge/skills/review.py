@@ -40,7 +40,6 @@ class Reviews:
 
     Args:
         guard: Where it may refuse programs, it may refuse skills.
-        denied: What it denies as well.
     """
 
     def __init__(self, shelf: SkillIndex, guard: GuardMode, denied: Sequence[str] = ()) -> None:

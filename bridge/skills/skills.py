@@ -24,8 +24,7 @@ from bridge.rpc.dispatcher import Answer
 from bridge.servers.servers import Servers
 from bridge.settings import Settings, store_of
 from bridge.skills.index import SkillIndex
-from bridge.skills.memory_requests import MemoryAnswers
-from bridge.skills.requests import SkillAnswers
+from bridge.skills.requests import KeptRequests
 from bridge.skills.review import Review, Reviews
 from bridge.skills.source import PACKAGE, Skill, named_skills
 
@@ -63,11 +62,7 @@ NO_SKILLS = SkillUse()  # Of a program that mentions none.
 
 
 class Skills:
-    """Skills and memories, for an engine's runs.
-
-    Args:
-        note: Takes records for the audit log.
-    """
+    """Skills and memories, for an engine's runs."""
 
     def __init__(
         self,
@@ -185,25 +180,18 @@ class Skills:
         own: BridgeCalls,
         run_id: str,
     ) -> dict[str, Answer]:
-        skills = SkillAnswers(
+        return KeptRequests(
             self.shelf,
             self._servers,
             self._reviews,
+            store_of(self._settings),
             gate=gate,
             tracker=tracker,
             own=own,
             review=use.review or self.review(request, run),
             request=request,
             note=lambda facts: self._note({"kind": "skill", "run": run_id, **facts}),
-        )
-        memories = MemoryAnswers(
-            store_of(self._settings),
-            request,
-            self._servers.secrets.redactor,
-            tracker=tracker,
-            own=own,
-        )
-        return {**skills.methods, **memories.methods}
+        ).methods
 
 
 def _imports(tree: ast.Module) -> bool:

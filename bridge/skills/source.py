@@ -12,8 +12,7 @@ import json
 import keyword
 import re
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -160,8 +159,7 @@ def read_code(source: str, name: str = "") -> SkillCode:
     tree = parse(source)
     if isinstance(tree, Unread) or source[0] in " \t":
         why = tree.finding if isinstance(tree, Unread) else "it is indented as a whole"
-        message = f"The skill's source cannot be read: {why}."
-        raise InvalidRequestError(message, remedy=_SMALLER)
+        raise InvalidRequestError(f"The skill's source cannot be read: {why}.", remedy=_SMALLER)
     if sum(1 for _ in islice(ast.walk(tree), MAX_NODES + 1)) > MAX_NODES:
         message = f"The skill's source has more than {MAX_NODES:,} syntax nodes."
         remedy = f"Each name, number, call and operator is one. {_SMALLER}"
@@ -244,36 +242,19 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def encode_skill(header: Header, source: str) -> str:
-    """Return a skill's file: what is known of it, as a comment, and its source."""
-    lines = list(_header_lines(header))
-    return "".join((_OPEN, *(f"# {line}\n" for line in lines), _CLOSE, source))
-
-
-def _header_lines(header: Header) -> Iterator[str]:
-    yield f"description = {_quoted(header.description[:MAX_DESCRIPTION_CHARS])}"
-    yield f"version = {header.version}"
-    yield f"created = {_quoted(header.created)}"
-    yield f"updated = {_quoted(header.updated)}"
-    yield f"digest = {_quoted(header.digest)}"
-    for server, tools in header.tools.items():
-        yield f"[tools.{_quoted(server)}]"
-        for tool, digest in tools.items():
-            yield f"{_quoted(tool)} = {_quoted(digest)}"
+    """Return a skill's file: what is known of it, as JSON in a comment, and its source."""
+    told: dict[str, Json] = {
+        "description": valid_text(header.description[:MAX_DESCRIPTION_CHARS]),
+        "version": header.version,
+        "created": header.created,
+        "updated": header.updated,
+        "digest": header.digest,
+        "tools": header.tools,
+    }
     if header.provenance is not None:
-        yield "[provenance]"
-        for key, value in header.provenance.document().items():
-            yield f"{key} = {_toml(value)}"
-
-
-def _toml(value: Json) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_quoted, value))}]"
-    return _quoted(value) if isinstance(value, str) else str(value).lower()
-
-
-def _quoted(text: str) -> str:
-    # JSON's strings are TOML's but for one character.
-    return json.dumps(valid_text(text), ensure_ascii=False).replace("\x7f", "\\u007f")
+        told["provenance"] = header.provenance.document()
+    lines = json.dumps(told, indent=1, ensure_ascii=False).split("\n")
+    return "".join((_OPEN, *(f"# {line}\n" for line in lines), _CLOSE, source))
 
 
 def decode_skill(text: str) -> tuple[Header | None, str]:
@@ -288,28 +269,23 @@ def decode_skill(text: str) -> tuple[Header | None, str]:
     if not all(line.startswith("#") for line in lines):
         # Something there would be executed: it belongs to what is reviewed.
         return None, text
-    return _header("\n".join(line[1:].removeprefix(" ") for line in lines)), source
+    return _header("\n".join(line[1:] for line in lines)), source
 
 
 def _header(text: str) -> Header | None:
     try:
-        found = tomllib.loads(text)
-    except (ValueError, RecursionError):
+        found = json.loads(text)
+        texts = {name: str(found[name]) for name in ("description", "created", "updated", "digest")}
+        version, tools = int(found["version"]), found["tools"]
+        read = {
+            str(server): {str(tool): str(digest) for tool, digest in entries.items()}
+            for server, entries in tools.items()
+        }
+        provenance = Provenance.of(found.get("provenance"))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
-    version, tools = found.get("version"), found.get("tools")
-    if isinstance(version, bool) or not isinstance(version, int) or not 0 < version < 10**9:
+    if not 0 < version < 10**9:
         return None
-    texts = {
-        name: value if isinstance(value := found.get(name), str) else ""
-        for name in ("description", "created", "updated", "digest")
-    }
-    read: dict[str, dict[str, str]] = {}
-    for server, entries in tools.items() if isinstance(tools, dict) else ():
-        if isinstance(entries, dict):
-            read[server] = {
-                tool: digest for tool, digest in entries.items() if isinstance(digest, str)
-            }
-    provenance = Provenance.of(found.get("provenance"))
     return Header(version=version, tools=read, provenance=provenance, **texts)
 
 

@@ -30,18 +30,6 @@ def _rules(result: RunResult) -> list[tuple[int, str, str]]:
     return [(found.line, found.rule, found.severity) for found in result.findings]
 
 
-async def test_what_is_certain_stops_the_run_before_its_first_line(engine: Engine) -> None:
-    """The text has the line, what is wrong with it, and what to write instead."""
-    result = await _run(engine, TYPO)
-    assert (result.status, result.reason, result.stdout) == ("validation_error", "validation", "")
-    assert "line 2" in result.error
-    assert "await mcp_work_shop.sya(what='x')" in result.error
-    assert "Did you mean `mcp_work_shop.say(what: str)" in result.error
-    assert "no tool was called" in result.error
-    assert _rules(result) == [(2, "unknown-tool", "deny")]
-    assert result.usage.tool_calls == 0
-
-
 @pytest.mark.parametrize(
     "policy", [PolicySpec(), parse_policy({"defaults": {"untrusted": "allow"}}, "policy")]
 )
@@ -140,16 +128,6 @@ async def test_an_unknown_server_is_told_together_with_what_else_is_wrong(engine
         await _run(engine, "await mcp_work_shpo.say(what='x')\nprint(jsn.dumps(1))")
     assert "mcp_work_shop" in str(caught.value)
     assert "`jsn`" in str(caught.value)
-
-
-@pytest.mark.parametrize("code", ["x = = 2", "def f(:\n    pass", "print(f'{1}'", "x = f'{1 2}'"])
-async def test_a_syntax_error_that_the_sandbox_confirms_is_a_validation_error(
-    engine: Engine, code: str
-) -> None:
-    result = await _run(engine, code)
-    assert (result.status, result.reason) == ("validation_error", "validation")
-    assert [(found.rule, found.severity) for found in result.findings] == [("syntax", "deny")]
-    assert "Error" in result.error
 
 
 async def test_a_syntax_error_that_the_program_raises_is_its_own(engine: Engine) -> None:

@@ -98,29 +98,6 @@ for _ in range(3):
             assert told.count(SAID_BEFORE) == 2
 
 
-async def test_a_result_has_a_receipt(engine: Engine) -> None:
-    many = "await asyncio.gather(*[mcp_work_shop.add(a=n, b=0) for n in range(5)])"
-    code = f"import asyncio\n{many}\n{ADD}"
-    called = (await engine.run(RunRequest(code=code))).receipt
-    assert called is not None
-    assert (called.calls, called.replayed, called.held, called.refused) == (
-        {"work-shop": 6},
-        0,
-        0,
-        0,
-    )
-    assert called.result_bytes > called.returned_bytes > 0
-    assert called.calls_ms > 0
-    assert called.waiting_ms == 0
-    assert called.audit
-    quiet = (await engine.run(RunRequest(code="1"))).receipt
-    assert quiet is not None
-    assert (quiet.calls, quiet.result_bytes, quiet.tokens_kept) == ({}, 0, 0)
-    failed = (await engine.run(RunRequest(code=f"{ADD}\n1/0"))).receipt
-    assert failed is not None
-    assert failed.calls == {"work-shop": 1}
-
-
 async def test_a_run_ends_in_the_log_as_it_began_there(engine: Engine) -> None:
     first = (await engine.run(RunRequest(code="1"))).receipt
     second = (await engine.run(RunRequest(code="1"))).receipt

@@ -103,7 +103,7 @@ async def _sent_by_each(arena: Arena, programs: Mapping[str, str]) -> dict[str, 
 async def test_no_program_that_data_steers_gets_anything_out(arena: Arena) -> None:
     """Each is refused, by a flow rule and not for some mistake in the program."""
     found = await _sent_by_each(arena, STOPPED)
-    assert len(found) >= 15
+    assert len(found) >= 14
     slipped = {name: sent for name, (sent, _, _) in found.items() if sent}
     assert slipped == {}
     # A tool that its server does not list is refused before anybody asks where data came from.
@@ -117,7 +117,7 @@ async def test_no_program_that_data_steers_gets_anything_out(arena: Arena) -> No
 
 async def test_honest_programs_are_not_in_the_rules_way(arena: Arena) -> None:
     found = await _sent_by_each(arena, HONEST)
-    assert len(found) >= 8
+    assert len(found) >= 6
     stopped = {name: (why, error) for name, (_, why, error) in found.items() if why or error}
     assert stopped == {}
 

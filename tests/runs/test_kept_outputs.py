@@ -6,7 +6,7 @@ import pytest
 
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.runs.kept_outputs import MAX_LINE_BYTES, found_lines, part
+from bridge.runs.kept_outputs import found_lines, part
 
 TEXT = b"one\ntwo\nthree two\n\nlast"
 
@@ -34,14 +34,14 @@ def test_found_lines_come_with_their_numbers_once_each() -> None:
     assert found_lines(TEXT, "two", first=3, last=4) == [[3, "three two"]]
     assert found_lines(TEXT, "nowhere") == []
     [[number, line]] = found_lines(b"x" * 1_000_000, "xx")
-    assert (number, len(str(line))) == (1, MAX_LINE_BYTES)
+    assert (number, len(str(line))) == (1, 2048)
 
 
 @pytest.mark.parametrize("before", [0, 100, 500_000, 999_990])
 def test_of_a_long_line_that_is_found_what_is_near_is_returned(before: int) -> None:
     long = b"first\n" + b"x" * before + b"NEEDLE" + b"y" * (1_000_000 - before) + b"\nlast\n"
     [[number, line]] = found_lines(long, "NEEDLE")
-    assert (number, len(str(line))) == (2, MAX_LINE_BYTES)
+    assert (number, len(str(line))) == (2, 2048)
     assert "NEEDLE" in str(line)
     assert set(str(line)) <= set("xyNEDL")
 

@@ -34,25 +34,6 @@ async def _run(engine: Engine, code: str, **fields: object) -> RunResult:
         return await engine.run(RunRequest(code=code, **fields))  # type: ignore[arg-type]
 
 
-async def test_a_program_gets_its_output_and_value_back(engine: Engine) -> None:
-    result = await _run(engine, "print('hello')\n\nprint()\n6 * 7")
-    assert (result.status, result.exit_code, result.stdout) == ("success", 0, "hello\n\n")
-    assert result.has_result
-    assert result.result == 42
-    assert result.usage.wall_ms >= 0
-    assert result.isolation is not None
-    assert result.isolation.backend == "fake"
-
-
-async def test_a_program_calls_tools_and_the_bytes_are_counted(engine: Engine) -> None:
-    code = "got = await mcp_work_shop.big(size=50_000)\nprint(len(got))"
-    result = await _run(engine, code)
-    assert (result.status, result.stdout) == ("success", "50000\n")
-    assert result.servers == ("work-shop",)
-    assert result.usage.tool_calls == 1
-    assert result.usage.tool_result_bytes > 50_000
-
-
 @pytest.mark.parametrize("session", ["", "s"])
 async def test_the_trace_that_a_run_belongs_to_goes_along_with_its_calls(
     engine: Engine, finder: ListFinder, session: str

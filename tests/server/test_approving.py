@@ -14,7 +14,6 @@ from mcp.types import CallToolResult, ElicitResult
 
 from bridge.runs import Engine
 from bridge.server.app import build_server
-from bridge.server.clients import MAX_ROUNDS
 from bridge.settings import Settings
 from tests.asker_rig import call, text_of, value_of
 from tests.engine_rig import ListFinder, engine_on
@@ -194,11 +193,11 @@ async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
 ) -> None:
     person = Person("call")
     async with opening() as engine, _client(engine, "2026-07-28", person) as client:
-        code = f"for _ in range({MAX_ROUNDS}):\n    {WRITE}\nprint('so far')\n{WRITE}"
+        code = f"for _ in range(10):\n    {WRITE}\nprint('so far')\n{WRITE}"
         refused = _error(await call(client, code))
     assert "so far" in refused
     assert "was asked 10 times in this run" in refused
-    assert person.count() == len(tools_recorded(log)) == MAX_ROUNDS
+    assert person.count() == len(tools_recorded(log)) == 10
 
 
 @pytest.mark.guarantee("identified-approvers")

@@ -7,16 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
-import anyio
 import pytest
-from anyio.abc import ByteReceiveStream, Process
-from anyio.streams.buffered import BufferedByteReceiveStream
 
 from bridge.server.content import RECORD_KEY
 from bridge.server.stdio import MAX_MESSAGE_BYTES
@@ -26,56 +23,28 @@ COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
 PATIENCE = 120
 """Starting the bridge imports the SDK, which is slow on a busy machine."""
 
-MAX_ANSWER_BYTES = 1024 * 1024
-
-
-class PipeEnd(ByteReceiveStream):
-    """The reading end of a pipe, which really closes; anyio's process streams do not."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    async def receive(self, max_bytes: int = 65536) -> bytes:
-        """Return what there is, waiting for it."""
-        await anyio.wait_readable(self._fd)
-        data = os.read(self._fd, max_bytes)
-        if not data:
-            raise anyio.EndOfStream
-        return data
-
-    async def aclose(self) -> None:
-        """Close the descriptor, once."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
 
 class RawClient:
     """Writes lines exactly as told, and reads what comes back."""
 
-    def __init__(self, process: Process, stdout: PipeEnd) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         self.process = process
-        self.stdin = process.stdin
-        self.stdout = BufferedByteReceiveStream(stdout)
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
 
-    async def send(self, line: str | bytes) -> None:
+    def send(self, line: str | bytes) -> None:
         """Write one line."""
-        await self.stdin.send((line.encode() if isinstance(line, str) else line) + b"\n")
+        self.stdin.write((line.encode() if isinstance(line, str) else line) + b"\n")
+        self.stdin.flush()
 
-    async def answer(self, request_id: int | str | None) -> dict[str, Any]:
+    def answer(self, request_id: int | str | None) -> dict[str, Any]:
         """Return the answer to one request."""
-        with anyio.fail_after(PATIENCE):
-            while True:
-                line = await self.stdout.receive_until(b"\n", MAX_ANSWER_BYTES)
-                message: dict[str, Any] = json.loads(line)
-                if "method" not in message and message["id"] == request_id:
-                    return message
-
-    async def rest(self) -> bytes:
-        """Return what stands on stderr when the process has ended."""
-        assert self.process.stderr is not None
-        return b"".join([part async for part in self.process.stderr])
+        while True:
+            message: dict[str, Any] = json.loads(self.stdout.readline())
+            if "method" not in message and message["id"] == request_id:
+                return message
 
 
 def environ(home: Path) -> dict[str, str]:
@@ -89,46 +58,30 @@ def environ(home: Path) -> dict[str, str]:
     }
 
 
-@asynccontextmanager
-async def started(home: Path) -> AsyncIterator[RawClient]:
+@contextmanager
+def started(home: Path) -> Iterator[RawClient]:
     """Start the bridge with no engine and no server, and shake hands."""
-    reading, writing = os.pipe()
-    async with (
-        PipeEnd(reading) as stdout,
-        await anyio.open_process(
-            [str(COMMAND)],
-            env=environ(home),
-            cwd=home,
-            stdin=PIPE,
-            stdout=writing,
-            stderr=PIPE,
-        ) as process,
-    ):
-        os.close(writing)
-        client = RawClient(process, stdout)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [str(COMMAND)], env=environ(home), cwd=home, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
+        patience = threading.Timer(PATIENCE, process.kill)
+        patience.start()
+        client = RawClient(process)
         try:
-            with anyio.fail_after(PATIENCE):
-                await client.send(HELLO)
-                assert "result" in await client.answer(0)
-                await client.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
+            client.send(HELLO)
+            assert "result" in client.answer(0)
+            client.send('{"jsonrpc":"2.0","method":"notifications/initialized"}')
             yield client
         finally:
-            if process.returncode is None:
-                process.kill()
-
-
-@asynccontextmanager
-async def served(home: Path) -> AsyncIterator[RawClient]:
-    """Start a bridge for one test."""
-    with anyio.fail_after(PATIENCE):
-        async with started(home) as client:
-            yield client
+            patience.cancel()
+            process.kill()
 
 
 @pytest.fixture(scope="module")
-async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RawClient]:
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
     """One bridge for all the lines that it has to go on after: it takes a second to start."""
-    async with started(tmp_path_factory.mktemp("bridge")) as client:
+    with started(tmp_path_factory.mktemp("bridge")) as client:
         yield client
 
 
@@ -173,15 +126,15 @@ DEEP = "[" * 3000 + "]" * 3000
         r'''"print('\\ud800 \ud800')"''',
     ],
 )
-async def test_a_lone_surrogate_escape_is_repaired(client: RawClient, code: str) -> None:
-    await client.send(call(1, code))
-    answer = await client.answer(1)
+def test_a_lone_surrogate_escape_is_repaired(client: RawClient, code: str) -> None:
+    client.send(call(1, code))
+    answer = client.answer(1)
     assert answer["result"]["_meta"][RECORD_KEY]["reason"] == "engine"
 
 
-async def test_bytes_that_are_not_utf8_are_repaired(client: RawClient) -> None:
-    await client.send(call(1, "\"print('BAD')\"").encode().replace(b"BAD", b"\xff\xfe"))
-    answer = await client.answer(1)
+def test_bytes_that_are_not_utf8_are_repaired(client: RawClient) -> None:
+    client.send(call(1, "\"print('BAD')\"").encode().replace(b"BAD", b"\xff\xfe"))
+    answer = client.answer(1)
     assert answer["result"]["_meta"][RECORD_KEY]["reason"] == "engine"
 
 
@@ -197,62 +150,62 @@ async def test_bytes_that_are_not_utf8_are_repaired(client: RawClient) -> None:
         (call(7, "[" + "0," * MAX_VALUES + "0]"), 7, -32600, f"{MAX_VALUES:,}"),
     ],
 )
-async def test_a_request_that_cannot_be_read_is_answered_with_an_error(
+def test_a_request_that_cannot_be_read_is_answered_with_an_error(
     client: RawClient, line: str, request_id: int | str, code: int, complaint: str
 ) -> None:
     """Its sender would wait for ever; and the requests after it are served."""
-    await client.send(line)
-    error = (await client.answer(request_id))["error"]
+    client.send(line)
+    error = (client.answer(request_id))["error"]
     assert error["code"] == code
     assert complaint in error["message"]
-    await client.send('{"jsonrpc":"2.0","id":8,"method":"ping"}')
-    assert (await client.answer(8))["result"] == {}
+    client.send('{"jsonrpc":"2.0","id":8,"method":"ping"}')
+    assert (client.answer(8))["result"] == {}
 
 
-async def test_lines_that_ask_for_nothing_are_passed_over(tmp_path: Path) -> None:
+def test_lines_that_ask_for_nothing_are_passed_over(tmp_path: Path) -> None:
     """Blank lines, noise, and answers to requests that the bridge never made."""
-    async with served(tmp_path) as client:
+    with started(tmp_path) as client:
         for line in ("", "noise", "[]", '{"jsonrpc":"2.0","id":7,"result":7}'):
-            await client.send(line)
-        await client.send('{"jsonrpc":"2.0","id":8,"error":{"code":-32700,"message":"x"}}')
-        await client.send('{"jsonrpc":"2.0","id":9,"method":"ping"}')
-        first = await client.stdout.receive_until(b"\n", MAX_ANSWER_BYTES)
+            client.send(line)
+        client.send('{"jsonrpc":"2.0","id":8,"error":{"code":-32700,"message":"x"}}')
+        client.send('{"jsonrpc":"2.0","id":9,"method":"ping"}')
+        first = client.stdout.readline()
         assert json.loads(first) == {"jsonrpc": "2.0", "id": 9, "result": {}}
 
 
-async def test_the_last_line_needs_no_newline_and_the_end_ends_the_bridge(tmp_path: Path) -> None:
-    async with served(tmp_path) as client:
-        await client.stdin.send(call(5, DEEP).encode())
-        await client.stdin.aclose()
-        assert (await client.answer(5))["error"]["code"] == -32700
-        assert await client.process.wait() == 0
+def test_the_last_line_needs_no_newline_and_the_end_ends_the_bridge(tmp_path: Path) -> None:
+    with started(tmp_path) as client:
+        client.stdin.write(call(5, DEEP).encode())
+        client.stdin.close()
+        assert (client.answer(5))["error"]["code"] == -32700
+        assert client.process.wait() == 0
 
 
-async def test_a_signal_ends_the_bridge_while_it_waits_for_a_line(tmp_path: Path) -> None:
-    async with served(tmp_path) as client:
+def test_a_signal_ends_the_bridge_while_it_waits_for_a_line(tmp_path: Path) -> None:
+    with started(tmp_path) as client:
         client.process.send_signal(signal.SIGTERM)
-        assert await client.process.wait() == 128 + signal.SIGTERM
+        assert client.process.wait() == 128 + signal.SIGTERM
 
 
-async def test_a_client_that_goes_away_during_an_answer_leaves_no_traceback(
+def test_a_client_that_goes_away_during_an_answer_leaves_no_traceback(
     tmp_path: Path,
 ) -> None:
-    async with served(tmp_path) as client:
-        await client.stdout.aclose()
-        await client.send(call(1, DEEP))
-        await client.stdin.aclose()
-        assert await client.process.wait() == 1
-        lines = (await client.rest()).decode().splitlines()
+    with started(tmp_path) as client:
+        client.stdout.close()
+        client.send(call(1, DEEP))
+        client.stdin.close()
+        assert client.process.wait() == 1
+        lines = client.stderr.read().decode().splitlines()
         assert len(lines) == 1
         assert "cannot be parsed" in lines[0]
 
 
-async def test_a_client_that_reads_no_more_but_keeps_stdin_open_is_left(tmp_path: Path) -> None:
-    async with served(tmp_path) as client:
-        await client.stdout.aclose()
-        await client.send('{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
-        assert await client.process.wait() == 1
-        assert await client.rest() == b""
+def test_a_client_that_reads_no_more_but_keeps_stdin_open_is_left(tmp_path: Path) -> None:
+    with started(tmp_path) as client:
+        client.stdout.close()
+        client.send('{"jsonrpc":"2.0","id":1,"method":"tools/list"}')
+        assert client.process.wait() == 1
+        assert client.stderr.read() == b""
 
 
 def test_what_the_bridge_starts_does_not_eat_the_clients_lines() -> None:

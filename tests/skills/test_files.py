@@ -12,7 +12,6 @@ import pytest
 
 from bridge.errors import InvalidRequestError, LibraryError
 from bridge.skills.files import (
-    MAX_REMOVED,
     MAX_SKILLS,
     MAX_VERSIONS,
     SkillFiles,
@@ -96,13 +95,13 @@ def test_of_removed_skills_the_versions_of_the_last_stay(files: SkillFiles) -> N
     own = files.folder / "own"
     own.mkdir(parents=True)
     (own / "notes.txt").write_text("mine")
-    for number in range(MAX_REMOVED + 5):
+    for number in range(105):
         files.save(f"f{number}", source(1), "d", {}, "now")
         files.remove(f"f{number}", versions=False)
     kept = {path.name for path in files.folder.iterdir()}
-    assert f"f{MAX_REMOVED + 4}" in kept
+    assert "f104" in kept
     assert "f0" not in kept
-    assert len(kept) <= MAX_REMOVED + 1
+    assert len(kept) <= 101
     assert (own / "notes.txt").read_text() == "mine"
 
 

@@ -10,7 +10,7 @@ import pytest
 from bridge.model import Provenance
 from bridge.skills.files import SkillFiles
 from bridge.skills.memories import Memories
-from bridge.skills.source import read_skill
+from bridge.skills.source import Header, encode_skill, read_skill
 from bridge.store import owner_digest
 from tests.postgresql import store_at
 
@@ -74,7 +74,8 @@ def test_a_skill_has_it_at_its_head(tmp_path: Path) -> None:
 
 def test_a_head_that_cannot_be_read_is_the_worst_and_none_says_nothing() -> None:
     assert read_skill("f", SOURCE).header.provenance is None
-    long = f"# version = {'9' * 5000}\n# ///\n"
-    for head in ("# x = \n# ///\n", "# version = 0\n# ///\n", "# never closed\n", long):
+    whole = encode_skill(Header(version=7), "").removeprefix("# /// mcp-code-bridge-skill\n")
+    none, long = whole.replace("7", "0"), whole.replace("7", "9" * 5000)
+    for head in ("# x = \n# ///\n", "# []\n# ///\n", none, "# never closed\n", long):
         found = read_skill("f", f"# /// mcp-code-bridge-skill\n{head}{SOURCE}")
         assert found.header.provenance == Provenance(anything=True)

@@ -124,17 +124,6 @@ async def test_labels_are_passed_on_from_run_to_run(engine: Engine, log: Path) -
     stopped(await run(engine, "x = load_memory('a')" + SEND.format(what="x"), mode="run"))
 
 
-async def test_a_memory_that_is_written_over_carries_what_its_writer_read(engine: Engine) -> None:
-    await keep(engine, "save_memory('a', said)\nsave_memory('b', said, {'from': said})")
-    clean = await run(engine, "save_memory('a', 1)\nsave_memory('b', 1)")
-    assert clean.status == "success", clean.error
-    found = await run(engine, "found = get_memory_info('b')" + SEND.format(what="found"))
-    stopped(found, "memory 'b'")
-    # Which one was written over is a message, too.
-    found = await run(engine, "found = load_memory('a')" + SEND.format(what="found"))
-    stopped(found, "the memories")
-
-
 async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings: Settings) -> None:
     await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f)")
     use = "from skills import f" + SEND.format(what="f()")

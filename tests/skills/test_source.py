@@ -120,7 +120,7 @@ def test_a_file_that_somebody_edited_or_wrote_is_another_version() -> None:
     assert edited.digest != skill.digest
     own = read_skill("f", "def f(): pass")
     assert (own.version, own.edited, own.problem) == (1, True, "")
-    assert read_skill("f", text.replace("version = 3", "version = x")).version == 1
+    assert read_skill("f", text.replace('"version": 3', '"version": x')).version == 1
     broken = read_skill("f", "def f(:")
     assert broken.code is None
     assert "cannot be read" in broken.problem

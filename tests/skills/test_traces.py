@@ -11,7 +11,6 @@ from bridge.errors import InvalidRequestError
 from bridge.model import Provenance
 from bridge.skills.files import SkillFiles
 from bridge.skills.memories import (
-    MAX_VERSIONS_OF_KEY,
     VERSIONS,
     Memories,
 )
@@ -94,7 +93,7 @@ def test_a_memory_that_is_replaced_or_deleted_stays_for_a_while(tmp_path: Path) 
     assert [(each["key"], each["value"]) for each in kept] == [("a", "first"), ("a", "second")]
     for number in range(20):
         memories.put("b", number)
-    assert len(old()) == 2 + MAX_VERSIONS_OF_KEY
+    assert len(old()) == 7
 
 
 @pytest.mark.parametrize("versions", [(), ("1.py",)])

@@ -43,7 +43,6 @@ class Collector:
         Args:
             run: Told how the program gets on.
             artifacts: Where what it leaves is kept; without it nothing is.
-            clear: Takes secrets out of what is shown or kept.
             saves: Whether a state was asked for; what comes unasked is not worth its memory.
         """
         self._run = run

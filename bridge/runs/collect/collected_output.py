@@ -13,9 +13,7 @@ class Collected:
     """What was collected; each part of the collector has some.
 
     Attributes:
-        stdout, stderr: What is shown of the streams.
         dropped: Stream to the number of bytes that are not.
-        missing: What could not be read or kept, and why.
     """
 
     stdout: str = ""

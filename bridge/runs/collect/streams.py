@@ -8,7 +8,8 @@ kept, piece by piece; and in the end the two streams share what a run's output m
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import anyio.lowlevel
 from anyio import to_thread
@@ -35,16 +36,6 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE_BYTES = 256 * 1024
 """Searched for secrets before other tasks have their turn: some milliseconds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LeftStream:
-    """What is shown of one stream, and where the whole of it is."""
-
-    text: str
-    left_out: int
-    artifact: Artifact | None = None
-    problem: str = ""
 
 
 class _Kept:
@@ -164,15 +155,17 @@ class _Stream:
         stream = self._redact.stream()
         return stream.feed(shown) + stream.finish()
 
-    async def left(self, most: float) -> _LeftStream:
+    async def left(self, most: float) -> Collected:
         """Return what is shown for so many tokens; the whole is kept if that is less."""
         ends = self.buffer.shown(most, MAX_LINES // 2)
         if not self.buffer.is_whole:
             head, tail = await self._view(ends.head), await self._view(ends.tail)
             ends = replace(ends, head=head, tail=tail)
+        dropped = {str(self.name): ends.left_out} if ends.left_out > 0 else {}
         if not ends.is_cut:
             self.kept.discard()
-            return _LeftStream(text=ends.text(), left_out=ends.left_out)
+            own: dict[str, Any] = {self.name: ends.text()}
+            return Collected(**own, dropped=dropped)
         if self.buffer.is_whole:
             self.kept.write(self._raw or self.buffer.start)
         artifact = await self.kept.finish()
@@ -181,8 +174,12 @@ class _Stream:
         problem = self.kept.problem
         if artifact is not None and lost and not problem:
             problem = f"{lost:,} bytes of it: there is more than may be kept of a stream"
-        return _LeftStream(
-            text=ends.text(notice), left_out=ends.left_out, artifact=artifact, problem=problem
+        own = {self.name: ends.text(notice)}
+        return Collected(
+            **own,
+            dropped=dropped,
+            artifacts=() if artifact is None else (artifact,),
+            missing=(Loss(name=self.name, why=problem),) if problem else (),
         )
 
 
@@ -224,16 +221,7 @@ class Streams:
         stdout, stderr = [
             await stream.left(share) for stream, share in zip(both, most, strict=True)
         ]
-        named = {"stdout": stdout, "stderr": stderr}
-        return Collected(
-            stdout=stdout.text,
-            stderr=stderr.text,
-            dropped={name: one.left_out for name, one in named.items() if one.left_out > 0},
-            artifacts=tuple(one.artifact for one in named.values() if one.artifact is not None),
-            missing=tuple(
-                Loss(name=name, why=one.problem) for name, one in named.items() if one.problem
-            ),
-        )
+        return stdout.together(stderr)
 
     def discard(self) -> None:
         self._stdout.kept.discard()

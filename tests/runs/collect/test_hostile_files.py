@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import anyio
 import pytest
 
 from bridge.artifacts import ArtifactStore
-from bridge.clock import Clock
 from bridge.gate.redaction import Redactor
-from bridge.guest.protocol.wire import Call, Done, Exited, File, Run
+from bridge.guest.protocol.wire import Call, Done, Exited, File
 from bridge.model import Limits
 from bridge.runs.collect import Collected, Collector
 from bridge.runs.collect.files import MAX_MISSING, MAX_PART_BYTES
-from bridge.runs.guest_session import GuestSession
-from bridge.runs.program import COLLECT_SECONDS, GRACE_SECONDS, Facts, Program
+from bridge.runs.program import COLLECT_SECONDS, GRACE_SECONDS, Facts
 from bridge.sandbox.failure import classify
 from bridge.store import Store
-from tests.fuzz.clock import run as played
-from tests.runs.test_program import SimpleSession
+from tests.runs.scripted import Scripted, carried_out
 
 pytestmark = pytest.mark.guarantee("files-believed")
 
@@ -187,68 +182,12 @@ async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) ->
     assert kept.listed("me") == ()
 
 
-class Frames:
-    """A sandbox and its channel, which says what it is given and then nothing any more."""
-
-    id = "frames"
-    last_cost = 0
-
-    def __init__(self, *frames: tuple[float, object]) -> None:
-        self._frames = list(frames)
-        self.killed_at = 0.0
-
-    async def send(self, frame: object) -> None:
-        """Take the program in."""
-
-    async def write(self, pieces: Iterable[bytes], *, batched: bool = False) -> None:
-        """Take a reply."""
-
-    async def receive(self) -> Any:
-        """Say the next thing when its time has come."""
-        if not self._frames:
-            await anyio.sleep_forever()
-        seconds, frame = self._frames.pop(0)
-        await anyio.sleep(seconds)
-        return frame
-
-    async def kill(self) -> None:
-        """End."""
-
-    async def wait(self) -> Any:
-        """Say nothing of how."""
-
-    def diagnostics(self) -> str:
-        """Say nothing."""
-        return ""
-
-
-def carried_out(
+def files_carried_out(
     kept: ArtifactStore, *frames: tuple[float, object], asked: bool = False
 ) -> tuple[Facts, float]:
-    """Carry a program out by a clock of its own; return how it ended, and after how long.
-
-    Args:
-        asked: Whether the run's time stands still, for a question that nobody answers.
-    """
-
-    async def handle(method: str, params: Mapping[str, Any]) -> object:
-        raise AssertionError(method)
-
-    async def play() -> tuple[Facts, float]:
-        said = Frames(*frames)
-        session = cast(
-            "GuestSession", SimpleSession(sandbox=cast("Any", said), channel=cast("Any", said))
-        )
-        collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
-        clock = Clock()
-        program = Program(session, handle, LIMITS, collector=collector, clock=clock)
-        start = anyio.current_time()
-        await program.start(Run(code=""))
-        with clock.stop() if asked else nullcontext(), anyio.fail_after(1000):
-            facts = await program.finish()
-        return facts, anyio.current_time() - start
-
-    return played(play)
+    """Carry a program out whose files are kept; return how it ended, and after how long."""
+    collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
+    return carried_out(Scripted(*frames), LIMITS, collector=collector, asked=asked)
 
 
 @pytest.mark.parametrize("asked", [True, False])
@@ -259,7 +198,7 @@ def test_files_have_a_time_of_their_own_which_is_bounded(
     """From the first on, also after the deadline; and a guest that never ends gets no more."""
     first = [(0.0, Done("ok"))] if done else []
     endless = [(1.0, part("a", more=True)) for _ in range(100)]
-    facts, seconds = carried_out(store(tmp_path), *first, *endless, asked=asked)
+    facts, seconds = files_carried_out(store(tmp_path), *first, *endless, asked=asked)
     assert seconds == pytest.approx(1 + COLLECT_SECONDS)
     # How the program itself ended is known, if it said so.
     assert classify(facts.ending, LIMITS).status == ("success" if done else "timeout")
@@ -271,13 +210,13 @@ def test_files_may_come_after_the_deadline(tmp_path: Path) -> None:
     """What a program that ran out of time wrote by then is read at its end."""
     late = [(LIMITS.timeout + GRACE_SECONDS - 0.1, part("a", more=True))]
     late += [(3.0, part("a", more=True))] * 3
-    facts, _ = carried_out(store(tmp_path), *late, (3.0, Exited(timed_out=True)))
+    facts, _ = files_carried_out(store(tmp_path), *late, (3.0, Exited(timed_out=True)))
     assert facts.ending.exited is not None
     assert classify(facts.ending, LIMITS).status == "timeout"
 
 
 def test_no_call_is_made_once_files_come(tmp_path: Path) -> None:
     call = Call(id=1, method="call_tool", params={})
-    facts, seconds = carried_out(store(tmp_path), (0.0, part("a", more=True)), (0.0, call))
+    facts, seconds = files_carried_out(store(tmp_path), (0.0, part("a", more=True)), (0.0, call))
     assert "a call after the program's end" in facts.ending.protocol_error
     assert seconds < 1
