@@ -147,11 +147,9 @@ class RunContext:
             await audit.began({**facts, "code": code_digest(request.code)})
         async with audit.until_end() as end:
             with self.journal.recording():
+                questions = self.caller.server_questions
                 yield lambda result: end(
-                    {
-                        **_ending(result),
-                        "questionsRefused": self.caller.server_questions.refused or None,
-                    }
+                    {**_ending(result), "questionsRefused": questions.refused or None}
                 )
 
 
@@ -217,24 +215,24 @@ class GateServices:
         policy, flow = self._policy.now()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully
-        replay = self._replay(run_id, request)
+        replay, owner = self._replay(run_id, request), request.owner
         if planned_by:
-            journal = self.journals.begin_plan(run_id, request.owner, planned_by)
+            journal = self.journals.begin_plan(run_id, owner, planned_by)
         else:
-            journal = self.journals.begin(run_id, request.owner, replay)
-        digest, owner = self._policy.digest, request.owner
+            journal = self.journals.begin(run_id, owner, replay)
+        digest = self._policy.digest
         audit = RunAudit(self.audit, run_id, mask=self._mask, policy=digest, owner=owner)
-        self._redact_for(caller, partial(self._vaults.of, request.owner, policy.spec.privacy))
+        self._redact_for(caller, partial(self._vaults.of, owner, policy.spec.privacy))
         caller.asker = StartApprover(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
         caller.server_questions = ServerQuestions(policy.spec, audit, run_id)
         return RunContext(
             caller=caller,
-            owner=request.owner,
+            owner=owner,
             audit=audit,
             journal=journal,
             replay=replay,
             held_calls=HeldCalls(self._mask) if _plans(request) else None,
-            marks=Marks(self.redactor, self._replaced(request.owner)),
+            marks=Marks(self.redactor, self._replaced(owner)),
             make=partial(self._context, request, policy, flow),
         )
 
@@ -280,12 +278,8 @@ class GateServices:
             message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
             remedy = "To make the plan's calls, give the id alone, as `apply`."
             raise UnknownRunError(message, remedy=remedy)
-        return Replay(
-            self.journals.find(request.retry_of, request.owner),
-            request.reads,
-            run_id=run_id,
-            mask=self._mask,
-        )
+        journal = self.journals.find(request.retry_of, request.owner)
+        return Replay(journal, request.reads, run_id=run_id, mask=self._mask)
 
     def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:
         """Set how servers' texts are redacted for a run's client; a person sees personal data."""

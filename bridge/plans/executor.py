@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -29,8 +29,9 @@ from bridge.errors import (
     UnknownPlanError,
     UsageError,
 )
-from bridge.gate.approval import Approval
+from bridge.gate.approval import Approval, Approver
 from bridge.gate.audit.records import approval_fields
+from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.outcomes import outcome_after
 from bridge.gate.pins import whole_digest
@@ -40,7 +41,6 @@ from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
-from bridge.plans.approver import PlanApprover
 from bridge.plans.plan_store import StoredPlan
 from bridge.plans.shared_plans import Plans
 from bridge.render.plan import plan_question
@@ -97,6 +97,28 @@ class Step:
             self.not_made(error)
         else:
             self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
+
+
+class PlanApprover(Approver):
+    """Approves one held call as far as the plan's approval covers it; asks no person."""
+
+    def __init__(self, approval: Approval, request: HeldRequest) -> None:
+        super().__init__()
+        self._approval = approval
+        self._request = request
+
+    async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
+        """Return the plan's approval, which covers only the reasons that the plan showed."""
+        news = [ask for ask in asks if ask.rule not in self._request.asked]
+        if not news:
+            return self._approval
+        reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
+        raise ApprovalNeededError(
+            f"{call} needs a person's approval for a reason that the plan did not show "
+            f"({reasons}).",
+            remedy="Make this call, and what follows, in a run of its own, where it is asked "
+            "about; or plan again.",
+        )
 
 
 class PlanExecutor:
