@@ -16,7 +16,8 @@ BYTES_PER_TOKEN = 4  # Of English and of JSON, about, for all models with public
 
 def accounted(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> RunResult:
     """Return a result with the outcome of its run's calls, and its receipt."""
-    unused = () if run.replay is None else run.replay.unused()
+    replay = run.context.replay
+    unused = () if replay is None else replay.unused()
     result = replace(result, receipt=receipt_of(result, gate, run, measure), unused=unused)
     if gate is None:
         return result
@@ -26,17 +27,17 @@ def accounted(result: RunResult, gate: Gate | None, run: RunContext, measure: Me
 
 def receipt_of(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> Receipt:
     """Return what a run did, and how much of that stays out of the conversation."""
-    waiting = run.caller.clock.stopped_seconds * 1000
+    waiting, context = run.caller.clock.stopped_seconds * 1000, run.context
     # Once only: the run's value is written as JSON to be counted.
     returned = measure(result)
     receipt = Receipt(
-        held=0 if run.held_calls is None else run.held_calls.count,
+        held=0 if context.held_calls is None else context.held_calls.count,
         returned_bytes=returned,
         tokens_kept=max(0, result.usage.tool_result_bytes - returned) // BYTES_PER_TOKEN,
         code_ms=max(0, round(result.usage.wall_ms - waiting)),
         waiting_ms=round(waiting),
-        audit=run.audit.head,
-        masked=tuple(run.marks.names),
+        audit=context.audit.head,
+        masked=tuple(context.marks.names),
         unsent=result.unsent,
     )
     if gate is None:

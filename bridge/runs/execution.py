@@ -122,7 +122,7 @@ class Execution:
                 run.limits,
                 run=run.caller,
                 artifacts=parts.artifacts.of_run(run.request.owner, run.run_id, self._has_read),
-                clear=run.gate.marks.of(""),
+                clear=run.gate.context.marks.of(""),
             ),
             waited=place.waited,
             keeps=place.session is not None,
@@ -182,7 +182,7 @@ class Execution:
         name = call.params.get("server")
         if call.method not in _RETURNING or not isinstance(name, str):
             return self._parts.servers.secrets.redactor
-        return self._run.gate.marks.of(self._parts.servers.resolve(name))
+        return self._run.gate.context.marks.of(self._parts.servers.resolve(name))
 
     async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
         """Answer a request of the program; what does that is made for the first one."""
