@@ -18,12 +18,11 @@ from bridge.gate.audit import RunAudit
 from bridge.gate.audit.log import audit_log
 from bridge.gate.budget import Rates, RunBudget
 from bridge.gate.canonical import digest
-from bridge.gate.context import GateContext
+from bridge.gate.context import GateContext, OngoingCalls
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay
 from bridge.gate.marks import Marks, Replaced
-from bridge.gate.ongoing_calls import OngoingCalls
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.policy_file import PolicyFile
@@ -34,6 +33,7 @@ from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.server_starts import StartApprover, Starts
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
 from bridge.settings import Settings, store_of
+from bridge.settings.policy import PolicySpec
 
 
 class Caller(Protocol):
@@ -220,14 +220,7 @@ class GateServices:
             flow=flow,
             budget=RunBudget(policy.spec.budgets, self._rates),
             pins=self._pins,
-            approver=Approver(
-                caller.elicit,
-                grants=self._grants,
-                owner="" if isinstance(request, RunRequest) and request.ends_bridge else owner,
-                mask=self.redactor.arguments,
-                # Answers of callers that cannot be told apart count for their own run only.
-                policy=policy.spec if request.principal else None,
-            ),
+            approver=self._approver(request, caller, policy.spec),
             audit=audit,
             journal=journal,
             flow_state=journal.flow,
@@ -238,6 +231,19 @@ class GateServices:
             held_calls=HeldCalls(self._mask) if plans else None,
         )
         return RunContext(caller=caller, owner=owner, context=context)
+
+    def _approver(
+        self, request: RunRequest | ApplyRequest, caller: Caller, policy: PolicySpec
+    ) -> Approver:
+        alone = isinstance(request, RunRequest) and request.ends_bridge
+        return Approver(
+            caller.elicit,
+            grants=self._grants,
+            owner="" if alone else request.owner,
+            mask=self.redactor.arguments,
+            # Answers of callers that cannot be told apart count for their own run only.
+            policy=policy if request.principal else None,
+        )
 
     def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
         if not isinstance(request, RunRequest) or not request.retry_of:

@@ -41,12 +41,15 @@ from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
-from bridge.plans.plan_store import StoredPlan
-from bridge.plans.shared_plans import Plans
+from bridge.plans.plan_store import Plans, StoredPlan
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
 from bridge.servers.servers import Servers
+
+MAX_QUESTION = 5_500
+"""Characters of a program's list of calls in a question. Less than the question takes: the list
+names what it leaves out only if it cuts itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,8 +189,7 @@ class PlanExecutor:
         if plan.stopped:
             # The program's own words could pass for the bridge's.
             plan = replace(plan, stopped="it looked at the result of a held call")
-        # Less than the question takes: the list names what it leaves out only if it cuts itself.
-        shown, whole = plan_question(plan, 5_500)
+        shown, whole = plan_question(plan, MAX_QUESTION)
         try:
             return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:

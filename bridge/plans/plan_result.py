@@ -10,7 +10,7 @@ from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Done
 from bridge.model import RunResult
 from bridge.offload import offload
-from bridge.plans.shared_plans import Plans
+from bridge.plans.plan_store import Plans
 from bridge.render.plan import plan_summary
 
 HELD_RESULT_ERROR = "HeldResultError"

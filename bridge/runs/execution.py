@@ -20,7 +20,7 @@ from bridge.model import Json, Provenance, RunResult, Tool
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
 from bridge.plans.plan_result import planned
-from bridge.plans.shared_plans import Plans
+from bridge.plans.plan_store import Plans
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import Answer, with_call_errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
