@@ -125,7 +125,6 @@ class Check:
         return self._every, value, verdict
 
     def explain(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
-        """Return in words the value that decided and the outcome."""
         _, value, verdict = self.weigh(arguments, tool, Work())
         place = ".".join(self._path)
         if isinstance(value, Mark):

@@ -35,7 +35,6 @@ Define = Callable[[str, str], Awaitable[Tool | None]]
 
 
 async def undefined(server: str, tool: str) -> Tool | None:
-    """Return None: no tool is known."""
     return None
 
 

@@ -244,7 +244,6 @@ class Policy:
         return policy is not None and policy.pin == "full"
 
     def labels(self, server: str, tool: str, definition: Tool | None) -> frozenset[str]:
-        """Return a tool's labels, for the flow rules."""
         if not self.spec.present or len(tool) > MAX_NAME_CHARS:
             return NOTHING
         return self._about(server, tool, definition).labels

@@ -15,7 +15,6 @@ BYTES_PER_TOKEN = 4  # Of English and of JSON, about, for all models with public
 
 
 def accounted(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> RunResult:
-    """Return a result with the outcome of its run's calls, and its receipt."""
     replay = run.context.replay
     unused = () if replay is None else replay.unused()
     result = replace(result, receipt=receipt_of(result, gate, run, measure), unused=unused)

@@ -173,7 +173,6 @@ class GateServices:
         return RunAudit(self.audit, run_id, mask=self._mask, owner=owner)
 
     def policy(self) -> Policy:
-        """Return the policy in force."""
         return self._policy.now()[0]
 
     def begin(

@@ -84,7 +84,6 @@ class Step:
         self.status, self.error, self.reason = status, error, reason
 
     def not_made(self, error: BridgeError) -> None:
-        """Set the error of a call that was not sent."""
         reason: Reason = "exception"
         if isinstance(error, RefusedError):
             reason = "policy"
@@ -94,7 +93,6 @@ class Step:
         self.failed(f"It was not made. {text}", reason)
 
     def lost(self, error: BridgeError) -> None:
-        """Set the error of a call that was sent and ended without an answer."""
         outcome = outcome_after(error)
         if outcome == "not-sent":
             self.not_made(error)
@@ -171,7 +169,6 @@ class PlanExecutor:
                 await self._plans.give_back(kept)
 
     async def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
-        """Take the plan."""
         try:
             return await self._plans.take(request.plan_id, request.owner, run_id=run_id)
         except UnknownPlanError:
@@ -184,7 +181,6 @@ class PlanExecutor:
     async def _approved(
         self, kept: StoredPlan, request: ApplyRequest, run: RunContext, run_id: str
     ) -> Approval:
-        """Return a person's approval of the plan; a refusal is recorded."""
         plan = kept.plan
         if plan.stopped:
             # The program's own words could pass for the bridge's.

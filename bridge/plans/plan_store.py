@@ -178,7 +178,6 @@ class PlanStore:
             self._drop(kept, f"it expired {minutes:g} minutes after it was made; plan again")
 
     def _make_room(self, owner: str) -> None:
-        """Drop the oldest plans until the rest is within bounds; the newest always stays."""
         own = [kept for kept in self._kept.values() if kept.owner == owner]
         self._thin(own, MAX_PLANS, MAX_OWN_CHARACTERS)
         self._thin(list(self._kept.values()), MAX_ALL_PLANS, MAX_ALL_CHARACTERS)
