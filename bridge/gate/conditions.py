@@ -83,7 +83,6 @@ class Check:
         self.condition = condition
         self._every = every
         self._path = condition.path
-        self._key = condition.path[0] if len(condition.path) == 1 else "*"
         self._negated = condition.negated
         self._presence = condition.value if condition.test == "present" else None
         searches = condition.test == "glob" and any("?" in glob for glob in condition.value)
@@ -91,21 +90,6 @@ class Check:
         self._judge = judge_of(condition)
 
     def holds(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> bool:
-        # Nearly all conditions are about a short value at the top.
-        key = self._key
-        if key != "*" and self._presence is None:
-            value = arguments.get(key, MISSING)
-            kind = type(value)
-            if value is MISSING:
-                return self._negated
-            if (
-                kind is bool
-                or kind is int
-                or kind is float
-                or (kind is str and is_short_text(value))
-            ):
-                verdict = self._judge(value)
-                return (not self._every) if verdict is None else verdict is not self._negated
         return self.weigh(arguments, tool, work)[0]
 
     def weigh(
