@@ -186,7 +186,6 @@ class RunCaller:
 
     @property
     def client(self) -> Hashable:
-        """The client's identity; a run without a client is its own."""
         return self if self._client is None else self._client.identity
 
     @property
@@ -204,7 +203,6 @@ class RunCaller:
 
     @property
     def log_level(self) -> str:
-        """The least level of messages that its client wants."""
         level = "" if self._client is None else self._client.log_level
         # Servers get it, and may refuse calls with any other.
         return level if level in LEVELS else ""
@@ -240,7 +238,6 @@ class RunCaller:
         self.restarted.add(server)
 
     async def refused(self, server: str, method: Method, why: str) -> None:
-        """Record a question that the client does not get."""
         if method in _KINDS:
             await self.server_questions.record(server, _KINDS[method], {}, "refused", why)
 
@@ -427,7 +424,6 @@ class RunCaller:
         await self._client.progress(self._last, text, total)
 
     async def log(self, server: str, level: str, name: str, data: Json) -> None:
-        """Pass on a server's message, if the client wants it."""
         if self._client is None or not is_wanted(level, self._client.log_level):
             return
         now = anyio.current_time()

@@ -166,7 +166,6 @@ class LoggedOutput:
         self._left_out += max(0, len(data) - 4 * MAX_PIECE) + len(text[room:].encode())
 
     def take(self) -> str:
-        """Return the next report; empty for none."""
         if self._room <= 0 or not (self._text or self._left_out):
             return ""
         text, self._text = self._text[: self._room], ""
@@ -208,7 +207,6 @@ class ProgressReporter:
         self.notice()
 
     def notice(self) -> None:
-        """Ask for a report: something has changed."""
         self._news.set()
 
     async def run(self) -> None:

@@ -202,7 +202,6 @@ class Approver:
         raise ApprovalRefusedError(message, remedy=remedy)
 
     def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
-        """Return the decisions that no earlier answer covers."""
         missing = [
             (ask, subject)
             for ask in asks

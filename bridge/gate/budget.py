@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 from bridge.errors import CallBudgetError
 from bridge.settings.globs import matcher
 from bridge.settings.policy import Budgets
 
-WINDOW = 60
-"""Seconds of a minute. Calls are counted by the second, and each second as a whole: a call counts
-for a second longer at most, and no minute ever has more calls than it may."""
+WINDOW = 60  # Seconds of a minute.
 
 
 class Rates:
@@ -23,31 +22,20 @@ class Rates:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._minutes: dict[str, dict[int, int]] = {}
+        self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def wait(self, server: str, limit: int) -> float:
         """Return the seconds until a server may be called again; 0 if it may be now."""
-        now = self._now()
-        minute = self._minute(server, now)
-        left, wait = sum(minute.values()), 0.0
-        for second, count in minute.items():
-            if left < limit:
-                break
-            left -= count
-            wait = max(0.0, second + 1 + WINDOW - now)
-        return wait
+        recent, now = self._recent[server], self._now()
+        while recent and recent[0] + WINDOW <= now:
+            recent.popleft()
+        return recent[-limit] + WINDOW - now if len(recent) >= limit else 0.0
 
     def count(self, server: str) -> None:
-        now = self._now()
-        minute, second = self._minute(server, now), math.floor(now)
-        minute[second] = minute.get(second, 0) + 1
-
-    def _minute(self, server: str, now: float) -> dict[int, int]:
-        """Return the calls to a server in the last minute, by its seconds."""
-        minute = self._minutes.setdefault(server, {})
-        while minute and (first := next(iter(minute))) + 1 + WINDOW <= now:
-            del minute[first]
-        return minute
+        recent, now = self._recent[server], self._now()
+        recent.append(now)
+        while recent[0] + WINDOW <= now:
+            recent.popleft()
 
 
 class RunBudget:

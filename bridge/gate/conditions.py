@@ -33,9 +33,6 @@ from bridge.settings.policy import Condition
 WORK = 20_000  # Values looked at for one decision, which takes tens of milliseconds.
 CHARS_PER_WORK = 256  # Of a text; comparing so many takes about as long as the way to a value.
 
-SHOWN_CHARS = 60
-SHOWN_ITEMS = 3  # Of a value in an explanation.
-
 _SCALARS = (bool, int, float)
 
 Judge = Callable[[Json], bool | None]
@@ -57,8 +54,6 @@ TOO_MUCH = Mark("holds more than is looked at for one decision")
 
 class Work:
     """The budget of values that may still be looked at for a decision."""
-
-    __slots__ = ("left",)
 
     def __init__(self, left: int = WORK) -> None:
         self.left = left
@@ -88,7 +83,6 @@ class Check:
         self.condition = condition
         self._every = every
         self._path = condition.path
-        self._key = condition.path[0] if len(condition.path) == 1 else "*"
         self._negated = condition.negated
         self._presence = condition.value if condition.test == "present" else None
         searches = condition.test == "glob" and any("?" in glob for glob in condition.value)
@@ -96,21 +90,6 @@ class Check:
         self._judge = judge_of(condition)
 
     def holds(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> bool:
-        # Nearly all conditions are about a short value at the top.
-        key = self._key
-        if key != "*" and self._presence is None:
-            value = arguments.get(key, MISSING)
-            kind = type(value)
-            if value is MISSING:
-                return self._negated
-            if (
-                kind is bool
-                or kind is int
-                or kind is float
-                or (kind is str and is_short_text(value))
-            ):
-                verdict = self._judge(value)
-                return (not self._every) if verdict is None else verdict is not self._negated
         return self.weigh(arguments, tool, work)[0]
 
     def weigh(
@@ -129,9 +108,8 @@ class Check:
                 return holds, value, verdict
         return self._every, value, verdict
 
-    def explain(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> str:
-        """Return in words the value that decided and the outcome."""
-        _, value, verdict = self.weigh(arguments, tool, work)
+    def explain(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
+        _, value, verdict = self.weigh(arguments, tool, Work())
         place = ".".join(self._path)
         if isinstance(value, Mark):
             return f"{place} {value.said}"
@@ -141,15 +119,16 @@ class Check:
             return f"{shown}, which cannot be judged by `{test}`"
         return f"{shown}, which {'passes' if verdict else 'does not pass'} `{test}`"
 
-    def doubt(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> str:
+    def doubt(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         """Return why the condition is undecided; empty if it is not. Does not quote the value."""
-        _, value, verdict = self.weigh(arguments, tool, work)
+        _, value, verdict = self.weigh(arguments, tool, Work())
         if verdict is not None:
             return ""
         place = ".".join(self._path)
         if isinstance(value, Mark):
             return f"{place} {value.said}"
-        return f"{place} is {kind_of(value)} that the test `{self.condition.test}` cannot judge"
+        kind = _KINDS.get(type(value), "something")
+        return f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
 
     def _verdict(self, value: Json) -> bool | None:
         if value is UNCLEAR or value is HOLDS_JSON or value is TOO_MUCH:
@@ -318,15 +297,7 @@ def _on_numbers(compare: Callable[[Json, Json], bool], wanted: Json) -> Judge:
     return judge
 
 
-def kind_of(value: Json) -> str:
-    kinds: Mapping[type, str] = {
-        bool: "a boolean",
-        str: "a text",
-        int: "a number",
-        float: "a number",
-        dict: "an object",
-    }
-    return kinds.get(type(value), "something")
+_KINDS = {bool: "a boolean", str: "a text", int: "a number", float: "a number", dict: "an object"}
 
 
 def show(value: Json) -> str:
@@ -334,14 +305,14 @@ def show(value: Json) -> str:
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, list | tuple):
-        shown = ["a list" if isinstance(item, list) else show(item) for item in value[:SHOWN_ITEMS]]
-        more = ["..."] if len(value) > SHOWN_ITEMS else []
+        shown = ["a list" if isinstance(item, list) else show(item) for item in value[:3]]
+        more = ["..."] if len(value) > 3 else []
         return f"[{', '.join([*shown, *more])}]"
     if isinstance(value, str):
-        cut = value if len(value) <= SHOWN_CHARS else f"{value[:SHOWN_CHARS]}..."
+        cut = value if len(value) <= 60 else f"{value[:60]}..."
         return json.dumps(cut)
     if type(value) is bool or value is None:
         return json.dumps(value)
-    if type(value) is int and abs(value) >= 10**SHOWN_CHARS:
+    if type(value) is int and abs(value) >= 10**60:
         return "a number of very many digits"
-    return repr(value)[:SHOWN_CHARS]
+    return repr(value)[:60]

@@ -43,7 +43,6 @@ class Outlook:
 
     @property
     def every(self) -> tuple[Decision, ...]:
-        """All decisions that may be made."""
         return (self.decision, *(found.decision for found in self.possible))
 
 

@@ -158,7 +158,6 @@ class RunJournal:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Mark the run as under way."""
         self.under_way = True
         try:
             yield
@@ -192,7 +191,6 @@ class RunJournal:
         return entry
 
     def settle(self, entry: Entry, outcome: Outcome, result: dict[str, Json] | None) -> None:
-        """Record the outcome of a call."""
         entry.outcome = outcome
         if outcome != "ok" or result is None or not entry.key:
             return
@@ -358,7 +356,6 @@ class Journals:
 
     @property
     def used(self) -> int:
-        """Bytes of all journals."""
         return sum(journal.size for _, journal in self._runs.values())
 
     def begin(self, run_id: str, owner: str, earlier: Replay | None = None) -> RunJournal:
@@ -435,7 +432,6 @@ class Journals:
         return True
 
     def _evict(self) -> bool:
-        """Drop the oldest journal of a run that is over."""
         for run_id, (_, journal) in self._runs.items():
             if not journal.under_way:
                 del self._runs[run_id]

@@ -389,7 +389,6 @@ def _type(schema: Json) -> str:
 
 
 def _difference(before: _Facts, now: _Facts) -> str:
-    """Return in words what has changed."""
     found = []
     for name in {**before, **now}:
         was, is_now = before.get(name), now.get(name)

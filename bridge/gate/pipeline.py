@@ -102,7 +102,6 @@ class _Sent(NamedTuple):
 
     @property
     def milliseconds(self) -> float:
-        """The time since it was sent."""
         return (time.monotonic() - self.started) * 1000
 
 
@@ -488,7 +487,6 @@ class Gate:
     async def _refused(
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
-        """Record that a call is not made, and return the error to raise."""
         # The decision was made before the budget was checked: "allow" would be no reason.
         spent = isinstance(error, CallBudgetError)
         self.tally.refuse(call, "budget" if spent else f"{decision.action}: {decision.rule}")
@@ -504,7 +502,6 @@ class Gate:
         )
 
     async def _record_failure(self, pending: PendingCall, sent: _Sent, outcome: Outcome) -> None:
-        """Record a call that ended without an answer."""
         self._context.journal.settle(sent.entry, outcome, None)
         tool = pending.call.definition
         reads = sent.entry.effect == "read" or (tool is not None and tool.says_it_reads)

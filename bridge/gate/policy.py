@@ -9,8 +9,7 @@ another's is a different tool.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal
@@ -96,7 +95,11 @@ class _ToolRules:
     """What a policy says about one tool, whatever its arguments."""
 
     def __init__(
-        self, rules: tuple[_CompiledRule, ...], server: ServerPolicy | None, tool: ToolPolicy | None
+        self,
+        rules: Iterable[_CompiledRule],
+        server: ServerPolicy | None,
+        tool: ToolPolicy | None,
+        definition: Tool | None,
     ) -> None:
         # By place in the policy, those with a text that an argument has to be apart by that text.
         self._rules: list[tuple[int, _CompiledRule]] = []
@@ -113,20 +116,10 @@ class _ToolRules:
                 by_text.setdefault(text, []).append(placed)
         self.server = server
         self.tool = tool
-        self.see(None)
-
-    def see(self, definition: Tool | None) -> None:
-        """Set what depends on the tool's definition."""
         self.definition = definition
         self._digest: str | None = None
-        self.effect, self.origin = _effect(self.server, self.tool, definition)
+        self.effect, self.origin = _effect(server, tool, definition)
         self.labels = NOTHING.union(*(labels for labels, _ in self.sources()))
-
-    def seen_as(self, definition: Tool | None) -> _ToolRules:
-        """Return a copy for another definition; other threads may be using this one."""
-        other = copy.copy(self)
-        other.see(definition)
-        return other
 
     def rules(self, arguments: Mapping[str, Json]) -> Iterator[_CompiledRule]:
         """Yield the rules in order, without those of which a text argument is another."""
@@ -144,7 +137,7 @@ class _ToolRules:
             found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
         if self.tool is not None and self.tool.labels:
             found.append((self.tool.labels, f"the policy, of tools {self.tool.tools!r}"))
-        if _believed(self.server, self.definition).get("openWorldHint") is True:
+        if (_believed(self.server, self.definition) or {}).get("openWorldHint") is True:
             label = UNTRUSTED_INPUT if self.effect == "read" else EXFILTRATION
             found.append((frozenset({label}), "the server's openWorldHint, which is believed"))
         return found
@@ -165,11 +158,10 @@ class _ToolRules:
         return self._digest != ready.digest and (ready.allows or self._digest != "")
 
 
-def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[str, Json]:
-    """Return a tool's annotations if its server is trusted, else none."""
-    if server is None or not server.trust or definition is None:
-        return {}
-    return definition.annotations
+def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[str, Json] | None:
+    """Return a tool's annotations if its server is trusted."""
+    trusted = server is not None and server.trust
+    return definition.annotations if trusted and definition is not None else None
 
 
 def _effect(
@@ -177,9 +169,9 @@ def _effect(
 ) -> tuple[Effect, Origin]:
     if tool is not None and tool.effect is not None:
         return tool.effect, "policy"
-    if server is None or not server.trust or definition is None:
+    hints = _believed(server, definition)
+    if hints is None:
         return "write", "nobody"
-    hints = definition.annotations
     # Only booleans are hints, and without hints the protocol assumes the worst.
     if hints.get("readOnlyHint") is True:
         return "read", "annotations"
@@ -200,7 +192,7 @@ class Policy:
             )
             for server in self.spec.servers
         ]
-        self._known: dict[tuple[str, str], _ToolRules] = {}
+        self._known: dict[tuple[str, str, bool], _ToolRules] = {}
 
     def decide(self, call: CallFacts, effect: Effect | None = None) -> Decision:
         """Decide on a call by the rules and defaults alone.
@@ -252,7 +244,6 @@ class Policy:
         return policy is not None and policy.pin == "full"
 
     def labels(self, server: str, tool: str, definition: Tool | None) -> frozenset[str]:
-        """Return a tool's labels, for the flow rules."""
         if not self.spec.present or len(tool) > MAX_NAME_CHARS:
             return NOTHING
         return self._about(server, tool, definition).labels
@@ -318,24 +309,18 @@ class Policy:
         return None
 
     def _about(self, server: str, tool: str, definition: Tool | None) -> _ToolRules:
-        key = server, tool
+        # What flow rules ask about a tool is asked without its definition.
+        key = server, tool, definition is None
         known = self._known.get(key)
-        if known is None:
-            known = self._look_up(server, tool)
-            if len(self._known) >= 512:
+        if known is None or known.definition is not definition:
+            if len(self._known) >= 1024:
                 # Only a program that makes names up gets here, and pays for the lookups.
                 self._known.clear()
-            self._known[key] = known
-        if known.definition is not definition:
-            known = self._known[key] = known.seen_as(definition)
+            rules = (rule for rule in self._rules if rule.servers(server) and rule.tools(tool))
+            policy, tools = self._server(server)
+            its_tool = next((its for matches, its in tools if matches(tool)), None)
+            known = self._known[key] = _ToolRules(rules, policy, its_tool, definition)
         return known
-
-    def _look_up(self, server: str, tool: str) -> _ToolRules:
-        rules = tuple(r for r in self._rules if r.servers(server) and r.tools(tool))
-        policy, tools = self._server(server)
-        return _ToolRules(
-            rules, policy, next((its for matches, its in tools if matches(tool)), None)
-        )
 
     def _server(self, server: str) -> tuple[ServerPolicy | None, _Tools]:
         found = ((policy, tools) for matches, policy, tools in self._servers if matches(server))
@@ -356,13 +341,8 @@ def _reason(ready: _CompiledRule, call: CallFacts) -> str:
 
     The program may be able to send something else.
     """
-    reasons = [ready.rule.reason] if ready.rule.reason else []
-    for check in ready.checks:
-        doubt = check.doubt(call.arguments, call.definition, Work())
-        if doubt:
-            reasons.append(doubt)
-            break
-    return "; ".join(reasons)
+    doubts = (check.doubt(call.arguments, call.definition) for check in ready.checks)
+    return "; ".join(filter(None, (ready.rule.reason, next(filter(None, doubts), ""))))
 
 
 def _mismatch(
@@ -379,10 +359,10 @@ def _mismatch(
         return "it is about the tool as it was defined when the rule was made"
     for check in ready.checks:
         if not check.holds(call.arguments, call.definition, work):
-            return check.explain(call.arguments, call.definition, Work())
+            return check.explain(call.arguments, call.definition)
     return ""
 
 
 def _match_of(ready: _CompiledRule, call: CallFacts) -> str:
-    found = [check.explain(call.arguments, call.definition, Work()) for check in ready.checks]
+    found = [check.explain(call.arguments, call.definition) for check in ready.checks]
     return "; ".join(found) or "it has no conditions"

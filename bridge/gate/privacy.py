@@ -111,7 +111,6 @@ class Kept:
             return value.token
 
     def find(self, text: str) -> _Value | None:
-        """Return what a token stands for, if it is known."""
         with self._lock:
             value = self._by_token.get(text)
             if value is None or self._now() - value.used > MAX_SECONDS:
@@ -202,7 +201,6 @@ class Vault:
         return self._hide_plain("", text) if self._kinds else text
 
     def hide_error(self, server: str, error: UpstreamError) -> None:
-        """Put tokens in place of personal data in what a server says of a failure."""
         if self._is_private(server):
             told = [error.message, error.host_detail, getattr(error, "data", None)]
             if estimated_size(told, MAX_SEARCHED) > MAX_SEARCHED:

@@ -196,7 +196,6 @@ def _after(text: str, start: int, count: int) -> int | None:
 
 
 def iban_is_valid(iban: str) -> bool:
-    """Return whether the check digits of an account number are right."""
     moved = iban[4:] + iban[:4]
     return moved.isascii() and moved.isalnum() and _remainder(moved) == 1
 
@@ -220,7 +219,6 @@ def cards(text: str) -> Iterator[Found]:
 
 
 def luhn_is_valid(digits: str) -> bool:
-    """Return whether the last digit of a number is the one that the others demand."""
     return luhn_sum(digits) % 10 == 0
 
 

@@ -53,7 +53,6 @@ class ProvenanceTracker:
             await self.add(what, provenance)
 
     async def add_labels(self, what: str, labels: frozenset[str]) -> None:
-        """Count something with known labels as read."""
         if labels:
             await self._note(what, what, Provenance(labels=labels))
 

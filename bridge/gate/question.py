@@ -269,7 +269,6 @@ def _common_directory(arguments: Sequence[Json]) -> str:
 
 
 def offered(asked: Mapping[str, Json]) -> Sequence[str]:
-    """Return the choices of a question."""
     schema: Json = asked["requestedSchema"]
     return list(schema["properties"]["decision"]["enum"])
 

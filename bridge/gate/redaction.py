@@ -204,6 +204,14 @@ class Redactor:
         """
         if marks:
             return self._with(_plain=self.marks).arguments(value, schema)
+        texts = _texts(value)
+        if texts is not None:
+            # To search them all at once takes a fifth of the time, and this is done for each call.
+            # A line feed is in none of the formats, and whatever precedes or follows one of them
+            # may be a line feed. What seems to reach over two texts is looked at again.
+            together = "\n".join(texts)
+            if self.shown(together) is together:
+                return value
         return self._shown(value, _Schema(schema), 0)
 
     def shown(self, text: str) -> str:
@@ -294,6 +302,29 @@ class ClearedStream:
     def finish(self) -> bytes:
         """Return what was held back, when nothing follows."""
         return self.feed(b"", ends=True)
+
+
+def _texts(value: Json) -> list[str] | None:
+    """Return all texts in arguments; None if some may be masked by their name alone."""
+    found: list[str] = []
+    level = [value]
+    for _ in range(100):
+        below: list[Json] = []
+        for one in level:
+            if isinstance(one, str):
+                found.append(one)
+            elif isinstance(one, dict):
+                for key, item in one.items():
+                    if not isinstance(key, str) or names_secret(key):
+                        return None
+                    found.append(key)
+                    below.append(item)
+            elif isinstance(one, (list, tuple)):
+                below.extend(one)
+        if not below:
+            return found
+        level = below
+    return None
 
 
 def _mark(name: str) -> str:

@@ -135,7 +135,6 @@ class _Clearing(logging.Filter):
         self._formatter = logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Redact the record; return True."""
         told = record.getMessage()
         cleared_text = self._redactor.text(told)
         if cleared_text is not told:

@@ -134,7 +134,6 @@ class Starts:
         await self._audit.append(start_record(spec, decision, self._run, approval=approval))
 
     async def _undenied(self, spec: ServerSpec) -> Decision:
-        """Return the decision on a start."""
         await self._pins.refresh()
         decision = self.decide(spec)
         if decision.action != "deny":

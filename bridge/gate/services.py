@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Protocol
 
 from bridge.clock import Clock
@@ -18,12 +18,11 @@ from bridge.gate.audit import RunAudit
 from bridge.gate.audit.log import audit_log
 from bridge.gate.budget import Rates, RunBudget
 from bridge.gate.canonical import digest
-from bridge.gate.context import GateContext
-from bridge.gate.flow import Flow, FlowState
+from bridge.gate.context import GateContext, OngoingCalls
+from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
-from bridge.gate.journal import Journals, Replay, RunJournal
+from bridge.gate.journal import Journals, Replay
 from bridge.gate.marks import Marks, Replaced
-from bridge.gate.ongoing_calls import OngoingCalls
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.policy_file import PolicyFile
@@ -34,6 +33,7 @@ from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.server_starts import StartApprover, Starts
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
 from bridge.settings import Settings, store_of
+from bridge.settings.policy import PolicySpec
 
 
 class Caller(Protocol):
@@ -82,36 +82,19 @@ class Inventory(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """One run at the gate.
-
-    Attributes:
-        owner: Whose it is.
-        replay: What a retry need not call again; None if the run is none.
-        held_calls: What a plan holds back; None if the run is none.
-        marks: What was taken out of what servers returned to it.
-        make: Makes `context`.
-    """
+    """One run at the gate: who asked for it, whose it is, and what its calls go through."""
 
     caller: Caller
     owner: str
-    audit: RunAudit
-    journal: RunJournal
-    replay: Replay | None
-    held_calls: HeldCalls | None
-    marks: Marks
-    make: Callable[[RunContext], GateContext]
-
-    @cached_property
-    def context(self) -> GateContext:
-        """What its calls go through; made when the first comes, for many runs make none."""
-        return self.make(self)
+    context: GateContext
 
     def in_session(self, flow: FlowState) -> RunContext:
         """Return it for a run of a session, to which the labels of earlier runs apply."""
+        journal = self.context.journal
         # A retry brings along what the run before it read.
-        flow.absorb(self.journal.flow)
-        self.journal.flow = flow
-        return replace(self)
+        flow.absorb(journal.flow)
+        journal.flow = flow
+        return replace(self, context=replace(self.context, flow_state=flow))
 
     @asynccontextmanager
     async def recording(
@@ -131,7 +114,7 @@ class RunContext:
         Raises:
             AuditError: The beginning cannot be recorded, so the program must not begin.
         """
-        audit = self.audit
+        audit = self.context.audit
         facts: dict[str, Json] = {
             "principal": request.principal,
             "owner": request.owner,
@@ -146,17 +129,21 @@ class RunContext:
             facts |= {"profile": request.profile} if request.profile else {}
             await audit.began({**facts, "code": code_digest(request.code)})
         async with audit.until_end() as end:
-            with self.journal.recording():
+            with self.context.journal.recording():
+                questions = self.caller.server_questions
                 yield lambda result: end(
-                    {
-                        **_ending(result),
-                        "questionsRefused": self.caller.server_questions.refused or None,
-                    }
+                    {**_ending(result), "questionsRefused": questions.refused or None}
                 )
 
 
 class GateServices:
-    """The parts of the gate that outlive runs."""
+    """The parts of the gate that outlive runs.
+
+    Args:
+        redactor: Takes this machine's secrets out of texts.
+        current_asker: Returns who is asked about servers that the current run starts.
+        is_plan: Returns whether an id is that of a plan of an owner.
+    """
 
     def __init__(
         self,
@@ -166,14 +153,6 @@ class GateServices:
         current_asker: Callable[[], StartApprover | None],
         is_plan: Callable[[str, str], bool],
     ) -> None:
-        """Make them.
-
-        Args:
-            inventory: What is known of the servers.
-            redactor: Takes this machine's secrets out of texts.
-            current_asker: Returns who is asked about servers that the current run starts.
-            is_plan: Returns whether an id is that of a plan of an owner.
-        """
         self._inventory = inventory
         self._is_plan = is_plan
         self.redactor = redactor
@@ -194,7 +173,6 @@ class GateServices:
         return RunAudit(self.audit, run_id, mask=self._mask, owner=owner)
 
     def policy(self) -> Policy:
-        """Return the policy in force."""
         return self._policy.now()[0]
 
     def begin(
@@ -217,33 +195,19 @@ class GateServices:
         policy, flow = self._policy.now()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully
-        replay = self._replay(run_id, request)
+        replay, owner = self._replay(run_id, request), request.owner
         if planned_by:
-            journal = self.journals.begin_plan(run_id, request.owner, planned_by)
+            journal = self.journals.begin_plan(run_id, owner, planned_by)
         else:
-            journal = self.journals.begin(run_id, request.owner, replay)
-        digest, owner = self._policy.digest, request.owner
+            journal = self.journals.begin(run_id, owner, replay)
+        digest, privacy = self._policy.digest, policy.spec.privacy
         audit = RunAudit(self.audit, run_id, mask=self._mask, policy=digest, owner=owner)
-        self._redact_for(caller, partial(self._vaults.of, request.owner, policy.spec.privacy))
+        self._redact_for(caller, partial(self._vaults.of, owner, privacy))
         caller.asker = StartApprover(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
         caller.server_questions = ServerQuestions(policy.spec, audit, run_id)
-        return RunContext(
-            caller=caller,
-            owner=request.owner,
-            audit=audit,
-            journal=journal,
-            replay=replay,
-            held_calls=HeldCalls(self._mask) if _plans(request) else None,
-            marks=Marks(self.redactor, self._replaced(request.owner)),
-            make=partial(self._context, request, policy, flow),
-        )
-
-    def _context(
-        self, request: RunRequest | ApplyRequest, policy: Policy, flow: Flow, run: RunContext
-    ) -> GateContext:
-        inventory, caller = self._inventory, run.caller
-        alone = isinstance(request, RunRequest) and request.ends_bridge
-        return GateContext(
+        inventory = self._inventory
+        plans = isinstance(request, RunRequest) and request.mode == "plan"
+        context = GateContext(
             define=partial(inventory.define_now, set())
             if policy.spec.present
             else inventory.define,
@@ -255,22 +219,29 @@ class GateServices:
             flow=flow,
             budget=RunBudget(policy.spec.budgets, self._rates),
             pins=self._pins,
-            approver=Approver(
-                caller.elicit,
-                grants=self._grants,
-                owner="" if alone else request.owner,
-                mask=self.redactor.arguments,
-                # Answers of callers that cannot be told apart count for their own run only.
-                policy=policy.spec if request.principal else None,
-            ),
-            audit=run.audit,
-            journal=run.journal,
-            flow_state=run.journal.flow,
-            marks=run.marks,
-            vault=self._vaults.of(request.owner, policy.spec.privacy),
+            approver=self._approver(request, caller, policy.spec),
+            audit=audit,
+            journal=journal,
+            flow_state=journal.flow,
+            marks=Marks(self.redactor, self._replaced(owner)),
+            vault=self._vaults.of(owner, privacy),
             ongoing_calls=self.ongoing_calls,
-            replay=run.replay,
-            held_calls=run.held_calls,
+            replay=replay,
+            held_calls=HeldCalls(self._mask) if plans else None,
+        )
+        return RunContext(caller=caller, owner=owner, context=context)
+
+    def _approver(
+        self, request: RunRequest | ApplyRequest, caller: Caller, policy: PolicySpec
+    ) -> Approver:
+        alone = isinstance(request, RunRequest) and request.ends_bridge
+        return Approver(
+            caller.elicit,
+            grants=self._grants,
+            owner="" if alone else request.owner,
+            mask=self.redactor.arguments,
+            # Answers of callers that cannot be told apart count for their own run only.
+            policy=policy if request.principal else None,
         )
 
     def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
@@ -280,12 +251,8 @@ class GateServices:
             message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
             remedy = "To make the plan's calls, give the id alone, as `apply`."
             raise UnknownRunError(message, remedy=remedy)
-        return Replay(
-            self.journals.find(request.retry_of, request.owner),
-            request.reads,
-            run_id=run_id,
-            mask=self._mask,
-        )
+        journal = self.journals.find(request.retry_of, request.owner)
+        return Replay(journal, request.reads, run_id=run_id, mask=self._mask)
 
     def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:
         """Set how servers' texts are redacted for a run's client; a person sees personal data."""
@@ -300,10 +267,6 @@ class GateServices:
 
         caller.redact_for_person = lambda server, value: clear_value(value, redactor)
         caller.redact_for_client = without_secrets_or_personal_data
-
-
-def _plans(request: RunRequest | ApplyRequest) -> bool:
-    return isinstance(request, RunRequest) and request.mode == "plan"
 
 
 def _ending(result: RunResult) -> dict[str, Json]:

@@ -38,18 +38,15 @@ class Tally:
 
     @property
     def busy_seconds(self) -> float:
-        """Seconds in which at least one call was under way."""
         return self._busy + (self._now() - self._since if self._under_way else 0.0)
 
     def send(self, call: CallFacts) -> None:
         self._count("sent", call)
 
     def replay(self, call: CallFacts) -> None:
-        """Count a call that was answered from a journal."""
         self._count("replayed", call)
 
     def refuse(self, call: CallFacts, why: str) -> None:
-        """Count a call that was not allowed."""
         self._count("refused", call, why)
 
     def lose(self, call: CallFacts, why: str) -> None:
@@ -61,7 +58,6 @@ class Tally:
 
     @property
     def replayed(self) -> tuple[CallCount, ...]:
-        """Calls that were answered from a journal."""
         return self._counted("replayed")
 
     @property

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -29,8 +29,9 @@ from bridge.errors import (
     UnknownPlanError,
     UsageError,
 )
-from bridge.gate.approval import Approval
+from bridge.gate.approval import Approval, Approver
 from bridge.gate.audit.records import approval_fields
+from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.outcomes import outcome_after
 from bridge.gate.pins import whole_digest
@@ -40,13 +41,15 @@ from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
-from bridge.plans.approver import PlanApprover
-from bridge.plans.plan_store import StoredPlan
-from bridge.plans.shared_plans import Plans
+from bridge.plans.plan_store import Plans, StoredPlan
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
 from bridge.servers.servers import Servers
+
+MAX_QUESTION = 5_500
+"""Characters of a program's list of calls in a question. Less than the question takes: the list
+names what it leaves out only if it cuts itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,6 @@ class Step:
         self.status, self.error, self.reason = status, error, reason
 
     def not_made(self, error: BridgeError) -> None:
-        """Set the error of a call that was not sent."""
         reason: Reason = "exception"
         if isinstance(error, RefusedError):
             reason = "policy"
@@ -91,12 +93,33 @@ class Step:
         self.failed(f"It was not made. {text}", reason)
 
     def lost(self, error: BridgeError) -> None:
-        """Set the error of a call that was sent and ended without an answer."""
         outcome = outcome_after(error)
         if outcome == "not-sent":
             self.not_made(error)
         else:
             self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
+
+
+class PlanApprover(Approver):
+    """Approves one held call as far as the plan's approval covers it; asks no person."""
+
+    def __init__(self, approval: Approval, request: HeldRequest) -> None:
+        super().__init__()
+        self._approval = approval
+        self._request = request
+
+    async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
+        """Return the plan's approval, which covers only the reasons that the plan showed."""
+        news = [ask for ask in asks if ask.rule not in self._request.asked]
+        if not news:
+            return self._approval
+        reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
+        raise ApprovalNeededError(
+            f"{call} needs a person's approval for a reason that the plan did not show "
+            f"({reasons}).",
+            remedy="Make this call, and what follows, in a run of its own, where it is asked "
+            "about; or plan again.",
+        )
 
 
 class PlanExecutor:
@@ -146,7 +169,6 @@ class PlanExecutor:
                 await self._plans.give_back(kept)
 
     async def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
-        """Take the plan."""
         try:
             return await self._plans.take(request.plan_id, request.owner, run_id=run_id)
         except UnknownPlanError:
@@ -159,13 +181,11 @@ class PlanExecutor:
     async def _approved(
         self, kept: StoredPlan, request: ApplyRequest, run: RunContext, run_id: str
     ) -> Approval:
-        """Return a person's approval of the plan; a refusal is recorded."""
         plan = kept.plan
         if plan.stopped:
             # The program's own words could pass for the bridge's.
             plan = replace(plan, stopped="it looked at the result of a held call")
-        # Less than the question takes: the list names what it leaves out only if it cuts itself.
-        shown, whole = plan_question(plan, 5_500)
+        shown, whole = plan_question(plan, MAX_QUESTION)
         try:
             return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:

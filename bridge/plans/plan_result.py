@@ -10,7 +10,7 @@ from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Done
 from bridge.model import RunResult
 from bridge.offload import offload
-from bridge.plans.shared_plans import Plans
+from bridge.plans.plan_store import Plans
 from bridge.render.plan import plan_summary
 
 HELD_RESULT_ERROR = "HeldResultError"
@@ -19,7 +19,7 @@ HELD_RESULT_ERROR = "HeldResultError"
 
 async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
     """Return a program's result with the plan that it made, if it ran in plan mode."""
-    held_calls = run.held_calls
+    held_calls = run.context.held_calls
     if held_calls is None:
         return result
     if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
@@ -49,7 +49,7 @@ async def planned(result: RunResult, done: Done | None, run: RunContext, plans: 
             "seconds": plan.seconds,
         }
         try:
-            await run.audit.event("plan", known)
+            await run.context.audit.event("plan", known)
         except AuditError as error:
             plan = await plans.withdraw(plan, run.owner, error.message)
     if not failed:

@@ -1,21 +1,38 @@
 """Plans that can be applied, each once, by the caller that made it.
 
 Owns their ids, bounds and expiry. They are kept in memory only: what outlives the bridge is the
-audit trail of what was done with them.
+audit trail of what was done with them. Where several bridges apply them, plans are in the store
+that they share, but those with tokens in place of personal data: these stay with the bridge that
+knows what the tokens stand for. Whoever takes a plan removes it in the same transaction, so that it
+is used once, by one bridge.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache, partial
+from typing import TYPE_CHECKING
 
-from bridge.errors import UnknownPlanError
+import anyio
+import anyio.to_thread
+
+from bridge.errors import StoreUnavailableError, UnknownPlanError
 from bridge.gate.held_calls import HeldCalls, HeldRequest
 from bridge.model import Plan
+from bridge.store import Store, Transaction, owner_digest
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+logger = logging.getLogger(__name__)
 
 PLAN_SECONDS = 30 * 60.0
 """Seconds for which a plan can be applied: enough to read one, and short enough that what its reads
@@ -119,9 +136,11 @@ class PlanStore:
         kept = self._kept.get(plan_id)
         if kept is None or kept.owner != owner:
             # The same message for another owner's plan as for none, so that it is not revealed.
-            raise unknown(plan_id, self._gone[plan_id][1] if self.remembers(plan_id, owner) else "")
+            raise _unknown(
+                plan_id, self._gone[plan_id][1] if self.remembers(plan_id, owner) else ""
+            )
         del self._kept[plan_id]
-        self.close(kept, f"the run {run_id} took it at {now_in_words()}, and a plan is used once")
+        self.close(kept, f"the run {run_id} took it at {_now()}, and a plan is used once")
         return kept
 
     def knows(self, plan_id: str, owner: str) -> bool:
@@ -159,7 +178,6 @@ class PlanStore:
             self._drop(kept, f"it expired {minutes:g} minutes after it was made; plan again")
 
     def _make_room(self, owner: str) -> None:
-        """Drop the oldest plans until the rest is within bounds; the newest always stays."""
         own = [kept for kept in self._kept.values() if kept.owner == owner]
         self._thin(own, MAX_PLANS, MAX_OWN_CHARACTERS)
         self._thin(list(self._kept.values()), MAX_ALL_PLANS, MAX_ALL_CHARACTERS)
@@ -173,7 +191,7 @@ class PlanStore:
         self.close(kept, why)
 
 
-def unknown(plan_id: str, why: str = "") -> UnknownPlanError:
+def _unknown(plan_id: str, why: str = "") -> UnknownPlanError:
     """Return the error for a plan that cannot be applied; without a reason, there is none."""
     if why:
         return UnknownPlanError(f"The plan {plan_id} cannot be applied: {why}.")
@@ -185,5 +203,146 @@ def unknown(plan_id: str, why: str = "") -> UnknownPlanError:
     return UnknownPlanError(f"There is no plan {plan_id!r:.80} for this caller.", remedy=remedy)
 
 
-def now_in_words() -> str:
+def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+_ID = re.compile("[0-9a-f]{32}")
+_KIND = "plan"
+_ENDS = "plan-end"
+
+
+class Plans:
+    """Plans that can be applied, each once, by the caller that made it.
+
+    Args:
+        store: Where they are if several bridges share it; see `Store.shared`.
+
+    Attributes:
+        local: Those of this bridge alone.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.local = PlanStore()
+        self._store = store if store.shared else None
+
+    async def keep(
+        self,
+        held_calls: HeldCalls,
+        owner: str,
+        *,
+        run_id: str,
+        stopped: str = "",
+        failed: bool = False,
+        here: bool = False,
+    ) -> Plan:
+        """Keep the calls that a run held back; if `here`, only this bridge can apply them."""
+        plan = self.local.keep(held_calls, owner, run_id=run_id, stopped=stopped, failed=failed)
+        if self._store is None or here or not plan.plan_id:
+            return plan
+        made = replace(self.local.take_out(plan.plan_id), until=time.time() + PLAN_SECONDS)
+        try:
+            await anyio.to_thread.run_sync(_put, self._store, made)
+        except (OSError, ValueError, RecursionError) as error:
+            why = getattr(error, "strerror", None) or type(error).__name__
+            return self.local.withdraw(plan, f"it could not be kept ({why})")
+        return plan
+
+    async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
+        """Return a plan to be applied; it cannot be taken again, by no bridge.
+
+        Raises:
+            UnknownPlanError: It was used, has expired, or is not this owner's.
+            StoreUnavailableError: The store cannot be asked. The plan is as it was.
+        """
+        store = self._shared(plan_id, owner)
+        if store is None:
+            return self.local.take(plan_id, owner, run_id=run_id)
+        try:
+            return await anyio.to_thread.run_sync(_take, store, plan_id, owner, run_id)
+        except OSError as error:
+            raise StoreUnavailableError(f"Plans cannot be looked up: {error.strerror}.") from error
+
+    async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
+        """Drop a plan, and return it as one that cannot be applied."""
+        if store := self._shared(plan.plan_id, owner):
+            await self._settle(partial(_closed, store, plan.plan_id, owner, why))
+        return self.local.withdraw(plan, why)
+
+    async def give_back(self, kept: StoredPlan) -> None:
+        """Keep a plan again that was taken but not begun."""
+        if store := self._shared(kept.plan_id, kept.owner):
+            await self._settle(partial(_put, store, kept))
+        else:
+            self.local.give_back(kept)
+
+    async def close(self, kept: StoredPlan, why: str) -> None:
+        if store := self._shared(kept.plan_id, kept.owner):
+            await self._settle(partial(_closed, store, kept.plan_id, kept.owner, why))
+        else:
+            self.local.close(kept, why)
+
+    def _shared(self, plan_id: str, owner: str) -> Store | None:
+        """Return the store for a plan that is not of this bridge alone."""
+        return None if self.local.knows(plan_id, owner) else self._store
+
+    async def _settle(self, write: Callable[[], None]) -> None:
+        # Also where the run that applied it was cancelled.
+        with anyio.CancelScope(shield=True):
+            try:
+                await anyio.to_thread.run_sync(write)
+            except OSError as error:
+                logger.warning("how a plan ended cannot be kept: %s", error)
+
+
+@cache
+def _adapter() -> TypeAdapter[StoredPlan]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(StoredPlan)
+
+
+def _put(store: Store, made: StoredPlan) -> None:
+    # Not written by pydantic, which has no text for half a surrogate pair, and null for infinity.
+    facts = _adapter().dump_python(made, exclude={"owner", "until"})
+    data, whose = json.dumps(facts, default=sorted).encode("ascii"), owner_digest(made.owner)
+    with store.writing(durable=True) as kept:
+        kept.delete(_ENDS, whose, made.plan_id)
+        kept.put(_KIND, whose, made.plan_id, data, updated=made.until - PLAN_SECONDS)
+        kept.prune(_KIND, owner=whose, most=MAX_PLANS, most_bytes=MAX_OWN_CHARACTERS)
+        oldest = time.time() - PLAN_SECONDS
+        kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=oldest)
+
+
+def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
+    """Return a plan, which nobody can take any more."""
+    if not _ID.fullmatch(plan_id):
+        raise _unknown(plan_id)
+    whose = owner_digest(owner)
+    with store.writing(durable=True) as kept:
+        until = {one.name: one.updated + PLAN_SECONDS for one in kept.listed(_KIND, whose)}
+        data = kept.get(_KIND, whose, plan_id)
+        if data is None:
+            raise _unknown(plan_id, (kept.get(_ENDS, whose, plan_id) or b"").decode())
+        if until[plan_id] < time.time():
+            raise _unknown(plan_id, "it expired 30 minutes after it was made; plan again")
+        try:
+            facts = {**json.loads(data), "owner": owner, "until": until[plan_id]}
+            found = _adapter().validate_python(facts)
+        except (ValueError, TypeError, RecursionError):
+            raise _unknown(plan_id, "another version of the bridge made it; plan again") from None
+        why = f"the run {run_id} took it at {_now()}, and a plan is used once"
+        _end(kept, plan_id, owner, why)
+    return found
+
+
+def _closed(store: Store, plan_id: str, owner: str, why: str) -> None:
+    with store.writing(durable=True) as kept:
+        _end(kept, plan_id, owner, why)
+
+
+def _end(kept: Transaction, plan_id: str, owner: str, why: str) -> None:
+    whose = owner_digest(owner)
+    kept.delete(_KIND, whose, plan_id)
+    kept.put(_ENDS, whose, plan_id, why.encode("utf-8", "replace"))
+    kept.prune(_ENDS, most=1_000)

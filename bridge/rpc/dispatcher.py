@@ -194,7 +194,6 @@ class Dispatcher:
             await self._over.wait()
 
     async def _serve(self) -> None:
-        """Serve calls one after another."""
         try:
             while (accepted := await self._queue.get()) is not None:
                 if not accepted.cancelled:

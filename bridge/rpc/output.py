@@ -24,7 +24,6 @@ _WHOLE_LINES_WITHIN = 2048  # A cut is moved to the end of a line within so many
 
 
 def cost(data: bytes | bytearray) -> int:
-    """Return the approximate number of tokens of a text."""
     return count_tokens(data.decode("utf-8", "replace"))
 
 

@@ -88,7 +88,6 @@ def call_parts(
 
 
 def resource_value(result: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the parts of a resource's content, from a `ReadResourceResult`."""
     contents = result.get("contents")
     listed = contents if isinstance(contents, list) else []
     blocks = [{"type": "resource", "resource": one} for one in listed if isinstance(one, dict)]

@@ -19,7 +19,7 @@ from bridge.gate.services import GateServices
 from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
-from bridge.plans.shared_plans import Plans
+from bridge.plans.plan_store import Plans
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Parts
 from bridge.runs.records import RunRecord, RunRecords

@@ -20,7 +20,7 @@ from bridge.model import Json, RunResult, Tool, Usage
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
 from bridge.plans.plan_result import planned
-from bridge.plans.shared_plans import Plans
+from bridge.plans.plan_store import Plans
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import Answer, with_call_errors
@@ -104,7 +104,7 @@ class Execution(Program):
         artifacts = parts.artifacts.of_run(
             run.request.owner, run.run_id, lambda: self._provenance.provenance()
         )
-        clear = run.gate.marks.of("")
+        clear = run.gate.context.marks.of("")
         super().__init__(
             guest,
             run.caller.followed(self._handle),
@@ -180,7 +180,7 @@ class Execution(Program):
         name = call.params.get("server")
         if call.method not in _RETURNING or not isinstance(name, str):
             return self._parts.servers.secrets.redactor
-        return self._run.gate.marks.of(self._parts.servers.resolve(name))
+        return self._run.gate.context.marks.of(self._parts.servers.resolve(name))
 
     async def _handle(self, method: str, params: Mapping[str, Json]) -> Json:
         return await self._requests.handle(method, params)

@@ -123,12 +123,3 @@ def test_no_minute_ever_has_more_calls_than_it_may(limit: int, steps: list[float
             made.append(clock.now)
             rates.count("a")
         assert len([at for at in made if at > clock.now - WINDOW]) <= limit
-
-
-def test_the_minute_of_a_server_takes_bounded_memory() -> None:
-    clock = Hands()
-    rates = Rates(clock)
-    for _ in range(1000):
-        clock.now += 1
-        rates.count("s0")
-    assert len(rates._minutes["s0"]) <= WINDOW + 1

@@ -216,28 +216,6 @@ def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
             sent = own + reference.unused()
 
 
-def test_the_first_six_writes_of_seven_are_not_made_again() -> None:
-    first = RunJournal("a")
-    for number in range(6):
-        put(first, "create", {"title": number}, answer(str(number)))
-    put(first, "create", {"title": 6}, answer("no room"), "tool-error")
-    replay = Replay(first)
-    for number in range(6):
-        assert replay.answer("s", "create", {"title": number}, "write") == answer(str(number))
-    assert replay.answer("s", "create", {"title": 6}, "write") is None
-    assert replay.unused() == ()
-
-
-def test_calls_at_once_that_are_alike_are_answered_in_the_order_of_sending() -> None:
-    journal = RunJournal()
-    first, second = (journal.sent("s", "t", {}, "write") for _ in range(2))
-    journal.settle(second, "ok", answer("second"))
-    journal.settle(first, "ok", answer("first"))
-    replay = Replay(journal)
-    found = [replay.answer("s", "t", {}, "write") for _ in range(3)]
-    assert found == [answer("first"), answer("second"), None]
-
-
 # --- what is refused
 
 
@@ -267,12 +245,6 @@ def test_arguments_in_a_refusal_are_cut() -> None:
     assert len(str(caught.value)) < 1100
 
 
-def test_an_unknown_read_is_made_again() -> None:
-    journal = RunJournal()
-    journal.sent("s", "t", {}, "read")
-    assert Replay(journal).answer("s", "t", {}, "read") is None
-
-
 def test_what_the_retry_takes_for_a_write_is_one() -> None:
     journal = RunJournal()
     journal.sent("s", "t", {}, "read")
@@ -300,22 +272,6 @@ def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
     put(journal, "t", {"deep": deep}, answer())
     with pytest.raises(OutcomeUnknownError):
         Replay(journal).answer("s", "t", {"deep": deep}, "write")
-
-
-def test_a_refreshed_read_does_not_shift_those_after_it() -> None:
-    journals = Journals()
-    first = journals.begin("a", "me")
-    for text in ("one", "two"):
-        put(first, "get", {}, answer(text), effect="read")
-    put(first, "put", {}, answer("written"))
-    replay = Replay(first, "refresh", run_id="b")
-    second = journals.begin("b", "me", replay)
-    assert replay.answer("s", "get", {}, "read") is None
-    put(second, "get", {}, answer("one, anew"), effect="read")
-    assert replay.answer("s", "put", {}, "write") == answer("written")
-    third = Replay(second)
-    found = [third.answer("s", "get", {}, "read") for _ in range(3)]
-    assert found == [answer("one, anew"), answer("two"), None]
 
 
 # --- retries of retries

@@ -238,7 +238,7 @@ async def test_a_plan_holds_what_changes_something_and_makes_what_reads(tmp_path
     denying = Shop(tmp_path, OPEN + RULE % "deny", held_calls=held)
     await denying.refused(CallDeniedError)
     # A request that is not a tool call reads, whatever the policy says of its server.
-    contents = {"contents": []}
+    contents: dict[str, Any] = {"contents": []}
 
     async def read(params: Mapping[str, Any]) -> dict[str, Any]:
         return contents

@@ -133,49 +133,11 @@ def test_a_rule_made_for_one_definition_matches_no_other() -> None:
     assert strict.decide(_call(changed)).action == "ask"
 
 
-def test_truth_values_numbers_and_texts_are_never_taken_for_each_other() -> None:
-    """A server may take one for the other, so what allows does not, and what denies does."""
-    allow = _policy(rules=[_rule("allow", when={"n": 1})])
-    deny = _policy(rules=[_rule("deny", when={"force": True})])
-    assert allow.decide(_call(n=1.0)).action == "allow"
-    others: list[Any] = [True, "1", [1, True], {"a": 1}]
-    truths: list[Any] = [True, 1, "true", "yes", [False, 1], {}]
-    falsehoods: list[Any] = [False, None, [], [False]]
-    assert {allow.decide(_call(n=value)).action for value in others} == {"ask"}
-    assert {deny.decide(_call(force=value)).action for value in truths} == {"deny"}
-    assert {deny.decide(_call(force=value)).action for value in falsehoods} == {"ask"}
-    assert deny.decide(_call()).action == "ask"
-
-
 def test_who_is_stopped_for_what_cannot_be_judged_is_told_so_and_not_the_value() -> None:
     policy = _policy(rules=[_rule("deny", when={"force": True}, reason="no force")])
     decision = policy.decide(_call(force="private"))
     assert decision.reason == "no force; force is a text that the test `is` cannot judge"
     assert policy.decide(_call(force=True)).reason == "no force"
-
-
-def test_all_recipients_have_to_be_allowed_and_one_is_enough_to_be_denied() -> None:
-    inside = {"to.*": {"glob": "*@corp"}}
-    allow, deny = (_policy(rules=[_rule(action, when=inside)]) for action in ("allow", "deny"))
-    both, outside = ["a@corp", "b@evil"], ["b@evil"]
-    assert allow.decide(_call(to=["a@corp"])).action == "allow"
-    assert allow.decide(_call(to=both)).action == "ask"
-    assert deny.decide(_call(to=both)).action == "deny"
-    assert deny.decide(_call(to=outside)).action == "ask"
-    others = _policy(rules=[_rule("deny", when={"to.*": {"not": {"glob": "*@corp"}}})])
-    assert others.decide(_call(to=both)).action == "deny"
-    assert others.decide(_call(to=["a@corp"])).action == "ask"
-    # A text where there should be a list is read as one by some servers.
-    assert _policy(rules=[_rule("deny", when={"to.*": "x"})]).decide(_call(to="y")).action == "deny"
-    assert deny.decide(_call(to='["b@evil"]')).action == "deny"
-    assert allow.decide(_call(to='["a@corp"]')).action == "ask"
-
-
-def test_an_item_without_the_field_is_not_allowed_with_the_others() -> None:
-    policy = _policy(rules=[_rule("allow", when={"items.branch": "dev"})])
-    assert policy.decide(_call(items=[{"branch": "dev"}])).action == "allow"
-    assert policy.decide(_call(items=[{"branch": "dev"}, {}])).action == "ask"
-    assert policy.decide(_call(items=[])).action == "ask"
 
 
 def test_an_object_may_not_hide_in_a_text() -> None:
@@ -239,9 +201,9 @@ def test_odd_values_are_not_judged() -> None:
 
 def test_names_that_are_made_up_take_bounded_time_and_memory() -> None:
     policy = _policy(rules=[_rule("allow", tool="a*")])
-    for number in range(512 + 10):
+    for number in range(1034):
         policy.decide(CallFacts(server="s", tool=f"a{number}"))
-    assert len(policy._known) <= 512
+    assert len(policy._known) <= 1024
     long = CallFacts(server="s", tool="a" * (MAX_NAME_CHARS + 1))
     decision = policy.decide(long)
     assert (decision.action, decision.rule) == ("deny", LONG_NAME)

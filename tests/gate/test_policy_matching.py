@@ -189,7 +189,7 @@ def test_a_condition_holds_exactly_where_it_obviously_does(
     expected = _holds(condition, arguments, action, texts)
     assert check.holds(arguments, tool, Work()) is expected
     assert check.weigh(arguments, tool, Work())[0] is expected
-    assert check.explain(arguments, tool, Work())
+    assert check.explain(arguments, tool)
 
 
 @st.composite

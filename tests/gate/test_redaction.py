@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.gate.redaction import Redactor, _begins_a_character
 from bridge.gate.redaction_shapes import is_secret, mask, masked, names_secret
+from bridge.text import distinct_key
 
 SECRET = "s3cr3t-Value/42"
 MARK = "[redacted: TOKEN of shop]"
@@ -274,6 +275,47 @@ def test_formats_are_searched_in_linear_time() -> None:
     """Each of these would take minutes if a search began anew at each place."""
     for text in ("sk-", "eyJ", "eyJ.", "://", "-----BEGIN PRIVATE KEY-----", "Bearer ", "AKIA"):
         masked(text * 40_000)
+
+
+_PIECES = st.sampled_from(
+    [
+        SECRET,
+        SECRET[:6],
+        SECRET[6:],
+        "ghp_" + "a1" * 12,
+        "ghp_",
+        "a1" * 12,
+        "\n",
+        "x",
+        "://u:p@h",
+        "@",
+    ]
+    + ["AKIA" + "Z9" * 8, "Bearer ", "aB3dE5gH7jK9mN1p", "-----BEGIN PRIVATE KEY-----", "\ud800"]
+)
+_TEXTS = st.lists(_PIECES, max_size=4).map("".join)
+_KEYS = _TEXTS.filter(lambda key: not names_secret(key))
+
+
+@given(
+    value=st.recursive(
+        _TEXTS | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(_KEYS, inner)
+    )
+)
+def test_texts_searched_together_hide_what_each_hides_by_itself(value: Any) -> None:
+    """And what only seems to be one where two texts meet is left alone."""
+    known = redactor()
+
+    def each(value: Any) -> Any:
+        if isinstance(value, str):
+            return known.shown(value)
+        if isinstance(value, dict):
+            found: dict[str, Any] = {}
+            for key, item in value.items():
+                found[distinct_key(known.shown(key), found)] = each(item)
+            return found
+        return [each(item) for item in value] if isinstance(value, list) else value
+
+    assert known.arguments(value) == each(value)
 
 
 def test_keys_that_are_hidden_hide_no_values() -> None:

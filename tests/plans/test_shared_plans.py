@@ -12,9 +12,8 @@ from bridge.errors import StoreUnavailableError, UnknownPlanError
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
 from bridge.model import Provenance, Tool
-from bridge.plans import shared_plans
-from bridge.plans.plan_store import StoredPlan
-from bridge.plans.shared_plans import Plans
+from bridge.plans import plan_store
+from bridge.plans.plan_store import Plans, StoredPlan
 from bridge.store import ServerUrl, owner_digest
 from bridge.store.postgresql import ServerStore
 from tests.engine_rig import settings_in
@@ -139,9 +138,9 @@ async def test_a_plan_that_is_withdrawn_expired_or_crowded_out_is_nobodys(
     plan = await first.keep(held(), "me", run_id="r1")
     gone = await first.withdraw(plan, "me", "the disk is full")
     assert (gone.plan_id, gone.stopped) == ("", "the disk is full")
-    monkeypatch.setattr(shared_plans, "MAX_PLANS", 2)
+    monkeypatch.setattr(plan_store, "MAX_PLANS", 2)
     many = [await first.keep(held(), "me", run_id="r1") for _ in range(3)]
-    monkeypatch.setattr(shared_plans, "PLAN_SECONDS", -1.0)
+    monkeypatch.setattr(plan_store, "PLAN_SECONDS", -1.0)
     for each in (plan, many[0], many[2]):
         with pytest.raises(UnknownPlanError):
             await second.take(each.plan_id, "me", run_id="r2")

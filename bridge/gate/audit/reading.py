@@ -107,7 +107,6 @@ class Counting:
     groups: dict[tuple[str, ...], Counter[str]] = field(default_factory=dict)
 
     def count(self, directory: Path, since: str = "") -> None:
-        """Count what is recorded from a day on."""
         with opened(directory) as (folder, files):
             self.feed(_since(folder, [file for file in files if file.day >= since], {}))
 

@@ -119,7 +119,6 @@ class RunAudit:
         approval: Approval | None,
         note: str = "",
     ) -> None:
-        """Record a call that is sent next."""
         try:
             self._charge(call)
         except AuditBudgetError as error:

@@ -129,27 +129,6 @@ async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: 
     assert whole(tmp_path).files == 2
 
 
-async def test_two_bridges_write_at_once_without_waiting_for_each_other(tmp_path: Path) -> None:
-    clock = FakeClock()
-    one, two = (AuditLog(tmp_path, now=clock, largest=700) for _ in range(2))
-    for number in range(6):
-        await write(one, f"one {number}")
-        await write(two, f"two {number}", f"two {number} again")
-    clock.now += DAY
-    await write(two, "two, the next day")
-    await write(one, "one, the next day")
-    one.close()
-    two.close()
-    assert whole(tmp_path).records == 20
-    paths = log_paths(tmp_path)
-    for path in paths[:-1]:
-        kept = path.read_bytes()
-        path.unlink()
-        assert any(found.startswith(path.name) for found in wrong(tmp_path))
-        path.write_bytes(kept)
-    whole(tmp_path)
-
-
 async def test_a_process_that_records_nothing_begins_no_file(tmp_path: Path) -> None:
     AuditLog(tmp_path / "audit").close()
     assert not (tmp_path / "audit").exists()
