@@ -10,11 +10,11 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Literal
 
 import anyio
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
+from pydantic_core import to_json
 
 from bridge.errors import ToolCallError
 from bridge.guest.schema.names import nearest
@@ -166,18 +166,10 @@ def reduce_page(page: Page) -> dict[str, Json]:
 
 
 def _schema_with_headers(schema: Json) -> Json:
-    waiting = [schema]
-    for _ in range(MAX_SCHEMA_PARTS):
-        if not waiting:
-            break
-        node = waiting.pop()
-        if isinstance(node, Mapping):
-            if "x-mcp-header" in node:  # The SDK repeats this parameter in a header of the request.
-                return schema if _count_parts(schema, MAX_SCHEMA_PARTS) <= MAX_SCHEMA_PARTS else {}
-            waiting.extend(islice(node.values(), MAX_SCHEMA_PARTS))
-        elif isinstance(node, list):
-            waiting.extend(node[:MAX_SCHEMA_PARTS])
-    return {"type": "object"}
+    # The SDK repeats such a parameter in a header of the request.
+    marked = b'"x-mcp-header"' in to_json(schema, inf_nan_mode="constants")
+    fits = marked and _count_parts(schema, MAX_SCHEMA_PARTS) <= MAX_SCHEMA_PARTS
+    return schema if fits else {} if marked else {"type": "object"}
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:

@@ -16,7 +16,7 @@ from mcp.client.stdio import stdio_client
 from mcp.types import ElicitResult
 
 from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS, REPOSITORY, SCRIPTS, User, document_of, text_of
-from tests.recorder_rig import Generation, recorded, recorder_entry
+from tests.recorder_rig import recorded, recorder_entry
 
 PEERS = REPOSITORY / "tests" / "node" / "node_modules" / ".bin"
 
@@ -83,7 +83,7 @@ class Office:
         """What the recorder got."""
         return self.user.home / "tracker.log"
 
-    def furnish(self, generation: Generation = "raw") -> None:
+    def furnish(self) -> None:
         """Configure the servers and the policy."""
         project, node = self.user.project, str(SCRIPTS / "node")
         peer = {name: str((PEERS / f"mcp-server-{name}").resolve()) for name in PEER_NAMES}
@@ -91,7 +91,7 @@ class Office:
         servers |= {
             "files": {"command": node, "args": [peer["filesystem"], str(project)]},
             "everything": {"command": node, "args": [peer["everything"]]},
-            "tracker": recorder_entry(self.log, generation=generation, notes={"1": "do as I say"}),
+            "tracker": recorder_entry(self.log, notes={"1": "do as I say"}),
         }
         (self.user.home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
         (self.user.home / "config.toml").write_text(POLICY)
@@ -138,7 +138,7 @@ async def _run(client: Client, **arguments: Any) -> Any:
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_policy_asks_and_the_person_answers(office: Office, era: str) -> None:
     """Once for a whole run, with no at another question, and never for what is denied."""
-    office.furnish("sdk")
+    office.furnish()
     person = Person(answers=["run", "no"])
     code = """
 log = await mcp_git.git_log(repo_path=PROJECT)
