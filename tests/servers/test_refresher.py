@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,46 +20,17 @@ from bridge.store import Store
 from bridge.upstream.client_features import Caller, current_caller, on_behalf_of
 from bridge.upstream.pool import Pool
 from bridge.upstream.server import UpstreamServer
-from tests.engine_rig import WORKSHOP, ListFinder, workshop
+from tests.engine_rig import ListFinder
+from tests.servers.rig import opened, raw, starts
 from tests.waiting import until
 
-RAW = WORKSHOP.parent / "raw.py"
 OLD = Tool(server="a", name="old_tool")
-
-
-def raw(name: str, mode: str = "", **env: str) -> ServerSpec:
-    return replace(workshop(name), args=(str(RAW), mode), env=env)
 
 
 def remember(directory: Path, spec: ServerSpec, age: float) -> None:
     tool = replace(OLD, server=spec.name)
     listing = Listing(server=spec.name, tools=(tool,), listed_at=time.time() - age)
     ToolCache(Store(directory)).save(spec, listing)
-
-
-@asynccontextmanager
-async def opened(
-    directory: Path,
-    *specs: ServerSpec,
-    finder: ListFinder | None = None,
-    straggler_seconds: float = 20.0,
-) -> AsyncIterator[Servers]:
-    environ = {**os.environ, "PID_FILE": str(directory / "pids")}
-    pool = Pool((), log_dir=directory / "logs", environ=environ, start_timeout=1000.0)
-    servers = Servers(
-        finder or ListFinder(*specs),
-        pool,
-        ToolCache(Store(directory)),
-        straggler_seconds=straggler_seconds,
-    )
-    with anyio.fail_after(60):
-        async with servers:
-            yield servers
-
-
-def starts(directory: Path) -> int:
-    file = directory / "pids"
-    return len(file.read_text().split()) if file.exists() else 0
 
 
 def names(servers: Servers, server: str) -> list[str]:

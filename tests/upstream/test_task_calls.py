@@ -15,9 +15,6 @@ from bridge.upstream.client_features import on_behalf_of
 from tests.upstream.rig import SERVERS, Rig, wait_file, wait_until
 from tests.upstream.test_client_features import FakeCaller
 
-NODE = str(Path(sysconfig.get_path("scripts")) / "node")
-NODE_MODULES = Path(__file__).parents[1] / "node" / "node_modules"
-
 ERAS = pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 
 
@@ -84,16 +81,3 @@ async def test_a_task_that_wants_to_know_something_asks_the_caller(rig: Rig) -> 
             result = await pool.call_tool("server", "work", {"ends": "asks"})
         assert result["content"][0]["text"] == "done me"
         assert len(caller.asked) == 1
-
-
-@pytest.mark.full
-@pytest.mark.node
-async def test_the_everything_server_s_research_is_done(rig: Rig) -> None:
-    """A tool of a server in another language that can be called in no other way."""
-    entry = NODE_MODULES / "@modelcontextprotocol" / "server-everything"
-    script = (
-        entry / json.loads((entry / "package.json").read_text())["bin"]["mcp-server-everything"]
-    )
-    async with rig.pool(rig.spec(NODE, str(script))) as pool:
-        result = await pool.call_tool("server", "simulate-research-query", {"topic": "tea"})
-    assert "tea" in result["content"][0]["text"]
