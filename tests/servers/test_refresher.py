@@ -107,7 +107,6 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_was_stopped_starts_again_at_need(tmp_path: Path) -> None:
-    """Nobody who uses it notices."""
     async with opened(tmp_path, raw("a")) as servers:
         await servers.load_unknown(["a"])
         await until(lambda: states(servers) == {"idle"})
@@ -164,7 +163,6 @@ async def test_what_another_bridge_has_asked_meanwhile_is_not_asked_again(tmp_pa
 
 
 async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
-    """And is tried once, not with every search."""
     spec = raw("a", "exit")
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
     async with opened(tmp_path, spec) as servers:
@@ -202,7 +200,6 @@ async def test_a_person_may_have_all_servers_asked_anew(tmp_path: Path) -> None:
 
 
 async def test_a_running_server_s_change_of_tools_is_learnt_soon(tmp_path: Path) -> None:
-    """Although nobody asks for them."""
     async with opened(tmp_path, raw("a")) as servers:
         await servers.load(["a"])
         assert "grown" not in names(servers, "a")

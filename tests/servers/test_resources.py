@@ -86,7 +86,6 @@ assert isinstance(both[1], Blob) and both[1].mime_type == "image/png"
 
 
 async def test_a_program_completes_arguments_and_waits_for_a_change(reading: Engine) -> None:
-    """Both count as calls that read."""
     code = """
 import asyncio
 async def change():
@@ -228,7 +227,6 @@ library = {"server": "library"}
 
 
 async def test_the_server_may_be_left_out_where_one_is_loaded(reading: Engine) -> None:
-    """There is nothing to choose."""
     code = 'print(mcp_library)\nawait runtime.read_resource("books://emma")'
     assert (await _run(reading, code)).result == "[Emma](x) is a book."
 
@@ -236,7 +234,6 @@ async def test_the_server_may_be_left_out_where_one_is_loaded(reading: Engine) -
 async def test_a_tool_that_the_configuration_leaves_out_is_refused(
     engine: Engine, finder: ListFinder
 ) -> None:
-    """Even to a program that insists."""
     spec = workshop()
     finder.specs = (
         ServerSpec(

@@ -180,7 +180,6 @@ async def test_a_file_that_is_half_written_keeps_its_servers(
 
 
 async def test_a_server_of_a_torn_file_gives_way_to_one_defined_elsewhere(tmp_path: Path) -> None:
-    """Of each name there is one."""
     file, other = tmp_path / ".claude.json", tmp_path / "extra.json"
     file.write_text(config("one", "two"))
     other.write_text(config("three"))
@@ -264,7 +263,6 @@ class Counting:
 
 
 async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_path: Path) -> None:
-    """The first answer to a client needs no server."""
     finder = Counting()
     servers = Servers(
         finder, Pool((), log_dir=tmp_path, environ={}), ToolCache(Store(tmp_path)), eager=False

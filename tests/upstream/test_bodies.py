@@ -86,7 +86,6 @@ async def test_a_body_that_is_not_compressed_as_it_says_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 async def test_the_body_of_an_error_is_not_read_to_its_end(kind: str) -> None:
-    """It may have none, and an excerpt is enough."""
     pieces = 0
 
     class Endless(BaseHTTPRequestHandler):

@@ -111,7 +111,6 @@ async def test_a_login_is_asked_for_if_connecting_again_needs_one(rig: Rig) -> N
 
 
 async def test_a_server_that_is_down_received_nothing_of_the_call(rig: Rig) -> None:
-    """A retry may therefore repeat it."""
     web = OddWeb()
     with anyio.fail_after(PATIENCE_SECONDS):
         with web.serve():

@@ -97,7 +97,6 @@ async def test_a_call_that_times_out_behind_the_server_is_not_made_again(rig: Ri
     ids=["with its session", "alone"],
 )
 async def test_a_tool_whose_task_is_forgotten_is_not_called_again(rig: Rig, answer: Answer) -> None:
-    """It was called, and may have done its work."""
     web = OddWeb()
     web.capabilities["tasks"] = {"requests": {"tools": {"call": {}}}}
     task = {"task": {"taskId": "t", "status": "working"}}

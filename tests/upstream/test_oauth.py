@@ -7,8 +7,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import anyio
 import httpx2
@@ -22,9 +21,9 @@ from bridge.errors import LoginFailedError, LoginRequiredError, ServerStartError
 from bridge.model import OAuthHints, ServerSpec, Transport
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import LoginResult, ShowAddress, log_in, log_out
+from bridge.upstream.oauth_login import log_in, log_out
 from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
-from bridge.upstream.token_store import Record, key_of
+from bridge.upstream.token_store import key_of
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.login_rig import browse, do_login, kept
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
@@ -101,7 +100,6 @@ async def test_a_user_who_says_no_is_told_so(rig: Rig, logins: Logins, fake: Gua
 
 
 async def test_a_login_that_nobody_finishes_ends(rig: Rig, logins: Logins, fake: Guarded) -> None:
-    """After the time that was given for it."""
 
     async def ignore(url: str, callback: Callback) -> None:
         pass
@@ -139,7 +137,6 @@ async def log_in_again(spec: ServerSpec, logins: Logins, seconds: float) -> list
 async def test_a_port_taken_meanwhile_costs_a_registration(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """And not the login; the user is told."""
     spec = rig.remote(fake.url)
     await do_login(spec, logins)
     address = (await kept(spec, logins)).redirect_uri
@@ -172,7 +169,6 @@ async def test_a_registration_that_does_not_serve_any_more_is_made_again_at_once
 async def test_a_registration_refused_with_the_code_is_made_again_once(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """As when its secret has expired."""
     await do_login(rig.remote(fake.url), logins)
     fake.replaced["/token"] = document(error="invalid_client")
     with pytest.raises(LoginFailedError, match="token answered with HTTP status 200, invalid_cli"):
@@ -202,7 +198,6 @@ async def test_a_login_that_was_interrupted_leaves_its_registration_unused(
 async def test_a_resource_that_is_no_url_is_sent_unchanged(
     rig: Rig, logins: Logins, fake: Guarded, resource: str
 ) -> None:
-    """With the code and with each renewal."""
     fake.replaced[PRM] = document(resource=resource, authorization_servers=[f"{fake.origin}/"])
     await do_login(rig.remote(fake.url), logins)
     assert {token.resource for token in fake.authority.access.values()} == {resource}
@@ -403,7 +398,6 @@ async def test_what_is_wrong_with_an_authorization_server_is_said(
 
 
 async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> None:
-    """It lets everybody in, or wants something else."""
     with rig.web("http") as url, pytest.raises(LoginFailedError, match="register") as caught:
         await do_login(rig.remote(url), logins)
     assert "it did not ask for a login, and" in str(caught.value)
@@ -416,7 +410,6 @@ async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> Non
 async def test_a_server_that_asks_for_a_login_and_registers_nobody_is_not_said_to_need_none(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """It is the configuration that lacks something."""
     fake.replaced["/register"] = Response(status_code=404)
     with pytest.raises(LoginFailedError, match="register this program") as caught:
         await do_login(rig.remote(fake.url), logins)
@@ -435,7 +428,6 @@ async def test_a_server_that_asks_for_a_login_and_registers_nobody_is_not_said_t
 async def test_addresses_that_tokens_must_not_go_to_are_refused(
     rig: Rig, logins: Logins, url: str, problem: str
 ) -> None:
-    """Before anything is sent."""
     with pytest.raises(LoginFailedError, match=problem):
         await do_login(rig.remote(url), logins)
 
@@ -443,7 +435,6 @@ async def test_addresses_that_tokens_must_not_go_to_are_refused(
 async def test_a_logout_ends_the_login_on_both_sides(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """And a second one has nothing to do."""
     spec = rig.remote(fake.url)
     await do_login(spec, logins)
     assert await log_out(spec, logins.store) == (True, True)

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import anyio
 import httpx2
@@ -19,9 +18,7 @@ from starlette.responses import Response
 from bridge.errors import LoginRequiredError
 from bridge.model import ServerSpec, Source
 from bridge.upstream.oauth import Login, Logins
-from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import log_in
-from bridge.upstream.token_store import Key, Record, key_of
+from bridge.upstream.token_store import key_of
 from tests.fakes.ring import Ring
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.login_rig import do_login, kept
@@ -78,7 +75,6 @@ async def test_calls_that_find_the_token_ended_share_one_renewal(
 async def test_a_login_in_a_keyring_is_used_and_renewed_there(
     rig: Rig, logins: Logins, ring: Ring
 ) -> None:
-    """And nowhere else."""
     with guarded() as fake:
         spec = rig.remote(fake.url)
         await do_login(spec, logins)
@@ -105,7 +101,9 @@ async def test_a_token_is_renewed_before_it_ends(rig: Rig, logins: Logins, fake:
     late = Login(spec, logins.store, clock=lambda: time.time() + fake.authority.lifetime - 29)
     assert await late.token(url) != before
     assert fake.authority.counts["renewed"] == 1
-    assert (await kept(spec_of(fake), logins)).access_token == await Login(spec, logins.store).token(url)
+    assert (await kept(spec_of(fake), logins)).access_token == await Login(
+        spec, logins.store
+    ).token(url)
 
 
 async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(
@@ -269,7 +267,6 @@ async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
 async def test_tokens_go_to_their_origin_and_into_no_representation(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """Which logs and tracebacks are full of."""
     login = Login(rig.remote(fake.url), logins.store)
     await login.token(httpx2.URL(fake.url))
     assert await login.token(httpx2.URL(f"{fake.origin}/other")) in fake.authority.secrets

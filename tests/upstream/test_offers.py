@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ import anyio
 import pytest
 
 from bridge.errors import CallDeniedError, CallTimeoutError, ToolCallError
-from bridge.model import ServerSpec, ToolFilter
+from bridge.model import ToolFilter
 from bridge.upstream.listing import (
     MAX_SCHEMA_BYTES,
     MAX_SCHEMAS_BYTES,
@@ -96,7 +95,6 @@ async def test_all_pages_of_resources_are_listed_once_until_they_change(library:
 
 
 async def test_templates_and_prompts_are_listed(library: Pool) -> None:
-    """With what it takes to use them."""
     (template,) = await library.server("server").offers("templates")
     assert template["uriTemplate"] == "books://{title}/pages{?from,to}"
     prompts = await library.server("server").offers("prompts")
@@ -138,7 +136,6 @@ async def test_a_server_without_resources_says_so_and_is_not_asked(rig: Rig) -> 
 
 
 async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(rig: Rig) -> None:
-    """Whatever a program says: this is decided here."""
     chosen = ToolFilter(only=frozenset({"echo", "big"}), without=frozenset({"big"}))
     spec = rig.spec(sys.executable, WORKSHOP, tools=chosen)
     async with rig.pool(spec) as pool:
@@ -153,7 +150,6 @@ async def test_what_the_configuration_leaves_out_is_neither_listed_nor_called(ri
 
 
 async def test_another_choice_of_tools_takes_effect_at_once(rig: Rig) -> None:
-    """A session goes with its definition."""
     spec = rig.spec(sys.executable, WORKSHOP)
     async with rig.pool(spec) as pool:
         await pool.call_tool("server", "echo", {})
@@ -195,7 +191,6 @@ async def test_a_server_without_such_is_asked_for_neither(rig: Rig) -> None:
 
 
 def test_entries_that_make_no_sense_are_left_out_and_texts_are_cut() -> None:
-    """A server may send anything."""
     junk: list[object] = [None, 7, {}, {"uri": ""}, {"uri": "u" * (MAX_URI_CHARS + 1)}]
     fine = {"uri": "a://b", "name": ["x"], "description": "d" * 99_999, "size": True, "x": 1}
     (found,) = parse_offers("s", "resources", [*junk, fine, {"uri": "a://b", "name": "second"}])
@@ -223,7 +218,6 @@ def test_a_schema_that_is_too_large_is_taken_for_one_that_allows_anything() -> N
 
 
 def test_all_schemas_of_a_server_together_are_bounded() -> None:
-    """The first ones count."""
     schema = {"description": "x" * (MAX_SCHEMA_BYTES // 2)}
     count = 2 * MAX_SCHEMAS_BYTES // MAX_SCHEMA_BYTES + 1
     tools = parse_tools("server", [{"name": str(n), "inputSchema": schema} for n in range(count)])

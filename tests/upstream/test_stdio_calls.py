@@ -188,7 +188,6 @@ async def test_an_answer_nested_too_deeply_fails_its_call_only(rig: Rig) -> None
 
 
 async def test_fifty_megabytes_arrive_in_one_line(rig: Rig) -> None:
-    """The SDK's transport would take half a minute."""
     size = 50 * MEBIBYTE
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "big", {"size": size})
@@ -302,7 +301,6 @@ async def test_a_call_that_ran_out_of_time_among_others_says_how_many_waited(rig
 
 
 async def test_a_cancelled_caller_cancels_the_call_at_the_server(rig: Rig) -> None:
-    """A tool of a server on the SDK really stops."""
     arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
     async with rig.pool(rig.toolbox()) as pool:
         async with anyio.create_task_group() as tg:
@@ -368,7 +366,6 @@ async def test_deep_arguments_are_refused_without_harm(rig: Rig) -> None:
 
 
 async def test_oversize_arguments_are_refused_before_sending(rig: Rig) -> None:
-    """The cap holds in both directions."""
     async with rig.pool(rig.raw(), max_message_bytes=1000) as pool:
         with pytest.raises(MessageTooLargeError, match="the arguments have"):
             await pool.call_tool("server", "echo", {"a": "x" * 1000})

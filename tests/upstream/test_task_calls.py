@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import sysconfig
 from pathlib import Path
 
 import anyio
@@ -36,7 +34,6 @@ class Tasker:
 
 @ERAS
 async def test_the_result_of_a_task_is_the_result_of_the_call(rig: Rig, version: str) -> None:
-    """Also if no tools were listed before."""
     async with rig.pool(Tasker(rig, version).spec) as pool:
         for _ in range(2):
             result = await pool.call_tool("server", "work", {"ends": "well"})
@@ -45,7 +42,6 @@ async def test_the_result_of_a_task_is_the_result_of_the_call(rig: Rig, version:
 
 @ERAS
 async def test_a_task_that_fails_fails_the_call(rig: Rig, version: str) -> None:
-    """With the reason that the server gives."""
     async with rig.pool(Tasker(rig, version).spec) as pool:
         with pytest.raises(ToolCallError, match="no luck") as caught:
             await pool.call_tool("server", "work", {"ends": "badly"})
