@@ -392,17 +392,18 @@ class Connection:
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do a part of the start unless the connection is stopped; return whether it is done."""
+
+        async def cancel_on_stop() -> None:
+            await self._stop.wait()
+            tg.cancel_scope.cancel()
+
         done = False
         async with anyio.create_task_group() as tg:
-            tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
+            tg.start_soon(cancel_on_stop)
             await work()
             done = True
             tg.cancel_scope.cancel()
         return done
-
-    async def _cancel_on_stop(self, scope: anyio.CancelScope) -> None:
-        await self._stop.wait()
-        scope.cancel()
 
     async def _serve(self, client: ClientSession) -> None:
         announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]

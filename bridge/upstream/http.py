@@ -115,8 +115,7 @@ class _CappedStream(_PlainStream):
             yield Refusal(status=0, text=reason(error)).answer(self.answers)
             return
         whole = bytes(body)
-        if await _holds_too_many(whole):
-            raise OversizeBody(_too_many("body"))
+        await _check_values(whole, OversizeBody, "body")
         yield await offload(whole, partial(repair_body, whole, self.answers))
 
 
@@ -141,8 +140,7 @@ class _EventStream(_PlainStream):
             if end > 1:
                 events = bytes(waiting[:end])
                 del waiting[:end]
-                if await _holds_too_many(events):
-                    raise httpx2.SSEError(_too_many("event"))
+                await _check_values(events, httpx2.SSEError, "event")
                 repair = partial(_repair_data, self.answers)
                 yield await offload(events, partial(_DATA.sub, repair, events))
         if waiting:
@@ -157,15 +155,11 @@ def _repair_data(answers: RequestId | None, match: re.Match[bytes]) -> bytes:
     return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
 
 
-async def _holds_too_many(data: bytes) -> bool:
-    """Return whether JSON data has more values than the SDK may parse."""
-    if len(data) <= LARGE:
-        return False
-    return await offload(data, partial(has_too_many_values, Line(data), MAX_BODY_VALUES))
-
-
-def _too_many(what: str) -> str:
-    return f"The {what} exceeded the {MAX_BODY_VALUES} value limit."
+async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
+    """Raise if JSON data has more values than the SDK may parse."""
+    count = partial(has_too_many_values, Line(data), MAX_BODY_VALUES)
+    if len(data) > LARGE and await offload(data, count):
+        raise kind(f"The {what} exceeded the {MAX_BODY_VALUES} value limit.")
 
 
 def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
