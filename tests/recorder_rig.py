@@ -6,20 +6,17 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bridge.model import ServerSpec, Source
 
 RECORDER = Path(__file__).parent / "fakes" / "servers" / "recorder.py"
-
-Generation = Literal["sdk", "raw"]
 
 
 def recorder(
     name: str,
     log: Path,
     *,
-    generation: Generation = "raw",
     notes: Mapping[str, str] | None = None,
     bare: bool = False,
     env: Mapping[str, str] | None = None,
@@ -30,7 +27,7 @@ def recorder(
         notes: What can be read from it.
         bare: Leave its tools without annotations.
     """
-    entry = recorder_entry(log, generation=generation, notes=notes, bare=bare, env=env)
+    entry = recorder_entry(log, notes=notes, bare=bare, env=env)
     return ServerSpec(
         name=name,
         transport="stdio",
@@ -44,7 +41,6 @@ def recorder(
 def recorder_entry(
     log: Path,
     *,
-    generation: Generation = "raw",
     notes: Mapping[str, str] | None = None,
     bare: bool = False,
     env: Mapping[str, str] | None = None,
@@ -52,7 +48,7 @@ def recorder_entry(
     """Return the same as an entry of a client's `mcpServers`."""
     return {
         "command": sys.executable,
-        "args": [str(RECORDER), generation, str(log)],
+        "args": [str(RECORDER), str(log)],
         "env": {
             "RECORDER_NOTES": json.dumps(dict(notes or {})),
             **({"RECORDER_BARE": "1"} if bare else {}),

@@ -191,13 +191,8 @@ class LearnedShapes:
         return True
 
     def sends_several(self, server: str, tool: Tool) -> bool:
-        known = self._servers.get(server)
-        live = known.tools.get(tool.name) if known is not None else None
-        if live is not None and (live.tool is tool or live.key == version_digest(tool)):
-            return live.record.several
-        if known is None or not known.stored:
-            return False
-        record = known.stored.get(version_digest(tool))
+        live = self._live(server, tool)
+        record = live.record if live is not None else self._stored(server, tool)
         return record is not None and record.several
 
     def has_any(self, server: str) -> bool:
@@ -207,21 +202,25 @@ class LearnedShapes:
 
     def current(self, server: str, tool: Tool) -> Observation | None:
         """Return the shape of a tool's results as learned until now."""
-        known = self._servers.get(server)
-        if known is None:
-            return None
-        live = known.tools.get(tool.name)
-        if live is not None and (live.tool is tool or live.key == version_digest(tool)):
-            return live.observation() if live.record.count or live.seen else None
-        return self.initial(server, tool)
+        live = self._live(server, tool)
+        if live is None:
+            return self.initial(server, tool)
+        return live.observation() if live.record.count or live.seen else None
 
     def initial(self, server: str, tool: Tool) -> Observation | None:
         """Return the shape of a tool's results as stored when this bridge started."""
-        known = self._servers.get(server)
-        if known is None or not known.stored:
-            return None
-        record = known.stored.get(version_digest(tool))
+        record = self._stored(server, tool)
         return _observation(record, 0) if record is not None and record.count else None
+
+    def _live(self, server: str, tool: Tool) -> _Tool | None:
+        known = self._servers.get(server)
+        live = known.tools.get(tool.name) if known is not None else None
+        same = live is not None and (live.tool is tool or live.key == version_digest(tool))
+        return live if same else None
+
+    def _stored(self, server: str, tool: Tool) -> ShapeRecord | None:
+        known = self._servers.get(server)
+        return known.stored.get(version_digest(tool)) if known and known.stored else None
 
     async def save_regularly(self) -> None:
         """Store new records, soon after they are learned, until cancelled."""

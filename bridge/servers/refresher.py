@@ -1,9 +1,9 @@
 """Asks servers for their tools, and renews their listings in the background.
 
-`Lister` owns the requests in progress, recent failures and the listings, so that a server that
-hangs or fails costs little. `Refresher` asks a server again when its listing is old or when it
-reports that its tools changed. It stops servers that were started only to be asked, so that a
-search over fifty servers does not leave fifty processes.
+Owns the requests in progress, recent failures and the listings, so that a server that hangs or
+fails costs little. Asks a server again when its listing is old or when it reports that its tools
+changed. Stops servers that were started only to be asked, so that a search over fifty servers does
+not leave fifty processes.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ STRAGGLER_SECONDS = 5.0
 """How long a caller that can do without a server waits for it. Most start in two seconds; those
 that first download a package go on starting, and are ready the next time."""
 
+REFRESH_SECONDS = 24 * 3600.0
+"""Age at which a listing is old. Servers change with their releases, and a run asks them anyway."""
+
+FIRST_STARTS = 8  # Servers that a search starts at once because their tools are unknown.
+
 Outcome = tuple[Tool, ...] | BridgeError
 
 
@@ -53,12 +58,11 @@ class Request:
 
 
 class Lister:
-    """Asks servers for their tools and stores the answers.
+    """Asks servers for their tools, also again in the background, and stores the answers.
 
     Attributes:
         tasks: Runs the requests; the owner sets it before the first one.
         listings: Each server's last listing, by name.
-        redefined_at: When a server's definition last changed, in seconds since the epoch.
 
     Args:
         straggler_seconds: How long `ask_briefly` waits for a server.
@@ -76,7 +80,7 @@ class Lister:
     ) -> None:
         self.tasks: TaskGroup | None = None
         self.listings: dict[str, Listing] = {}
-        self.redefined_at: dict[str, float] = {}
+        self._redefined_at: dict[str, float] = {}
         self._pool = pool
         self.cache = cache
         self._inventory = inventory
@@ -88,6 +92,13 @@ class Lister:
         # Why servers could not be asked, and until when they are not asked again.
         self._failures: dict[str, tuple[ServerSpec, BridgeError, float]] = {}
         self._asked_at: dict[str, tuple[int, int] | None] = {}
+        self._first_starts = anyio.CapacityLimiter(FIRST_STARTS)
+        # Starts in the background must not disturb the user's own work.
+        self._refresh_starts = anyio.CapacityLimiter(2)
+        self._attempts: dict[str, tuple[ServerSpec, float]] = {}
+        self._changed: set[str] = set()
+        self._relisting: set[str] = set()
+        self._used: set[str] = set()
 
     def is_current(self, name: str) -> bool:
         """Return whether a server was asked since it connected and since it reported a change."""
@@ -101,7 +112,7 @@ class Lister:
         for name, spec in self._specs.items():
             # Variables' values are not part of a listing's key, but may change the tools.
             if before.get(name, spec) != spec:
-                self.redefined_at[name] = time.time()
+                self._redefined_at[name] = time.time()
         self._saved = {name: listing.listed_at for name, listing in self.listings.items()}
         self._failures = {
             name: failure
@@ -178,7 +189,7 @@ class Lister:
             self.tasks.start_soon(self._run_request, request, limiter)
         return request
 
-    async def load_stored(self, spec: ServerSpec) -> Listing | None:
+    async def _load_stored(self, spec: ServerSpec) -> Listing | None:
         """Return a server's stored listing, and use it if newer: another bridge may have asked."""
         listing = await anyio.to_thread.run_sync(self.cache.load, spec)
         if listing is None or self._specs.get(spec.name) != spec:
@@ -242,27 +253,6 @@ class Lister:
         self._saved[spec.name] = now
         await anyio.to_thread.run_sync(partial(self.cache.save, spec, listing))
 
-
-REFRESH_SECONDS = 24 * 3600.0
-"""Age at which a listing is old. Servers change with their releases, and a run asks them anyway."""
-
-FIRST_STARTS = 8  # Servers that a search starts at once because their tools are unknown.
-
-
-class Refresher:
-    """Asks servers again in the background."""
-
-    def __init__(self, pool: Pool, lister: Lister) -> None:
-        self._pool = pool
-        self._lister = lister
-        self._first_starts = anyio.CapacityLimiter(FIRST_STARTS)
-        # Starts in the background must not disturb the user's own work.
-        self._refresh_starts = anyio.CapacityLimiter(2)
-        self._attempts: dict[str, tuple[ServerSpec, float]] = {}
-        self._changed: set[str] = set()
-        self._relisting: set[str] = set()
-        self._used: set[str] = set()
-
     def use(self, names: Iterable[str]) -> None:
         """Mark servers as used by runs, so that they are not stopped after listing."""
         self._used.update(names)
@@ -279,13 +269,13 @@ class Refresher:
             idle = self._is_idle(name)
             if patient:
                 async with self._first_starts:
-                    outcome = await self._lister.ask(name, patient=True)
+                    outcome = await self.ask(name, patient=True)
             else:
-                outcome = await self._lister.ask_briefly(name, self._first_starts)
+                outcome = await self.ask_briefly(name, self._first_starts)
             if isinstance(outcome, BridgeError):
                 errors[name] = outcome
-            if idle and self._lister.tasks is not None:
-                self._lister.tasks.start_soon(self._stop_unused, name)
+            if idle and self.tasks is not None:
+                self.tasks.start_soon(self._stop_unused, name)
 
         async with anyio.create_task_group() as tasks:
             for name in names:
@@ -294,7 +284,7 @@ class Refresher:
 
     def refresh_later(self, names: Iterable[str]) -> None:
         """Start asking those of the servers whose listing is old; do not wait."""
-        tasks = self._lister.tasks
+        tasks = self.tasks
         if tasks is None:
             return
         now = anyio.current_time()
@@ -309,26 +299,26 @@ class Refresher:
 
     def is_old(self, name: str) -> bool:
         """Return whether a server's listing is missing, old, outdated, or from the future."""
-        listing = self._lister.listings.get(name)
-        if listing is None or listing.listed_at < self._lister.redefined_at.get(name, 0.0):
+        listing = self.listings.get(name)
+        if listing is None or listing.listed_at < self._redefined_at.get(name, 0.0):
             return True
         return not 0 <= time.time() - listing.listed_at < REFRESH_SECONDS
 
     def tools_changed(self, name: str) -> None:
         """Start asking a server that reports changed tools; do not wait."""
         self._changed.add(name)
-        if name not in self._relisting and self._lister.tasks is not None:
+        if name not in self._relisting and self.tasks is not None:
             self._relisting.add(name)
-            self._lister.tasks.start_soon(self._relist, name)
+            self.tasks.start_soon(self._relist, name)
 
     async def _refresh(self, name: str) -> None:
         async with self._refresh_starts:
             try:
                 idle = self._is_idle(name)
-                await self._lister.load_stored(self._pool.spec(name))
+                await self._load_stored(self._pool.spec(name))
                 if not self.is_old(name):
                     return
-                request = self._lister.request(name)
+                request = self.request(name)
                 with anyio.move_on_after(STRAGGLER_SECONDS):
                     await request.done.wait()
             except UnknownServerError:
@@ -344,7 +334,7 @@ class Refresher:
                 # A stopped server is not started for this; it is asked when it is next needed.
                 if self._pool.state(name).state != "ready":
                     return
-                await self._lister.ask(name)
+                await self.ask(name)
                 await anyio.sleep(10.0)  # A server may keep reporting changes.
         except UnknownServerError:
             return
@@ -356,7 +346,7 @@ class Refresher:
 
     async def _stop_unused(self, name: str) -> None:
         """Stop a server once the request in progress is done."""
-        request = self._lister.pending(name)
+        request = self.pending(name)
         if request is not None:
             await request.done.wait()
         if name not in self._used and name in self._pool.names():

@@ -31,7 +31,7 @@ from bridge.servers.consents import ProjectConsents
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.learned_shapes import LearnedShapes, Loaded
 from bridge.servers.project_servers import approval_needed, reference_names
-from bridge.servers.refresher import STRAGGLER_SECONDS, Lister, Refresher
+from bridge.servers.refresher import STRAGGLER_SECONDS, Lister
 from bridge.servers.secrets import Secrets
 from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.upstream.connection import FAILURE_SECONDS
@@ -92,8 +92,7 @@ class Servers:
             straggler_seconds=straggler_seconds,
             failure_seconds=failure_seconds,
         )
-        self._refresher = Refresher(pool, self._lister)
-        pool.on_tools_changed = self._refresher.tools_changed
+        pool.on_tools_changed = self._lister.tools_changed
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Servers:
@@ -298,14 +297,14 @@ class Servers:
         """
         wanted = dict.fromkeys(names)
         missing = [name for name in wanted if fresh or self.inventory.tools(name) is None]
-        errors = await self._refresher.first(missing, patient=patient or fresh)
+        errors = await self._lister.first(missing, patient=patient or fresh)
         if not patient:
-            self._refresher.refresh_later(name for name in wanted if name not in missing)
+            self._lister.refresh_later(name for name in wanted if name not in missing)
         return errors
 
     def load_unknown_later(self) -> None:
         """Start loading the tools of servers that were never asked, a few at a time."""
-        self._refresher.refresh_later(
+        self._lister.refresh_later(
             name for name in self.names() if self.inventory.tools(name) is None
         )
 
@@ -336,7 +335,7 @@ class Servers:
         """
         if not names:
             return {}, {}
-        self._refresher.use(names)
+        self._lister.use(names)
         outcomes: dict[str, tuple[Tool, ...] | BridgeError] = {}
         how = self._lister.ask_briefly if tolerant and not patient else self._lister.ask
 

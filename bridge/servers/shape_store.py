@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from bridge.catalog.shapes import MAX_DEPTH, NOTHING, Shape, from_schema, merged, pruned, schema
 from bridge.model import ServerSpec
@@ -33,7 +33,7 @@ _KIND = "shapes"
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeRecord:
-    """The learned shape of one version of a tool.
+    """The learned shape of one version of a tool, as it is stored.
 
     Attributes:
         name: The tool's name, for people who read the store.
@@ -44,10 +44,12 @@ class ShapeRecord:
         several: Whether the tool has ever sent several texts.
     """
 
-    name: str
-    shape: Shape = NOTHING
-    depth: int = MAX_DEPTH
-    count: int = 0
+    name: Annotated[str, Field(alias="tool")]
+    shape: Annotated[
+        Shape, PlainValidator(from_schema), PlainSerializer(schema), Field(alias="returns")
+    ] = NOTHING
+    depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)] = MAX_DEPTH
+    count: Annotated[int, Field(ge=0)] = 0
     day: str = ""
     several: bool = False
 
@@ -67,29 +69,11 @@ ShapeRecords = Mapping[str, ShapeRecord]  # Records by the version digest of a t
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StoredRecord:
-    """A record in its stored form."""
-
-    tool: str
-    returns: Any
-    depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)]
-    count: Annotated[int, Field(ge=0)]
-    day: str
-    several: bool = False
-
-    def record(self) -> ShapeRecord:
-        empty = ShapeRecord(
-            name=self.tool, depth=self.depth, count=self.count, day=self.day, several=self.several
-        )
-        return empty.with_shape(from_schema(self.returns))
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Document:
     """The stored document of a server. `form` is the version of the format; others are ignored."""
 
     server: str
-    tools: Annotated[dict[str, _StoredRecord], Field(max_length=MAX_TOOLS)]
+    tools: dict[str, ShapeRecord]
     form: Literal[1] = 1
 
 
@@ -122,25 +106,14 @@ class ShapeStore:
                 for spec, records in news:
                     name = listing_digest(spec)
                     found = _merged(_loaded(kept.get(_KIND, "", name), spec), records)
-                    tools = {key: _stored(record) for key, record in sorted(found.items())}
-                    data = _DOCUMENT.dump_json(_Document(server=spec.name, tools=tools))
+                    document = _Document(server=spec.name, tools=dict(sorted(found.items())))
+                    data = _DOCUMENT.dump_json(document, by_alias=True)
                     kept.put(_KIND, "", name, data)
                 kept.prune(_KIND, most=500, oldest=time() - AGE)
         except OSError as error:
             logger.debug("shapes of results cannot be stored: %s", error)
             return False
         return True
-
-
-def _stored(record: ShapeRecord) -> _StoredRecord:
-    return _StoredRecord(
-        tool=record.name[:200],
-        returns=schema(record.shape),
-        depth=record.depth,
-        count=record.count,
-        day=record.day,
-        several=record.several,
-    )
 
 
 def _loaded(data: bytes | None, spec: ServerSpec) -> dict[str, ShapeRecord]:
@@ -152,7 +125,7 @@ def _loaded(data: bytes | None, spec: ServerSpec) -> dict[str, ShapeRecord]:
         logger.debug("ignoring the stored shapes of %s: %s", spec.name, error)
         return {}
     # A document of another name would attribute its shapes to the wrong server.
-    return {key: each.record() for key, each in found.tools.items() if found.server == spec.name}
+    return found.tools if found.server == spec.name else {}
 
 
 def _merged(stored: ShapeRecords, news: ShapeRecords) -> dict[str, ShapeRecord]:

@@ -22,9 +22,8 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast, get_args
 
 import anyio
 from mcp.client.session import ClientRequestContext
@@ -375,21 +374,12 @@ class _OpenRequest:
         self._holds.clear()
 
 
-@dataclass(frozen=True)
-class _RecentCaller:
-    """A client whose call has ended.
-
-    Attributes:
-        until: Until then a log message may still belong to that call.
-        requests_until: Likewise an elicitation or sampling request, if the call had no response.
-    """
+class _RecentCaller(NamedTuple):
+    """A client whose call has ended; until then a log message, or a request, may still be its."""
 
     caller: Caller
     until: float
     requests_until: float
-
-    def is_over(self, now: float) -> bool:
-        return now >= self.until and now >= self.requests_until
 
 
 class Callers:
@@ -430,17 +420,14 @@ class Callers:
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
         """Handle `elicitation/create`; the SDK's callback."""
-        answer = await self._answer("elicitation/create", params)
-        return answer if isinstance(answer, ErrorData) else _read(ElicitResult, answer)
+        return _read(ElicitResult, await self._answer("elicitation/create", params))
 
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
         """Handle `sampling/createMessage`; the SDK's callback."""
         answer = await self._answer("sampling/createMessage", params)
-        if isinstance(answer, ErrorData):
-            return answer
-        if isinstance(answer.get("content"), list):
+        if isinstance(answer, dict) and isinstance(answer.get("content"), list):
             return _read(CreateMessageResultWithTools, answer)
         return _read(CreateMessageResult, answer)
 
@@ -505,8 +492,9 @@ class Callers:
         until = now + (LATE_SECONDS if answered else 10.0)
         owed = max(0.0 if left is None else left.requests_until, 0.0 if answered else until)
         self._recent[caller.client] = _RecentCaller(caller, until, owed)
-        for client in [key for key, past in self._recent.items() if past.is_over(now)]:
-            del self._recent[client]
+        self._recent = {
+            client: past for client, past in self._recent.items() if now < max(past[1:])
+        }
 
     def _attribute(self, *, late: bool = False) -> Caller:
         """Return the caller that a server's message belongs to, since it names no call.
@@ -538,7 +526,9 @@ class Callers:
         return found[0]
 
 
-def _read(model: type[Model], answer: Mapping[str, Json]) -> Model | ErrorData:
+def _read(model: type[Model], answer: Mapping[str, Json] | ErrorData) -> Model | ErrorData:
+    if isinstance(answer, ErrorData):
+        return answer
     try:
         return model.model_validate(answer, by_name=False)
     except ValidationError as error:

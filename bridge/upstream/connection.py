@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Literal, get_args
@@ -27,12 +27,14 @@ from mcp.client.subscriptions import (
     ListenNotSupportedError,
     PromptsListChanged,
     ResourcesListChanged,
+    ResourceUpdated,
     SubscriptionLost,
     ToolsListChanged,
     listen,
 )
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
+    EmptyResult,
     Implementation,
     ListRootsResult,
     LoggingMessageNotification,
@@ -40,7 +42,11 @@ from mcp.types import (
     PromptListChangedNotification,
     ResourceListChangedNotification,
     ResourceUpdatedNotification,
+    SubscribeRequest,
+    SubscribeRequestParams,
     ToolListChangedNotification,
+    UnsubscribeRequest,
+    UnsubscribeRequestParams,
 )
 from mcp_types.jsonrpc import CONNECTION_CLOSED, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -56,7 +62,6 @@ from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, ne
 from bridge.upstream.refusal import Refusal
 from bridge.upstream.task_calls import EXTENSION
 from bridge.upstream.transport import Endpoint
-from bridge.upstream.updates import ResourceUpdates
 
 logger = logging.getLogger(__name__)
 
@@ -387,17 +392,18 @@ class Connection:
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do a part of the start unless the connection is stopped; return whether it is done."""
+
+        async def cancel_on_stop() -> None:
+            await self._stop.wait()
+            tg.cancel_scope.cancel()
+
         done = False
         async with anyio.create_task_group() as tg:
-            tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
+            tg.start_soon(cancel_on_stop)
             await work()
             done = True
             tg.cancel_scope.cancel()
         return done
-
-    async def _cancel_on_stop(self, scope: anyio.CancelScope) -> None:
-        await self._stop.wait()
-        scope.cancel()
 
     async def _serve(self, client: ClientSession) -> None:
         announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]
@@ -545,3 +551,48 @@ class Connection:
             return
         self.end_report = f"{reason(error)}.".capitalize()
         logger.warning("the connection to server %r broke: %s", self.spec.name, self.end_report)
+
+
+class ResourceUpdates:
+    """The tasks that wait for resources to change, over one connection."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[anyio.Event]] = {}
+
+    def wake(self, changed: str | None = None) -> None:
+        """Wake the tasks that wait for this resource or for one that contains it.
+
+        Without one wake all: the connection has ended, and the resources may have changed.
+        """
+        for watched, events in self._waiting.items():
+            if changed is None or changed.startswith(watched):
+                for event in events:
+                    event.set()
+
+    async def wait(self, client: ClientSession, uri: str) -> None:
+        """Return when a resource has changed, or when the subscription has ended.
+
+        Raises:
+            MCPError: The server refused the subscription.
+        """
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            with suppress(SubscriptionLost):
+                async with listen(client, resource_subscriptions=[uri]) as changes:
+                    async for change in changes:
+                        if isinstance(change, ResourceUpdated):
+                            return
+            return
+        event = anyio.Event()
+        events = self._waiting.setdefault(uri, set())
+        events.add(event)
+        try:
+            wanted = SubscribeRequest(params=SubscribeRequestParams(uri=uri))
+            await client.send_request(wanted, EmptyResult)
+            await event.wait()
+        finally:
+            events.discard(event)
+            if not events:
+                self._waiting.pop(uri, None)
+                over = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
+                with anyio.move_on_after(2.0, shield=True), suppress(Exception):
+                    await client.send_request(over, EmptyResult)

@@ -114,14 +114,12 @@ class Noise:
 class LineFramer:
     """Splits a byte stream at newlines, holding at most `max_bytes` of an unfinished line.
 
-    Parts of a line are joined once, at its newline, so that the work is linear in its size. A long
-    line grows in one buffer and is never in memory twice.
+    A line grows in one buffer, so that the work is linear in its size and it is in memory once.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._long: io.BytesIO | None = None
+        self._buffer = io.BytesIO()
         self._size = 0
         self._head: bytes | None = None
         self._tail = b""
@@ -148,40 +146,22 @@ class LineFramer:
         if not part:
             return
         self._size += len(part)
-        if self._head is None and self._size <= self._max_bytes:
-            self._keep(part)
-            return
-        if self._head is None:
-            self._keep(part)
-            whole = self._joined()
-            self._head, self._tail = whole[:SALVAGE_BYTES], whole[-SALVAGE_BYTES:]
-        else:
+        if self._head is not None:
             self._tail = (self._tail + part)[-SALVAGE_BYTES:]
-
-    def _keep(self, part: bytes) -> None:
-        if self._long is not None:
-            self._long.write(part)
             return
-        self._parts.append(part)
-        if self._size > 1024 * 1024:
-            self._long = io.BytesIO()
-            self._long.writelines(self._parts)
-            self._parts.clear()
-
-    def _joined(self) -> bytes:
-        buffer, self._long = self._long, None
-        if buffer is not None:
-            return buffer.getvalue()
-        whole = b"".join(self._parts)
-        self._parts.clear()
-        return whole
+        self._buffer.write(part)
+        if self._size > self._max_bytes:
+            whole = self._buffer.getvalue()
+            self._buffer = io.BytesIO()
+            self._head, self._tail = whole[:SALVAGE_BYTES], whole[-SALVAGE_BYTES:]
 
     def _take(self) -> Line | OversizeLine:
         line: Line | OversizeLine
         if self._head is None:
-            line = Line(self._joined())
+            line = Line(self._buffer.getvalue())
         else:
             line = OversizeLine(self._head, self._tail, self._size)
+        self._buffer = io.BytesIO()
         self._size = 0
         self._head = None
         self._tail = b""

@@ -15,12 +15,11 @@ be configured.
 from __future__ import annotations
 
 import logging
-import math
 import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin
@@ -116,8 +115,7 @@ class _CappedStream(_PlainStream):
             yield Refusal(status=0, text=reason(error)).answer(self.answers)
             return
         whole = bytes(body)
-        if await _holds_too_many(whole):
-            raise OversizeBody(_too_many("body"))
+        await _check_values(whole, OversizeBody, "body")
         yield await offload(whole, partial(repair_body, whole, self.answers))
 
 
@@ -142,8 +140,7 @@ class _EventStream(_PlainStream):
             if end > 1:
                 events = bytes(waiting[:end])
                 del waiting[:end]
-                if await _holds_too_many(events):
-                    raise httpx2.SSEError(_too_many("event"))
+                await _check_values(events, httpx2.SSEError, "event")
                 repair = partial(_repair_data, self.answers)
                 yield await offload(events, partial(_DATA.sub, repair, events))
         if waiting:
@@ -158,15 +155,11 @@ def _repair_data(answers: RequestId | None, match: re.Match[bytes]) -> bytes:
     return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
 
 
-async def _holds_too_many(data: bytes) -> bool:
-    """Return whether JSON data has more values than the SDK may parse."""
-    if len(data) <= LARGE:
-        return False
-    return await offload(data, partial(has_too_many_values, Line(data), MAX_BODY_VALUES))
-
-
-def _too_many(what: str) -> str:
-    return f"The {what} exceeded the {MAX_BODY_VALUES} value limit."
+async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
+    """Raise if JSON data has more values than the SDK may parse."""
+    count = partial(has_too_many_values, Line(data), MAX_BODY_VALUES)
+    if len(data) > LARGE and await offload(data, count):
+        raise kind(f"The {what} exceeded the {MAX_BODY_VALUES} value limit.")
 
 
 def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
@@ -190,15 +183,18 @@ class CappedClient(WebClient):
     and its decoder limits its length. Compression is not requested; if a server compresses all the
     same, the limit is on the decompressed bytes.
 
-    Attributes:
-        refusal: The last response with an error status.
-        last_heard: When the server sent something last.
-        started: From now on a request without a response is answered with an error; before, it
-            raises, because the connection cannot start.
+    Args:
+        endpoint: Is told what is heard. Once it is ready, a request without a response is answered
+            with an error; before, it raises, because the connection cannot start.
     """
 
     def __init__(
-        self, spec: ServerSpec, *, max_body_bytes: int, login: Login | None = None
+        self,
+        spec: ServerSpec,
+        endpoint: HttpEndpoint,
+        *,
+        max_body_bytes: int,
+        login: Login | None = None,
     ) -> None:
         super().__init__(
             headers={"accept-encoding": "identity", **spec.headers},
@@ -211,9 +207,7 @@ class CappedClient(WebClient):
         self._max_body_bytes = max_body_bytes
         self._spec = spec
         self._login = login
-        self.refusal: Refusal | None = None
-        self.last_heard = -math.inf
-        self.started = False
+        self._endpoint = endpoint
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; limit the response's stream, as which each body is read."""
@@ -224,7 +218,7 @@ class CappedClient(WebClient):
         try:
             response = await self._send_authorized(request, **options)
         except httpx2.TransportError as error:
-            if answers is None or not self.started:
+            if answers is None or not self._endpoint.ready:
                 raise
             sent = not isinstance(error, _NEVER_SENT)
             refusal = Refusal(status=0, text=reason(error), sent=sent)
@@ -250,7 +244,7 @@ class CappedClient(WebClient):
         return response
 
     def _heard(self) -> None:
-        self.last_heard = current_time()
+        self._endpoint.last_heard = current_time()
 
     async def _refused(
         self, request: httpx2.Request, response: httpx2.Response, answers: RequestId | None
@@ -272,8 +266,8 @@ class CappedClient(WebClient):
             await response.aclose()
         data = bytes(body)
         refusal, error = refusal_of(response, self._spec, self._login, data), own_error(data)
-        self.refusal = replace(refusal, own=error is not None)
-        answer = b"" if answers is None else self.refusal.answer(answers, error)
+        refusal = self._endpoint.refusal = replace(refusal, own=error is not None)
+        answer = b"" if answers is None else refusal.answer(answers, error)
         return _json_response(request, response.status_code, answer)
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
@@ -333,23 +327,14 @@ class HttpEndpoint(Endpoint):
     _: KW_ONLY
     max_message_bytes: int
     logins: Logins | None = None
+    ready: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.transport = self.spec.transport
-        self._client: CappedClient | None = None
-
-    @property
-    def refusal(self) -> Refusal | None:
-        return self._client.refusal if self._client else None
-
-    @property
-    def last_heard(self) -> float:  # type: ignore[override]
-        return self._client.last_heard if self._client else -math.inf
 
     def started(self) -> None:
         """Note that the server is ready: from now on a failed request fails alone."""
-        if self._client is not None:
-            self._client.started = True
+        self.ready = True
 
     def fall_back(self) -> bool:
         """Change to HTTP+SSE if the server refused Streamable HTTP; return whether it did so.
@@ -371,8 +356,9 @@ class HttpEndpoint(Endpoint):
             login = self.logins.of(self.spec) if self.logins else None
             # The login is the one of the definition, whatever the transport.
             spec = replace(self.spec, transport=self.transport)
-            self._client = CappedClient(spec, max_body_bytes=self.max_message_bytes, login=login)
-            client = await stack.enter_async_context(self._client)
+            client = await stack.enter_async_context(
+                CappedClient(spec, self, max_body_bytes=self.max_message_bytes, login=login)
+            )
             if self.transport == "sse":
                 transport = _open_events(client, self.spec.url, self.max_message_bytes)
                 yield await stack.enter_async_context(transport)

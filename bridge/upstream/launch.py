@@ -7,6 +7,7 @@ and `python -m` start differently; every other command line is used as it is wri
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import re
@@ -227,3 +228,36 @@ def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, 
     found = shutil.which(command, path=directories)
     remedy = f"Give its full path, {found!r}," if found else "Install it, or give its full path"
     return f"There is no command {command!r} on the PATH {path}.", f"{remedy} as `command` {place}."
+
+
+def explain_spawn_failure(
+    spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
+) -> tuple[str, str]:
+    """Return what went wrong, and what to do about it."""
+    command = spec.command
+    place = f"in {spec.source.path}"
+    if spec.cwd is not None and not Path(spec.cwd).is_dir():
+        return (
+            f"Its working directory {spec.cwd} does not exist.",
+            f"Create the directory, or correct `cwd` {place}.",
+        )
+    if isinstance(error, FileNotFoundError) and (missing := explain_missing(spec, environ)):
+        return missing
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"The interpreter that {command} names is missing.",
+            "Install that interpreter, or correct the script's first line.",
+        )
+    if isinstance(error, PermissionError):
+        found = shutil.which(command, os.F_OK, environ.get("PATH", os.defpath)) or command
+        return (
+            f"{found} cannot be executed.",
+            f"Make it executable, or correct `command` {place}.",
+        )
+    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        return (
+            f"{command} is neither a program nor a script.",
+            "Give it a `#!` line, or name its interpreter as `command`.",
+        )
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (f"The system says: {reason}.", f"Correct `command`, `args` and `env` {place}.")

@@ -10,11 +10,11 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Literal
 
 import anyio
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
+from pydantic_core import to_json
 
 from bridge.errors import ToolCallError
 from bridge.guest.schema.names import nearest
@@ -34,13 +34,12 @@ MAX_NAME_CHARS = 1024  # Of a tool's name; calls take no longer one. Such a tool
 
 MAX_TEXT_CHARS = 50_000  # Of a description, which is cut there. Real ones have a few thousand.
 
-MAX_SCHEMA_PARTS = 20_000
-"""Values in one tool's schemas and annotations, many times what any real one has; a long text
-counts as one for each 64 characters. Stubs, checks and the index take time that grows with it, in
-the one thread that serves everybody. A larger input schema is taken for one that allows anything,
-so that the tool can still be called."""
+MAX_SCHEMA_BYTES = 512 * 1024
+"""Of one tool's schemas and annotations as JSON, many times what any real one has. Stubs, checks
+and the index take time that grows with it, in the one thread that serves everybody. A larger input
+schema is taken for one that allows anything, so that the tool can still be called."""
 
-MAX_SCHEMA_PARTS_IN_ALL = 1_000_000  # Likewise of all tools of one server.
+MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Likewise of all tools of one server.
 
 MAX_URI_CHARS = 8_000  # As much as web servers take.
 
@@ -166,18 +165,11 @@ def reduce_page(page: Page) -> dict[str, Json]:
 
 
 def _schema_with_headers(schema: Json) -> Json:
-    waiting = [schema]
-    for _ in range(MAX_SCHEMA_PARTS):
-        if not waiting:
-            break
-        node = waiting.pop()
-        if isinstance(node, Mapping):
-            if "x-mcp-header" in node:  # The SDK repeats this parameter in a header of the request.
-                return schema if _count_parts(schema, MAX_SCHEMA_PARTS) <= MAX_SCHEMA_PARTS else {}
-            waiting.extend(islice(node.values(), MAX_SCHEMA_PARTS))
-        elif isinstance(node, list):
-            waiting.extend(node[:MAX_SCHEMA_PARTS])
-    return {"type": "object"}
+    data = to_json(schema, inf_nan_mode="constants")
+    if b'"x-mcp-header"' not in data:
+        return {"type": "object"}
+    # The SDK repeats such a parameter in a header of the request.
+    return schema if len(data) <= MAX_SCHEMA_BYTES else {}
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
@@ -186,7 +178,7 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
     One warning per reason reports the entries that are left out.
     """
     tools: dict[str, Tool] = {}
-    left = MAX_SCHEMA_PARTS_IN_ALL
+    left = MAX_SCHEMAS_BYTES
     unusable, long, large, repeated = 0, 0, [], []
     for entry in entries[:MAX_TOOLS]:
         name = valid_name(entry)
@@ -199,13 +191,11 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
         elif name in tools:
             repeated.append(name)
         else:
-            tool, parts, whole = _with_bounded_schemas(
-                _parse_tool(server, name, entry), min(left, MAX_SCHEMA_PARTS)
-            )
-            left -= parts
-            if not whole:
+            tool = _parse_tool(server, name, entry)
+            tools[name], size = _bounded(tool, min(left, MAX_SCHEMA_BYTES))
+            left -= size
+            if tools[name] is not tool:
                 large.append(name)
-            tools[name] = tool
     counts = (
         (unusable, "unusable and left out"),
         (long, f"left out: their names have more than {MAX_NAME_CHARS} characters"),
@@ -251,43 +241,17 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
     )
 
 
-def _with_bounded_schemas(tool: Tool, most: int) -> tuple[Tool, int, bool]:
-    """Return a tool without too large schemas, the number of its parts, and if all were kept."""
-    parts, whole = 0, True
-    for field, bounded in _BOUNDED.items():
-        own = _count_parts(getattr(tool, field), most - parts)
-        if own > most - parts:
-            tool, own, whole = replace(tool, **{field: bounded}), bool(bounded), False
-        parts += own
-    return tool, parts, whole
-
-
-_BOUNDED: Mapping[str, Any] = {
-    "input_schema": {"type": "object"},
-    "output_schema": None,
-    "annotations": {},
-}
-"""The fields of a tool that may be too large, and what replaces them."""
-
-
-def _count_parts(schema: Json, most: int) -> int:
-    """Return how many values a schema consists of; if more than `most`, some larger number."""
-    count = 1
-    waiting = [schema]
-    while waiting and count <= most:
-        node = waiting.pop()
-        if isinstance(node, Mapping):
-            count += len(node)
-            if count <= most:
-                count += sum(len(name) // 64 for name in node)
-                waiting.extend(node.values())
-        elif isinstance(node, list):
-            count += len(node)
-            if count <= most:
-                waiting.extend(node)
-        elif isinstance(node, str):
-            count += len(node) // 64
-    return count
+def _bounded(tool: Tool, most: int) -> tuple[Tool, int]:
+    """Return a tool without too large schemas, and the bytes of those that are left."""
+    size = 0
+    empty: Mapping[str, Any] = {"input_schema": {"type": "object"}, "output_schema": None}
+    for field, instead in {**empty, "annotations": {}}.items():
+        own = len(to_json(getattr(tool, field), inf_nan_mode="constants"))
+        if size + own > most:
+            tool = replace(tool, **{field: instead})
+        else:
+            size += own
+    return tool, size
 
 
 def parse_offers(server: str, kind: Kind, entries: Sequence[Json]) -> tuple[dict[str, Json], ...]:

@@ -194,8 +194,11 @@ class Login:
         with anyio.CancelScope(shield=True):
             secret = stored.client_secret or (self._hints.client_secret if self._hints else "")
             try:
+                data = {"grant_type": "refresh_token", "refresh_token": stored.refresh_token}
+                if stored.resource:
+                    data["resource"] = stored.resource
+                request = client_request(stored.token_endpoint, data, stored, secret)
                 async with web_client() as client:
-                    request = refresh_request(stored, secret)
                     response = await fetch(client, request, self._url)
                 record = with_token(stored, read_tokens(response), self.clock())
                 self._use(record)
@@ -250,20 +253,6 @@ def explain_no_renewal(record: Record, spec: ServerSpec) -> str:
         text += f": `offline_access` is not in its scopes ({record.scope}). Add it to them as"
         text += f" `scopes` of the login in {spec.source.path}, and log in again"
     return text
-
-
-def refresh_request(record: Record, secret: str) -> httpx2.Request:
-    """Return the request that renews a login's tokens."""
-    data = {"grant_type": "refresh_token", "refresh_token": record.refresh_token}
-    if record.resource:
-        data["resource"] = record.resource
-    return client_request(record.token_endpoint, data, record, secret)
-
-
-def revoke_request(record: Record, secret: str) -> httpx2.Request:
-    """Return the request that revokes a login at its authorization server."""
-    data = {"token": record.refresh_token or record.access_token}
-    return client_request(record.revocation_endpoint, data, record, secret)
 
 
 def client_request(url: str, data: dict[str, str], record: Record, secret: str) -> httpx2.Request:

@@ -39,8 +39,8 @@ from bridge.errors import LoginFailedError
 from bridge.model import OAuthHints, ServerSpec
 from bridge.upstream.oauth import (
     UNKNOWN_CLIENT,
+    client_request,
     explain_no_renewal,
-    revoke_request,
     sets_authorization,
     with_token,
 )
@@ -250,13 +250,14 @@ async def _probe(
             web.build_request("POST", spec.url, headers={**accept, **headers}, json=body)
             for body, headers in _PROBES
         ]
-    response = await fetch(web, requests[0], server, head_only=True)
-    while response.status_code not in UNAUTHORIZED and requests[1:]:
-        del requests[0]
-        response = await fetch(web, requests[0], server, head_only=True)
+    request, *others = requests
+    response = await fetch(web, request, server, head_only=True)
+    if response.status_code not in UNAUTHORIZED and others:
+        (request,) = others
+        response = await fetch(web, request, server, head_only=True)
     if response.is_server_error:
         raise WebError(f"it answered with HTTP status {response.status_code}")
-    return requests[0], response
+    return request, response
 
 
 async def _drive(
@@ -401,9 +402,10 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
         raise LoginFailedError(msg, server=spec.name) from None
     if record and record.revocation_endpoint and (record.refresh_token or record.access_token):
         secret = record.client_secret or (spec.oauth.client_secret if spec.oauth else "")
+        data = {"token": record.refresh_token or record.access_token}
+        request = client_request(record.revocation_endpoint, data, record, secret)
         with suppress(WebError):
             async with web_client() as web:
-                request = revoke_request(record, secret)
                 response = await fetch(web, request, httpx2.URL(spec.url), head_only=True)
             revoked = response.is_success
     return removed, revoked

@@ -104,8 +104,7 @@ def parse_stat(text: str) -> ProcessStat | None:
 
 def new_tag() -> str:
     """Return a new value for `TAG_VARIABLE`, which identifies this bridge process."""
-    # Older bridges, which would end an installation that is kept, ignore a tag of five parts.
-    return f"{_own_tag()}.{secrets.token_hex(8)}.5"
+    return f"{_own_tag()}.{secrets.token_hex(8)}"
 
 
 def open_pidfd(pid: int) -> int | None:
@@ -171,7 +170,7 @@ def _orphan_pids() -> set[int]:
     for entry in entries:
         value = _variable(entry.pid, TAG_VARIABLE)
         parts = value.split(".") if value not in kept else []
-        if len(parts) not in (4, 5) or parts[0] != space or not (parts[1] + parts[2]).isdigit():
+        if len(parts) != 4 or parts[0] != space or not (parts[1] + parts[2]).isdigit():
             continue
         if (int(parts[1]), int(parts[2])) not in alive:
             found.add(entry.pid)
@@ -397,10 +396,9 @@ def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None, t
 
 def _reader(fd: int) -> Reader:
     def attempt() -> bytes | None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             return os.read(fd, READ_BYTES)
-        except BlockingIOError:
-            return None
+        return None
 
     return Reader(fd, attempt)
 

@@ -424,7 +424,14 @@ class UpstreamServer:
     async def _use(
         self, *, patient: bool = False, lists: bool = False
     ) -> AsyncIterator[Connection]:
-        connection = self._current() if self._is_up() else await self._permitted_connection()
+        if not self._is_up():
+            # Concurrent callers share one permission.
+            async with self._permitting:
+                if not self._is_up():
+                    await self.permit(self.spec)
+                connection = self._current()
+        else:
+            connection = self._current()
         with connection.use():
             if not connection.ready.is_set():
                 await connection.wait_ready(patient=patient)
@@ -459,13 +466,6 @@ class UpstreamServer:
 
     def _is_up(self) -> bool:
         return self._closed or (self._connection is not None and self._connection.usable)
-
-    async def _permitted_connection(self) -> Connection:
-        """Return a new connection after `permit`; concurrent callers share one permission."""
-        async with self._permitting:
-            if not self._is_up():
-                await self.permit(self.spec)
-            return self._current()
 
     def _current(self) -> Connection:
         connection = self._connection

@@ -13,17 +13,13 @@ found does the connection end, because a caller would otherwise wait for its tim
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import re
-import shutil
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -58,7 +54,7 @@ from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.launch import (
     TREE_LABEL,
     Containers,
-    explain_missing,
+    explain_spawn_failure,
     label_container,
     plan_launch,
     server_environment,
@@ -373,37 +369,3 @@ class StdioEndpoint(Endpoint):
         if not self._leaving and not self._end_report:
             self._end_report = f"It {child.describe_exit()}."
             self.log.note(self._end_report)
-
-
-def explain_spawn_failure(
-    spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
-) -> tuple[str, str]:
-    """Return what went wrong, and what to do about it."""
-    command = spec.command
-    place = f"in {spec.source.path}"
-    if spec.cwd is not None and not Path(spec.cwd).is_dir():
-        return (
-            f"Its working directory {spec.cwd} does not exist.",
-            f"Create the directory, or correct `cwd` {place}.",
-        )
-    path = environ.get("PATH", os.defpath)
-    if isinstance(error, FileNotFoundError) and (missing := explain_missing(spec, environ)):
-        return missing
-    if isinstance(error, FileNotFoundError):
-        return (
-            f"The interpreter that {command} names is missing.",
-            "Install that interpreter, or correct the script's first line.",
-        )
-    if isinstance(error, PermissionError):
-        found = shutil.which(command, mode=os.F_OK, path=path) or command
-        return (
-            f"{found} cannot be executed.",
-            f"Make it executable, or correct `command` {place}.",
-        )
-    if isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        return (
-            f"{command} is neither a program nor a script.",
-            "Give it a `#!` line, or name its interpreter as `command`.",
-        )
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (f"The system says: {reason}.", f"Correct `command`, `args` and `env` {place}.")

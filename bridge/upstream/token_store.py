@@ -321,18 +321,17 @@ class TokenStore:
         return found
 
     async def _write(self, key: Key, record: Record | None, place: Place) -> None:
-        whole = _stored_login(key, place, record)
-        await anyio.to_thread.run_sync(
-            self._replace, self.path(key), _STORED_LOGIN.dump_json(whole)
-        )
+        path, data = self.path(key), _STORED_LOGIN.dump_json(_stored_login(key, place, record))
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        self._make_directory()
-        try:
-            # A refresh token that was used up must not come back after a power cut.
-            replace_file(path, data, durable=True)
-        except OSError as error:
-            raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+        def replace() -> None:
+            self._make_directory()
+            try:
+                # A refresh token that was used up must not come back after a power cut.
+                replace_file(path, data, durable=True)
+            except OSError as error:
+                raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+
+        await anyio.to_thread.run_sync(replace)
 
 
 def _file_problem(found: os.stat_result) -> str:

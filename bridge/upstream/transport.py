@@ -1,13 +1,9 @@
-"""The interface of a transport: streams of JSON-RPC messages, and how a connection ended.
-
-Implemented by `stdio.StdioEndpoint` and `http.HttpEndpoint`, which inherit what they do not have.
-"""
+"""The interface of a transport: streams of JSON-RPC messages, and how a connection ended."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 from mcp.client import Transport
 
@@ -16,8 +12,24 @@ from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.refusal import Refusal
 
 
-class Endpoint(Protocol):
-    """One server's address, for one connection; opened again only after `fall_back`."""
+class Endpoint:
+    """One server's address, for one connection; opened again only after `fall_back`.
+
+    `stdio.StdioEndpoint` and `http.HttpEndpoint` replace what they have.
+
+    Attributes:
+        transport: The transport's name.
+        last_heard: When the server sent something last, by `clock.current_time`.
+        direct: Sends requests past the SDK's session, over stdio; None before `open`.
+        refusal: The last HTTP response that was an error.
+        on_login: Receives the address at which a starting server waits for its user to log in.
+    """
+
+    transport: TransportName
+    last_heard: float = -math.inf
+    direct: DirectDispatcher | None = None
+    refusal: Refusal | None = None
+    on_login: Callable[[str], None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -25,30 +37,9 @@ class Endpoint(Protocol):
         return None
 
     @property
-    def refusal(self) -> Refusal | None:
-        """The last HTTP response that was an error."""
-        return None
-
-    last_heard: float = -math.inf
-    """When the server sent something last, by `clock.current_time`."""
-
-    direct: DirectDispatcher | None = None
-    """Sends requests past the SDK's session, over stdio; None before `open`."""
-
-    def fall_back(self) -> bool:
-        """Change the transport, if its failure suggests that; return whether it did so."""
-        return False
-
-    @property
     def installing(self) -> bool:
         """Whether a package runner has not started the server itself yet."""
         return False
-
-    transport: TransportName
-    """The transport's name."""
-
-    on_login: Callable[[str], None] | None = None
-    """Receives the address at which a starting server waits for its user to log in."""
 
     @property
     def last_line(self) -> str:
@@ -64,6 +55,10 @@ class Endpoint(Protocol):
         """Return the last line since `begun` that is not a message; may be empty."""
         return ""
 
+    def end_report(self) -> str:
+        """Return how the connection ended, in sentences; may be empty."""
+        return ""
+
     async def prepare(self) -> None:
         """Wait for another process that is installing this server."""
         return
@@ -74,11 +69,12 @@ class Endpoint(Protocol):
         Args:
             until: When the caller gives up. Left before, an installation may end by itself.
         """
+        raise NotImplementedError
 
     def started(self) -> None:
         """Note that the server is ready, or will not be: its start is over."""
         return
 
-    def end_report(self) -> str:
-        """Return how the connection ended, in sentences; may be empty."""
-        return ""
+    def fall_back(self) -> bool:
+        """Change the transport, if its failure suggests that; return whether it did so."""
+        return False

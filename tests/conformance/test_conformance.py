@@ -83,7 +83,6 @@ async def test_the_bridge_as_a_server_fails_what_it_is_expected_to_and_nothing_e
 async def test_the_bridge_as_a_client_fails_what_it_is_expected_to_and_nothing_else(
     tmp_path: Path, suite: str, era: str
 ) -> None:
-    """All scenarios of authorization among them."""
     keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]
     async with _player(tmp_path) as place:
         relay = f"{sys.executable} -I -S {HERE / 'relay.py'} {place}"

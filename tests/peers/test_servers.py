@@ -119,7 +119,6 @@ async def test_a_server_is_listed_called_and_cancelled(
 async def test_a_server_of_the_older_sdk_over_event_streams_is_listed_called_and_cancelled(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """A web server."""
     with reserved_port() as port:
         command = [str(environment("mcp1")), str(HERE / "server.py"), str(port)]
         async with await anyio.open_process(command, stdin=DEVNULL, stderr=DEVNULL) as process:
@@ -139,7 +138,6 @@ def _answers(port: int) -> bool:
 async def test_the_memory_server_remembers(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """In the file that it is told."""
     script = NPM / "node_modules" / "@modelcontextprotocol" / "server-memory" / "dist" / "index.js"
     assert script.exists(), f"there is no {script}; run scripts/peers node"
     spec = _spec(NODE, script, env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")})
@@ -164,7 +162,6 @@ print(json.dumps([[each["name"] for each in graph["entities"]], said]))
 async def test_the_sqlite_server_answers_queries(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """Its rows are a Python literal in a text."""
     server = environment("mcp1").with_name("mcp-server-sqlite")
     code = """
 import json

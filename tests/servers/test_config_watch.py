@@ -50,7 +50,6 @@ def test_the_beginning_of_a_path_that_does_not_exist_concerns_us(tmp_path: Path)
 
 
 def test_any_file_counts_in_a_directory_of_which_any_may_define_a_server(tmp_path: Path) -> None:
-    """But not those that lie deeper."""
     context = context_of(tmp_path)
     servers = context.home / ".config" / "mcp" / "servers"
     servers.mkdir(parents=True)
@@ -72,7 +71,6 @@ def test_a_link_is_watched_at_both_ends(tmp_path: Path) -> None:
 
 
 def test_files_that_a_configuration_names_are_watched(tmp_path: Path) -> None:
-    """Such as those with variables."""
     named = tmp_path / "secrets" / ".env"
     named.parent.mkdir()
     made = watch_plan(context_of(tmp_path), (named,))
@@ -103,7 +101,6 @@ class Refresh:
 async def test_a_file_that_appears_below_a_directory_that_did_not_exist_is_noticed(
     tmp_path: Path,
 ) -> None:
-    """Directories are made one by one."""
     context = context_of(tmp_path)
     wanted = context.home / ".cursor" / "mcp.json"
     plans: list[WatchPlan] = []
@@ -123,7 +120,6 @@ async def test_a_file_that_appears_below_a_directory_that_did_not_exist_is_notic
 
 
 async def test_what_the_kernel_does_not_tell_of_is_noticed_by_looking(tmp_path: Path) -> None:
-    """Network file systems say nothing."""
     made = watch_plan(context_of(tmp_path))
     refresh = Refresh()
     async with ConfigWatcher(lambda: made, refresh, check_seconds=0.05).running():
@@ -153,7 +149,6 @@ async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
 async def test_where_nothing_can_be_watched_it_is_looked_at_and_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Not with every look."""
     refresh = Refresh()
     async with ConfigWatcher(refused, refresh, poll_seconds=0.01).running():
         await refresh.until(3)
@@ -163,7 +158,6 @@ async def test_where_nothing_can_be_watched_it_is_looked_at_and_said_once(
 
 
 async def test_a_configuration_that_cannot_be_read_does_not_end_the_watching() -> None:
-    """The next change may mend it."""
     asked = Refresh()
 
     async def refresh() -> None:

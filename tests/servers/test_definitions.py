@@ -55,7 +55,6 @@ async def test_what_an_earlier_bridge_knew_of_a_tool_decides_nothing(
 async def test_a_server_that_was_started_again_is_asked_again(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """It may have been another one meanwhile."""
     allowed = f'{WRITES_ASK}[policy.defaults]\nwrite = "allow"\n'
     with anyio.fail_after(60):
         async with opened(
@@ -83,7 +82,6 @@ async def test_a_server_that_was_started_again_is_asked_again(
 async def test_a_change_that_was_announced_counts_at_once(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """Not only when the bridge gets round to looking."""
     allowed = f'{WRITES_ASK}pin = "full"\n[policy.defaults]\nwrite = "allow"\n'
     with anyio.fail_after(60):
         async with opened(
@@ -104,7 +102,6 @@ async def test_a_change_that_was_announced_counts_at_once(
 async def test_a_changed_text_is_in_the_audit_log_and_no_question(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """Once, with the call that was made then."""
     allowed = f'{WRITES_ASK}[policy.defaults]\nwrite = "allow"\n'
     specs = [recorder("log", log)]
     with anyio.fail_after(60):

@@ -37,7 +37,6 @@ async def test_it_changes_once_while_servers_are_first_used_and_not_with_every_o
 async def test_it_changes_at_once_with_the_configuration(
     engine: Engine, finder: ListFinder
 ) -> None:
-    """What it says would be wrong."""
     assert "mcp_second" not in await engine.guide.tool_description()
     finder.specs = (workshop(), workshop("second"))
     await engine.servers.refresh()

@@ -26,7 +26,6 @@ def known() -> ToolInventory:
 
 
 def test_it_says_what_the_catalog_says() -> None:
-    """Whatever is kept, as if it were made anew."""
     mine = known()
     mine.update("Two!", tools("Two!", "x"))
     asked = {"one": tools("one", "a", "b-c"), "Two!": tools("Two!", "x")}
@@ -41,7 +40,6 @@ def test_it_says_what_the_catalog_says() -> None:
 
 
 def test_things_are_made_once_until_something_is_learnt() -> None:
-    """And then only those that are different."""
     mine = known()
     entries, stub, revision = mine.entries(), mine.stubs("one", None), mine.revision
     assert mine.entries() is entries
@@ -54,7 +52,6 @@ def test_things_are_made_once_until_something_is_learnt() -> None:
 
 
 def test_the_same_tools_are_no_news() -> None:
-    """Neither the same object nor its like."""
     mine = known()
     revision, entries = mine.revision, mine.entries()
     again = tools("one", "a", "b-c")
@@ -76,7 +73,6 @@ def test_a_program_gets_the_tools_that_it_names() -> None:
 
 
 def test_other_servers_are_another_revision() -> None:
-    """Nothing of the old ones is left."""
     mine = known()
     mine.entries()
     revision = mine.revision

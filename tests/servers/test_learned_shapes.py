@@ -66,7 +66,6 @@ async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> No
 
 
 async def test_what_was_known_at_first_stays_as_it_was(tmp_path: Path) -> None:
-    """While what is known now grows."""
     first = opened(tmp_path)
     first.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     await first.close()
@@ -79,7 +78,6 @@ async def test_what_was_known_at_first_stays_as_it_was(tmp_path: Path) -> None:
 
 
 async def test_another_version_of_a_tool_is_learnt_anew(tmp_path: Path) -> None:
-    """Its results may be others."""
     observed = opened(tmp_path)
     observed.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     await observed.close()
@@ -105,7 +103,6 @@ async def test_another_definition_of_a_server_has_its_own_file(tmp_path: Path) -
 
 
 def test_nothing_is_learnt_of_a_tool_that_declares_what_it_returns(tmp_path: Path) -> None:
-    """That is a promise, and better."""
     observed = opened(tmp_path)
     declared = replace(TOOL, output_schema={"type": "object"})
     assert not observed.learn("shop", declared, {"parts": {"value": {"id": 1}}})
@@ -132,7 +129,6 @@ async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> 
 async def test_what_could_not_be_written_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else may keep the database for long."""
     monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
     observed = opened(tmp_path)
     observed.learn("shop", TOOL, {"parts": {"value": 1}})
@@ -144,7 +140,6 @@ async def test_what_could_not_be_written_is_written_later(
 
 
 async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -> None:
-    """A bridge may be killed at any time."""
     observed = LearnedShapes(Store(tmp_path), save_seconds=0.0)
     observed.configure([SPEC], observed.load([SPEC]))
     async with anyio.create_task_group() as tasks:
@@ -155,7 +150,6 @@ async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -
 
 
 async def test_a_directory_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
-    """Learning is a help, and no more."""
     (tmp_path / "file").write_text("")
     observed = opened(tmp_path / "file" / "shapes")
     assert observed.learn("shop", TOOL, {"parts": {"value": 1}})
@@ -184,7 +178,6 @@ def test_one_that_is_none_of_ours_is_as_if_it_were_not_there(tmp_path: Path, tex
 
 
 def test_a_shape_that_gets_too_large_loses_its_depths_for_good() -> None:
-    """And is not another one after each call."""
     memory, names = ShapeRecord(name="find"), [f"{a}{b}" for a in "abcdef" for b in "uvwxyz"]
     results = [
         {n: {m: {"leaf": [{n: 1}]} for m in names} for n in names[k : k + 4]} for k in (0, 9)
@@ -198,7 +191,6 @@ def test_a_shape_that_gets_too_large_loses_its_depths_for_good() -> None:
 
 
 def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
-    """Those seen last are kept."""
     files = ShapeStore(Store(tmp_path))
     many = {
         f"{n:032x}": ShapeRecord(name=f"t{n}", count=1, day=f"2026-01-{1 + n % 28:02}")
@@ -274,7 +266,6 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
 
 
 def test_what_a_tool_declares_counts_before_what_was_seen(tmp_path: Path) -> None:
-    """And if nothing is known, that is said."""
     known = ToolInventory(opened(tmp_path))
     declared = replace(TOOL, name="declared", output_schema={"type": "object"})
     known.reset({"shop": ""}, {"shop": (declared, TOOL)})

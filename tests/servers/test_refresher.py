@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,46 +20,17 @@ from bridge.store import Store
 from bridge.upstream.client_features import Caller, current_caller, on_behalf_of
 from bridge.upstream.pool import Pool
 from bridge.upstream.server import UpstreamServer
-from tests.engine_rig import WORKSHOP, ListFinder, workshop
+from tests.engine_rig import ListFinder
+from tests.servers.rig import opened, raw, starts
 from tests.waiting import until
 
-RAW = WORKSHOP.parent / "raw.py"
 OLD = Tool(server="a", name="old_tool")
-
-
-def raw(name: str, mode: str = "", **env: str) -> ServerSpec:
-    return replace(workshop(name), args=(str(RAW), mode), env=env)
 
 
 def remember(directory: Path, spec: ServerSpec, age: float) -> None:
     tool = replace(OLD, server=spec.name)
     listing = Listing(server=spec.name, tools=(tool,), listed_at=time.time() - age)
     ToolCache(Store(directory)).save(spec, listing)
-
-
-@asynccontextmanager
-async def opened(
-    directory: Path,
-    *specs: ServerSpec,
-    finder: ListFinder | None = None,
-    straggler_seconds: float = 20.0,
-) -> AsyncIterator[Servers]:
-    environ = {**os.environ, "PID_FILE": str(directory / "pids")}
-    pool = Pool((), log_dir=directory / "logs", environ=environ, start_timeout=1000.0)
-    servers = Servers(
-        finder or ListFinder(*specs),
-        pool,
-        ToolCache(Store(directory)),
-        straggler_seconds=straggler_seconds,
-    )
-    with anyio.fail_after(60):
-        async with servers:
-            yield servers
-
-
-def starts(directory: Path) -> int:
-    file = directory / "pids"
-    return len(file.read_text().split()) if file.exists() else 0
 
 
 def names(servers: Servers, server: str) -> list[str]:
@@ -138,7 +107,6 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_was_stopped_starts_again_at_need(tmp_path: Path) -> None:
-    """Nobody who uses it notices."""
     async with opened(tmp_path, raw("a")) as servers:
         await servers.load_unknown(["a"])
         await until(lambda: states(servers) == {"idle"})
@@ -195,7 +163,6 @@ async def test_what_another_bridge_has_asked_meanwhile_is_not_asked_again(tmp_pa
 
 
 async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
-    """And is tried once, not with every search."""
     spec = raw("a", "exit")
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
     async with opened(tmp_path, spec) as servers:
@@ -233,7 +200,6 @@ async def test_a_person_may_have_all_servers_asked_anew(tmp_path: Path) -> None:
 
 
 async def test_a_running_server_s_change_of_tools_is_learnt_soon(tmp_path: Path) -> None:
-    """Although nobody asks for them."""
     async with opened(tmp_path, raw("a")) as servers:
         await servers.load(["a"])
         assert "grown" not in names(servers, "a")

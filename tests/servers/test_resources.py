@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.model import RunRequest, RunResult, ServerSpec, ToolFilter
+from bridge.model import RunRequest, RunResult, ServerSpec
 from bridge.runs import Engine
 from bridge.servers.tool_cache import listing_digest
 from bridge.settings import Settings
@@ -86,7 +86,6 @@ assert isinstance(both[1], Blob) and both[1].mime_type == "image/png"
 
 
 async def test_a_program_completes_arguments_and_waits_for_a_change(reading: Engine) -> None:
-    """Both count as calls that read."""
     code = """
 import asyncio
 async def change():
@@ -228,37 +227,8 @@ library = {"server": "library"}
 
 
 async def test_the_server_may_be_left_out_where_one_is_loaded(reading: Engine) -> None:
-    """There is nothing to choose."""
     code = 'print(mcp_library)\nawait runtime.read_resource("books://emma")'
     assert (await _run(reading, code)).result == "[Emma](x) is a book."
-
-
-async def test_a_tool_that_the_configuration_leaves_out_is_refused(
-    engine: Engine, finder: ListFinder
-) -> None:
-    """Even to a program that insists."""
-    spec = workshop()
-    finder.specs = (
-        ServerSpec(
-            name=spec.name,
-            transport="stdio",
-            source=spec.source,
-            command=spec.command,
-            args=spec.args,
-            tools=ToolFilter(without=frozenset({"say"})),
-        ),
-    )
-    code = """
-try:
-    await runtime.call_tool("work-shop", "say", {"what": "x"})
-except MCPError as error:
-    print(error.kind, error, len(await runtime.list_tools("work-shop")))
-"""
-    result = await _run(engine, code)
-    assert result.stdout.startswith("policy ")
-    assert "configuration leaves it out" in result.stdout
-    assert result.stdout.endswith("13\n")
-    assert "/test.json" not in result.stdout
 
 
 async def test_what_results_teach_is_known_at_once_and_to_the_next_bridge(

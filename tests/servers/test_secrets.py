@@ -52,7 +52,6 @@ def test_variables_of_a_server_are_secret_by_name_or_look() -> None:
 
 
 def test_words_of_a_command_are_read_as_options() -> None:
-    """In each of the ways in which they take a value."""
     args = (
         *("-y", "@scope/server-shop@2025.4.8", "--api-key", "key-1-abc", "--token=tok-2-abc"),
         *("-e", "SHOP_SECRET=sec-3-abc", "--header", "X-Api-Key: key-4-abc", "--port", "8080"),
@@ -83,7 +82,6 @@ def test_headers_and_addresses_of_a_remote_server() -> None:
 
 
 def test_what_servers_inherit_is_secret_by_name() -> None:
-    """And what answers the inputs of a configuration."""
     texts = ("tok-1-abc", "inp-2-abc", "q8Zt4LkX0bVn7RwY2mHs", "dbp-3-abc")
     told = found(
         *texts,

@@ -7,9 +7,6 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -18,7 +15,7 @@ import pytest
 from bridge.discovery.consents import ConsentFile
 from bridge.discovery.finder import Discovery, DiscoveryContext
 from bridge.errors import ServerStartError
-from bridge.model import RunRequest, RunResult, ServerSpec, Tool
+from bridge.model import RunRequest, RunResult, Tool
 from bridge.servers.configuration import ConfigFinder
 from bridge.servers.consents import ProjectConsents
 from bridge.servers.servers import Servers
@@ -28,45 +25,10 @@ from bridge.store import Store
 from bridge.upstream.pool import Pool
 from tests.engine_rig import WORKSHOP, ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
+from tests.servers.rig import opened, raw, starts
 from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
-RAW = WORKSHOP.parent / "raw.py"
-
 OLD = Tool(server="slow", name="old_tool")
-
-
-def raw(name: str, mode: str = "", **env: str) -> ServerSpec:
-    return replace(workshop(name), args=(str(RAW), mode), env=env)
-
-
-@asynccontextmanager
-async def opened(
-    directory: Path,
-    *specs: ServerSpec,
-    finder: ListFinder | None = None,
-    straggler_seconds: float = 20.0,
-    failure_seconds: float = 1000.0,
-) -> AsyncIterator[Servers]:
-    pool = Pool(
-        (),
-        log_dir=directory / "logs",
-        environ={**os.environ, "PID_FILE": str(directory / "pids")},
-        start_timeout=1000.0,
-    )
-    servers = Servers(
-        finder or ListFinder(*specs),
-        pool,
-        ToolCache(Store(directory)),
-        straggler_seconds=straggler_seconds,
-        failure_seconds=failure_seconds,
-    )
-    with anyio.fail_after(60):
-        async with servers:
-            yield servers
-
-
-def starts(directory: Path) -> int:
-    return len((directory / "pids").read_text().split())
 
 
 async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_path: Path) -> None:
@@ -158,18 +120,6 @@ async def test_a_failure_is_forgotten_in_time_and_by_success(tmp_path: Path) -> 
         assert (list(tools), errors) == (["bad"], {})
 
 
-async def test_an_exception_in_the_body_comes_out_as_it_is(tmp_path: Path) -> None:
-    """Not wrapped in a group, whatever is still starting."""
-
-    async def fail() -> None:
-        async with opened(tmp_path, raw("slow", "silent"), straggler_seconds=0.0) as servers:
-            await servers.load(["slow"], tolerant=True)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        await fail()
-
-
 def config(*names: str) -> str:
     entry = {"command": sys.executable, "args": [str(WORKSHOP)]}
     return json.dumps({"mcpServers": dict.fromkeys(names, entry)})
@@ -218,7 +168,6 @@ async def test_a_file_that_is_half_written_keeps_its_servers(
 
 
 async def test_a_server_of_a_torn_file_gives_way_to_one_defined_elsewhere(tmp_path: Path) -> None:
-    """Of each name there is one."""
     file, other = tmp_path / ".claude.json", tmp_path / "extra.json"
     file.write_text(config("one", "two"))
     other.write_text(config("three"))
@@ -302,7 +251,6 @@ class Counting:
 
 
 async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_path: Path) -> None:
-    """The first answer to a client needs no server."""
     finder = Counting()
     servers = Servers(
         finder, Pool((), log_dir=tmp_path, environ={}), ToolCache(Store(tmp_path)), eager=False

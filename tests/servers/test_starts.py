@@ -183,7 +183,6 @@ async def test_what_the_policy_denies_is_started_by_nothing(
 async def test_refusals_of_one_start_are_recorded_once(
     settings: Settings, tmp_path: Path, one: ServerSpec
 ) -> None:
-    """A model may search a thousand times."""
     policy = '[policy]\nstart = "deny"\n'
     async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
         for _ in range(20):
@@ -355,7 +354,6 @@ async def test_nobody_is_asked_about_a_definition_that_cannot_be_shown_whole(
 async def test_values_of_variables_make_no_other_server_and_their_names_do(
     settings: Settings, tmp_path: Path, one: ServerSpec
 ) -> None:
-    """A renewed secret is no change, and never shown."""
     keyed = replace(one, env={**one.env, "LOG_TOKEN": "hush-1"})
     renewed = replace(one, env={**one.env, "LOG_TOKEN": "hush-2"})
     preloaded = replace(one, env={**keyed.env, "LD_PRELOAD": "hush-3"})
@@ -427,7 +425,6 @@ async def test_a_retry_takes_no_answers_of_another_definition_and_repeats_nothin
 async def test_what_was_learnt_of_one_definition_is_not_said_of_another(
     settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
 ) -> None:
-    """Neither lists of tools nor shapes of results."""
     async with opened(settings, [one], tmp_path=tmp_path) as engine:
         await _run(engine)
         assert engine.servers.inventory.tools("log")

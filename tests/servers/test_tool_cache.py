@@ -37,7 +37,6 @@ def test_a_listing_is_read_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_its_size_is_that_of_what_a_client_would_load() -> None:
-    """Without the spaces that nobody sends."""
     assert LISTING.schema_bytes == len(
         '{"name":"t","description":"","inputSchema":{"type":"object"}}'
     )
@@ -58,7 +57,6 @@ def test_its_size_is_that_of_what_a_client_would_load() -> None:
     ids=["empty", "torn", "binary", "list", "older", "form", "foreign", "foreign-tool"],
 )
 def test_a_damaged_listing_is_as_if_it_were_not_there(tmp_path: Path, content: bytes) -> None:
-    """Nothing depends on it."""
     cache = ToolCache(Store(tmp_path))
     cache.save(workshop(), LISTING)
     with Store(tmp_path).writing() as kept:
@@ -69,7 +67,6 @@ def test_a_damaged_listing_is_as_if_it_were_not_there(tmp_path: Path, content: b
 
 
 def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
-    """A read-only home must not stop a run."""
     blocked = tmp_path / "file"
     blocked.write_text("")
     ToolCache(Store(blocked)).save(workshop(), LISTING)
@@ -90,7 +87,6 @@ def test_only_the_user_can_read_it_and_no_secret_is_in_it(tmp_path: Path) -> Non
 
 
 def test_a_definition_is_told_from_others_by_what_it_starts_and_lets_through() -> None:
-    """By nothing that is only for people."""
     spec = workshop()
     others = (
         replace(spec, name="other"),
@@ -109,7 +105,6 @@ def test_a_definition_is_told_from_others_by_what_it_starts_and_lets_through() -
 
 
 def test_what_is_old_is_removed(tmp_path: Path) -> None:
-    """And nothing that is not the catalogue's."""
     store, now = Store(tmp_path), time.time()
     with store.writing() as kept:
         for name, age in {"a": 100.0, "e": AGE + 1}.items():
@@ -124,7 +119,6 @@ def test_what_is_old_is_removed(tmp_path: Path) -> None:
 async def test_the_next_bridge_describes_tools_without_starting_servers(
     engine: Engine, settings: Settings, backend: FakeBackend
 ) -> None:
-    """The first message of a session lists them."""
     assert ".add(" not in await engine.guide.tool_description()
     await engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=2)"))
     assert ".add(" in await engine.guide.tool_description()

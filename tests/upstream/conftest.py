@@ -9,6 +9,7 @@ import keyring
 import pytest
 from keyring.backends import fail
 
+from bridge.upstream.oauth import Logins
 from bridge.upstream.token_store import pending
 from tests.fakes.ring import Ring
 from tests.upstream.rig import Rig
@@ -49,3 +50,8 @@ def rig(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Rig]:
     rig = Rig(tmp_path, getattr(request, "param", "auto"))
     yield rig
     assert rig.survivors() == []
+
+
+@pytest.fixture
+def logins(tmp_path: Path) -> Logins:
+    return Logins(tmp_path / "logins")

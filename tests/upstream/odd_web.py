@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -16,12 +16,18 @@ from bridge.model import Transport
 
 @dataclass(frozen=True)
 class Answer:
-    """A response; `$ID` in the body is the request's id."""
+    """A response; `$ID` in the body is the request's id.
+
+    Attributes:
+        status: 0 for no response at all.
+        ends: Whether it says where it ends; else the connection is cut there.
+    """
 
     status: int = 200
     body: str = ""
     kind: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
+    ends: bool = True
 
 
 def rpc(**fields: Any) -> str:
@@ -40,8 +46,11 @@ class OddWeb:
     Attributes:
         discover: The answer to `server/discover`; None for no answer.
         lost: The answer to each request of a session that is not known.
-        tools: The answer of each tool; others return their arguments, and `forget` forgets all
-            sessions first.
+        tools: The answer of each tool, or what gives it for the arguments; others return their
+            arguments, and `forget` forgets all sessions first.
+        methods: The answers to other methods.
+        capabilities: Of the server, in the era with sessions.
+        cancelled: Set by `notifications/cancelled`, whose answer is `lost`.
         received: The method, or the tool, of each request, in order.
         url: Its address.
     """
@@ -49,7 +58,11 @@ class OddWeb:
     def __init__(self, transport: Transport = "http") -> None:
         self.transport = transport
         self.lost = Answer(404)
-        self.tools: dict[str, Answer] = {}
+        self.tools: dict[str, Answer | Callable[[Mapping[str, Any]], Answer]] = {}
+        self.methods: dict[str, Answer] = {}
+        self.capabilities: dict[str, Any] = {"tools": {}}
+        self.modern = False
+        self.cancelled = threading.Event()
         self.discover: Answer | None = Answer(200, error(-32601, "Method not found"))
         self.received: list[str] = []
         self.sessions: dict[str, queue.Queue[str]] = {}
@@ -74,14 +87,19 @@ class OddWeb:
             return self.discover or Answer(500), ""
         if method == "initialize":
             version = params["protocolVersion"]
-            result = {"protocolVersion": version, "capabilities": {"tools": {}}}
+            result = {"protocolVersion": version, "capabilities": self.capabilities}
             result |= {"serverInfo": {"name": "odd", "version": "1"}}
             opened = "" if self.transport == "sse" else self.open_session()
             return Answer(200, rpc(id="$ID", result=result)), opened
-        if session not in self.sessions:
+        if method == "notifications/cancelled":
+            self.cancelled.set()
+            return self.lost, ""
+        if session not in self.sessions and not self.modern:
             return self.lost, ""
         if "id" not in message:
             return Answer(202), ""
+        if method in self.methods:
+            return self.methods[method], ""
         if method == "tools/list":
             names = ("echo", "forget", *self.tools)
             listed = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
@@ -90,7 +108,16 @@ class OddWeb:
             self.sessions.clear()
         text = json.dumps(params.get("arguments"))
         given = rpc(id="$ID", result={"content": [{"type": "text", "text": text}]})
-        return self.tools.get(tool, Answer(200, given)), ""
+        answer = self.tools.get(tool, Answer(200, given))
+        return answer(params["arguments"]) if callable(answer) else answer, ""
+
+    def speak_newer(self) -> None:
+        """Speak the era of 2026 alone, which has no sessions."""
+        self.modern = True
+        result: dict[str, Any] = {"resultType": "complete"}
+        result |= {"supportedVersions": ["2026-07-28"]}
+        result |= {"capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private"}
+        self.discover = Answer(200, rpc(id="$ID", result=result))
 
     @contextmanager
     def serve(self) -> Iterator[OddWeb]:
@@ -151,17 +178,21 @@ class _Handler(BaseHTTPRequestHandler):
             answer = Answer(202, "Accepted", "text/plain")
             events.put(body)
         else:
-            answer = Answer(answer.status, body, answer.kind, answer.headers)
+            answer = replace(answer, body=body)
         self._reply(answer)
 
     def _reply(self, answer: Answer) -> None:
+        self.close_connection = True
+        if not answer.status:
+            return
         body = answer.body.encode()
         self.send_response(answer.status)
         if answer.kind:
             self.send_header("content-type", answer.kind)
         for name, value in answer.headers.items():
             self.send_header(name, value)
-        self.send_header("content-length", str(len(body)))
+        if answer.ends:
+            self.send_header("content-length", str(len(body)))
         self.send_header("connection", "close")
         self.end_headers()
         self.wfile.write(body)

@@ -14,13 +14,15 @@ import httpx2
 import pytest
 
 from bridge.model import MEBIBYTE, ServerSpec, Source
-from bridge.upstream.http import CappedClient, OversizeBody, _EventStream
+from bridge.upstream.http import CappedClient, HttpEndpoint, OversizeBody, _EventStream
 
 
-def spec_of(url: str) -> ServerSpec:
-    """Return the definition of a server there."""
+def capped(url: str) -> CappedClient:
+    """Return a client of a server there."""
     source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
-    return ServerSpec(name="server", transport="http", source=source, url=url)
+    spec = ServerSpec(name="server", transport="http", source=source, url=url)
+    endpoint = HttpEndpoint(spec, max_message_bytes=MEBIBYTE)
+    return CappedClient(spec, endpoint, max_body_bytes=MEBIBYTE)
 
 
 async def read(data: bytes, encoding: str) -> bytes:
@@ -45,7 +47,7 @@ async def read(data: bytes, encoding: str) -> bytes:
         url = f"http://127.0.0.1:{server.server_port}/mcp"
         try:
             async with (
-                CappedClient(spec_of(url), max_body_bytes=MEBIBYTE) as client,
+                capped(url) as client,
                 client.stream("GET", url) as response,
             ):
                 return await response.aread()
@@ -84,7 +86,6 @@ async def test_a_body_that_is_not_compressed_as_it_says_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 async def test_the_body_of_an_error_is_not_read_to_its_end(kind: str) -> None:
-    """It may have none, and an excerpt is enough."""
     pieces = 0
 
     class Endless(BaseHTTPRequestHandler):
@@ -106,7 +107,7 @@ async def test_the_body_of_an_error_is_not_read_to_its_end(kind: str) -> None:
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/mcp"
         try:
-            async with CappedClient(spec_of(url), max_body_bytes=MEBIBYTE) as client:
+            async with capped(url) as client:
                 request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
                 async with client.stream("POST", url, json=request) as response:
                     assert response.status_code == 404

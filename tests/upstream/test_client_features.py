@@ -82,7 +82,6 @@ def _message(data: str) -> LoggingMessageNotificationParams:
 
 
 async def test_a_question_goes_to_the_client_whose_call_is_under_way() -> None:
-    """With nothing in it that says so."""
     callers, caller = Callers("server"), FakeCaller("me")
     with on_behalf_of(caller), callers.use():
         answer = await callers.elicit(CONTEXT, QUESTION)
@@ -91,7 +90,6 @@ async def test_a_question_goes_to_the_client_whose_call_is_under_way() -> None:
 
 
 async def test_runs_of_one_client_are_one_to_a_server() -> None:
-    """Either may pass its question on; both wait."""
     callers, first, second = Callers("server"), FakeCaller("me", ready=False), FakeCaller("me")
     with anyio.fail_after(PATIENCE_SECONDS):
         with on_behalf_of(first), callers.use(), on_behalf_of(second), callers.use():
@@ -118,7 +116,6 @@ async def test_a_question_that_may_be_of_either_of_two_clients_is_refused() -> N
 
 
 async def test_a_question_of_no_call_is_refused() -> None:
-    """A server may not ask out of the blue."""
     callers, caller = Callers("server"), FakeCaller()
     with callers.use():
         answer = await callers.elicit(CONTEXT, QUESTION)
@@ -143,7 +140,6 @@ async def test_a_question_of_a_call_that_was_given_up_is_not_anothers() -> None:
 
 
 async def test_a_call_that_was_answered_leaves_the_way_to_the_next_client_free() -> None:
-    """With an error too."""
     callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
     with pytest.raises(ToolCallError), on_behalf_of(me), callers.use():
         raise ToolCallError("no", server="server", rpc_code=1)
@@ -153,7 +149,6 @@ async def test_a_call_that_was_answered_leaves_the_way_to_the_next_client_free()
 
 
 async def test_a_message_may_come_just_after_its_call_was_answered() -> None:
-    """Answers overtake messages."""
     callers, caller = Callers("server"), FakeCaller()
     with on_behalf_of(caller), callers.use():
         pass
@@ -182,7 +177,6 @@ async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
 async def test_an_answer_that_never_comes_counts_as_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a bound, which is ten minutes."""
     assert asking.ANSWER_SECONDS == 600
     monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.01)
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -193,7 +187,6 @@ async def test_an_answer_that_never_comes_counts_as_cancelled(
 
 
 async def test_a_question_beyond_the_bounds_is_refused() -> None:
-    """In size, and in number."""
     callers, caller = Callers("server"), FakeCaller(ready=False)
     long = ElicitRequestFormParams(message="x" * 70_000, requested_schema={})
     with anyio.fail_after(PATIENCE_SECONDS), on_behalf_of(caller), callers.use():
@@ -212,7 +205,6 @@ async def test_a_question_beyond_the_bounds_is_refused() -> None:
 
 
 async def test_a_question_that_no_client_could_read_is_refused() -> None:
-    """It would never be answered."""
     nested: Json = {}
     for _ in range(MAX_REQUEST_DEPTH):
         nested = {"items": [nested]}
@@ -221,7 +213,6 @@ async def test_a_question_that_no_client_could_read_is_refused() -> None:
 
 
 def test_directories_become_uris() -> None:
-    """With what URIs do not allow."""
     assert roots_result([Path("/a dir/b")]) == {
         "roots": [{"uri": "file:///a%20dir/b", "name": "b"}]
     }
@@ -235,7 +226,6 @@ FORM: dict[str, Json] = {"method": "elicitation/create", "params": {"message": "
 
 
 async def test_a_call_is_made_again_with_the_answers_to_all_its_questions() -> None:
-    """And with the server's own state, unread."""
     caller = FakeCaller("me")
     retried: list[Any] = []
 
@@ -268,7 +258,6 @@ async def test_what_is_between_a_server_and_the_bridge_is_not_passed_on() -> Non
 
 
 async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
-    """As for questions over a connection."""
     caller = FakeCaller(ready=False)
 
     async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
@@ -297,7 +286,6 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
 async def test_what_cannot_be_asked_is_an_error_that_says_why(
     result: dict[str, Json], complaint: str
 ) -> None:
-    """For the program, which has to do without."""
 
     async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
         raise AssertionError
@@ -307,7 +295,6 @@ async def test_what_cannot_be_asked_is_an_error_that_says_why(
 
 
 async def test_a_server_that_never_has_enough_is_given_up() -> None:
-    """After some rounds."""
     rounds = 0
 
     async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:

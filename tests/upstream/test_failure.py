@@ -52,7 +52,6 @@ def test_a_reason_is_found_behind_groups_and_causes() -> None:
 
 
 def test_a_start_error_shows_no_secret_of_the_url() -> None:
-    """Neither the user's part nor the query."""
     error = start_error(
         SPEC, OSError(errno.EHOSTUNREACH, ""), end_report="", refusal=None, remedy="r"
     )
@@ -64,7 +63,6 @@ def test_a_start_error_shows_no_secret_of_the_url() -> None:
 
 
 def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
-    """It already says all there is."""
     own = ServerStartError("m", server="s")
     wrapped = ExceptionGroup("", [own])
     assert start_error(SPEC, wrapped, end_report="", refusal=None, remedy="") is own
@@ -81,14 +79,12 @@ def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
 def test_the_code_for_a_closed_connection_is_read_with_its_text(
     message: str, kind: type[Exception]
 ) -> None:
-    """Servers use that code for faults of their own."""
     error = MCPError(-32000, message)
     assert not is_lost(error)
     assert isinstance(call_error(SPEC, "tool 'x'", error), kind)
 
 
 def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
-    """A retry may repeat a write."""
     assert "unknown" in lost_error("s", "It exited with status 1.").remedy
 
 

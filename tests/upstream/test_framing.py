@@ -29,7 +29,6 @@ def frame(chunks: list[bytes], max_bytes: int = 1000) -> list[Line | OversizeLin
 
 @given(data=st.binary(max_size=300), cuts=st.lists(st.integers(0, 300), max_size=10))
 def test_lines_do_not_depend_on_how_the_stream_was_cut(data: bytes, cuts: list[int]) -> None:
-    """A pipe cuts where it likes."""
     places = [0, *sorted(cuts), len(data)]
     chunks = [data[start:end] for start, end in zip(places, places[1:], strict=False)]
     expected = data.split(b"\n")
@@ -56,7 +55,6 @@ def test_a_line_beyond_the_cap_loses_only_itself(sizes: list[int], cut: int, lim
 
 
 def test_an_endless_line_is_not_kept() -> None:
-    """However much comes, only its two ends stay."""
     framer = LineFramer(1000)
     for _ in range(1000):
         assert framer.feed(b"x" * 10_000) == []
@@ -67,7 +65,6 @@ def test_an_endless_line_is_not_kept() -> None:
 
 
 def test_messages_are_parsed_and_blank_lines_are_nothing() -> None:
-    """A server may send empty lines."""
     message = decode_line(Line(b'{"jsonrpc":"2.0","method":"notifications/x"}\r'))
     assert isinstance(message, JSONRPCNotification)
     assert decode_line(Line(b"  \r")) is None
@@ -127,7 +124,6 @@ def test_an_oversize_answer_is_told_by_either_end(request_id: int | str, last: b
 
 
 def test_an_oversize_line_of_nobody_is_nobodys() -> None:
-    """Its reader has to decide what that means."""
     (line,) = frame([b"x" * 2000], 100)
     assert isinstance(line, OversizeLine)
     assert decode_oversize(line, 100) is None

@@ -33,16 +33,16 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("case", ANSWERS)
-async def test_one_json_answer_to_a_request_is_its_answer(rig: Rig, case: str) -> None:
+async def test_one_json_answer_to_a_request_is_its_answer(rig: Rig) -> None:
     """A response over HTTP belongs to its request, whatever it says of itself."""
     web = OddWeb()
-    web.tools["t"] = ANSWERS[case]
+    web.tools.update(ANSWERS)
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
         async with rig.pool(rig.remote(web.url)) as pool:
-            result = await pool.call_tool("server", "t", {})
-    assert result["content"] == RESULT["content"]
-    assert web.received.count("t") == 1
+            for case in ANSWERS:
+                result = await pool.call_tool("server", case, {})
+                assert result["content"] == RESULT["content"], case
+                assert web.received.count(case) == 1
 
 
 PAGE = "<html><style>b{}</style><h1>502 Bad Gateway</h1></html>"
@@ -100,23 +100,22 @@ REFUSALS: dict[str, tuple[Answer, str, Mapping[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSALS)
-async def test_an_error_status_reaches_the_program_with_its_body(rig: Rig, case: str) -> None:
+async def test_an_error_status_reaches_the_program_with_its_body(rig: Rig) -> None:
     """And what it leaves open: a gateway answers for a server that may have acted."""
-    answer, text, data, outcome = REFUSALS[case]
     web = OddWeb()
-    web.tools["t"] = answer
+    web.tools.update({case: answer for case, (answer, *_) in REFUSALS.items()})
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
         async with rig.pool(rig.remote(web.url)) as pool:
-            with pytest.raises(UpstreamError) as caught:
-                await pool.call_tool("server", "t", {})
-            await pool.call_tool("server", "echo", {})
-    assert text in str(caught.value)
-    assert outcome_after(caught.value) == outcome
-    if data:
-        assert isinstance(caught.value, ToolCallError)
-        assert caught.value.data == data
-    assert web.received.count("t") == 1
+            for case, (_, text, data, outcome) in REFUSALS.items():
+                with pytest.raises(UpstreamError) as caught:
+                    await pool.call_tool("server", case, {})
+                await pool.call_tool("server", "echo", {})
+                assert text in str(caught.value), case
+                assert outcome_after(caught.value) == outcome, case
+                if data:
+                    assert isinstance(caught.value, ToolCallError)
+                    assert caught.value.data == data, case
+                assert web.received.count(case) == 1
     assert web.received.count("initialize") == 1
 
 

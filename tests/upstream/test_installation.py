@@ -194,13 +194,7 @@ async def test_an_installation_goes_on_after_the_answer_and_the_next_call_finds_
     assert installers(rig) == set()
 
 
-@needs_npx
-async def test_an_installation_past_its_patience_is_ended(rig: Rig, registry: SlowRegistry) -> None:
-    said = await start(rig, fresh(rig, registry), start_timeout=0.5, start_patience=0.5)
-    assert "still being installed" in said or "within 0.5 s" in said
-    await wait_until(lambda: installers(rig) == set())
-
-
+@pytest.mark.full
 @needs_npx
 async def test_an_installation_outlives_the_bridge_but_not_its_patience(
     rig: Rig, registry: SlowRegistry

@@ -38,17 +38,14 @@ def line(instructions: str | None = None, **info: Any) -> str:
 def test_the_description_comes_first_then_the_title_then_the_instructions(
     instructions: str | None, info: dict[str, str], told: str
 ) -> None:
-    """A title that repeats the name says nothing."""
     assert line(instructions, **info) == told
 
 
 def test_a_book_is_not_repeated() -> None:
-    """Nor looked through."""
     assert len(line("word " * 1_000_000)) == MAX_CHARS
     assert line("#" * 1_000_000) == ""
 
 
 def test_a_server_that_gives_no_information_has_none() -> None:
-    """The newer era does not ask for it."""
     nobody: Any = Client(None)
     assert introduction(nobody) == ""

@@ -44,7 +44,6 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_server_on_this_machine_is_reached_without_the_proxy(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """By its address and by its name."""
     with reserved_port() as port, rig.web("http") as url:
         monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
         for address in (url, url.replace("127.0.0.1", "localhost")):

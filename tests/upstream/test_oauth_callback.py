@@ -56,7 +56,6 @@ async def test_it_takes_one_answer_with_the_right_state() -> None:
     ],
 )
 async def test_anything_else_changes_nothing(query: str, status: int) -> None:
-    """The login goes on waiting."""
     async with listen() as callback:
         callback.expect("s3cret")
         assert (await ask(callback, query)).status_code == status
@@ -64,13 +63,11 @@ async def test_anything_else_changes_nothing(query: str, status: int) -> None:
 
 
 async def test_nothing_is_taken_before_it_is_known_what_to_expect() -> None:
-    """An empty state is no state."""
     async with listen() as callback:
         assert (await ask(callback, "code=c&state=")).status_code == 400
 
 
 async def test_an_error_is_named_on_the_page_as_text() -> None:
-    """With what the server said of it, cut to a bound."""
     async with listen() as callback:
         callback.expect("s")
         query = f"state=s&error=access_denied&error_description=<i>{'no' * 1000}</i>%1b[2J"
@@ -82,7 +79,6 @@ async def test_an_error_is_named_on_the_page_as_text() -> None:
 
 
 async def test_an_error_without_a_proper_name_has_none() -> None:
-    """It goes to a terminal."""
     async with listen() as callback:
         callback.expect("s")
         await ask(callback, "state=s&error=%1b%5b2J&code=c")
@@ -115,7 +111,6 @@ async def test_requests_that_no_browser_of_the_user_sends_are_refused(
 
 
 async def test_a_request_without_an_end_is_dropped() -> None:
-    """At a bound of size."""
     async with listen() as callback:
         answer = await raw(callback, b"GET /callback HTTP/1.1\r\nX: " + b"x" * 32 * 1024)
         assert answer == b"" or answer.split(b" ")[1] == b"400"
@@ -133,7 +128,6 @@ async def test_idle_connections_do_not_pile_up() -> None:
 
 
 async def test_it_says_localhost_to_those_who_registered_that() -> None:
-    """And listens on loopback all the same."""
     async with listen("localhost") as callback:
         callback.expect("s")
         assert callback.redirect_uri.startswith("http://localhost:")

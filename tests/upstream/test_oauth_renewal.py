@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import anyio
 import httpx2
@@ -19,11 +18,10 @@ from starlette.responses import Response
 from bridge.errors import LoginRequiredError
 from bridge.model import ServerSpec, Source
 from bridge.upstream.oauth import Login, Logins
-from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import log_in
-from bridge.upstream.token_store import Key, Record, key_of
+from bridge.upstream.token_store import key_of
 from tests.fakes.ring import Ring
 from tests.fakes.servers.guarded import Guarded, guarded
+from tests.upstream.login_rig import do_login, kept
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
 
 RENEW = """
@@ -42,11 +40,6 @@ print(anyio.run(login.other_token, stale))
 
 
 @pytest.fixture
-def logins(tmp_path: Path) -> Logins:
-    return Logins(tmp_path / "logins")
-
-
-@pytest.fixture
 async def fake(logins: Logins, rig: Rig) -> AsyncIterator[Guarded]:
     """A server that the user has logged in to."""
     with guarded() as made:
@@ -54,23 +47,9 @@ async def fake(logins: Logins, rig: Rig) -> AsyncIterator[Guarded]:
         yield made
 
 
-async def do_login(spec: ServerSpec, logins: Logins) -> None:
-    async def browse(url: str, callback: Callback) -> None:
-        async with httpx2.AsyncClient() as browser:
-            await browser.get(url, follow_redirects=True)
-
-    await log_in(spec, logins.store, browse, seconds=PATIENCE_SECONDS)
-
-
-def _key(fake: Guarded) -> Key:
+def spec_of(fake: Guarded) -> ServerSpec:
     source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
-    return key_of(ServerSpec(name="server", transport="http", source=source, url=fake.url))
-
-
-async def kept(fake: Guarded, logins: Logins) -> Record:
-    record = await logins.store.load(_key(fake))
-    assert record is not None
-    return record
+    return ServerSpec(name="server", transport="http", source=source, url=fake.url)
 
 
 async def test_calls_that_find_the_token_ended_share_one_renewal(
@@ -96,7 +75,6 @@ async def test_calls_that_find_the_token_ended_share_one_renewal(
 async def test_a_login_in_a_keyring_is_used_and_renewed_there(
     rig: Rig, logins: Logins, ring: Ring
 ) -> None:
-    """And nowhere else."""
     with guarded() as fake:
         spec = rig.remote(fake.url)
         await do_login(spec, logins)
@@ -104,8 +82,8 @@ async def test_a_login_in_a_keyring_is_used_and_renewed_there(
         async with rig.pool(spec, logins=logins) as pool:
             assert (await pool.call_tool("server", "echo", {}))["content"]
         (text,) = ring.kept.values()
-        assert (await kept(fake, logins)).access_token in text
-        path = logins.store.path(_key(fake))
+        assert (await kept(spec_of(fake), logins)).access_token in text
+        path = logins.store.path(key_of(spec_of(fake)))
         assert [s for s in fake.authority.secrets if s in path.read_text()] == []
         ring.mood = "raises"
         async with rig.pool(spec, logins=logins) as pool:
@@ -118,12 +96,14 @@ async def test_a_token_is_renewed_before_it_ends(rig: Rig, logins: Logins, fake:
     """By the time that its server gave it, also in a process that did not get it."""
     spec = rig.remote(fake.url)
     url = httpx2.URL(fake.url)
-    before = (await kept(fake, logins)).access_token
+    before = (await kept(spec_of(fake), logins)).access_token
     assert await Login(spec, logins.store).token(url) == before
     late = Login(spec, logins.store, clock=lambda: time.time() + fake.authority.lifetime - 29)
     assert await late.token(url) != before
     assert fake.authority.counts["renewed"] == 1
-    assert (await kept(fake, logins)).access_token == await Login(spec, logins.store).token(url)
+    assert (await kept(spec_of(fake), logins)).access_token == await Login(
+        spec, logins.store
+    ).token(url)
 
 
 async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(
@@ -141,21 +121,10 @@ async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(
         with pytest.raises(LoginRequiredError):
             await pool.call_tool("server", "echo", {})
         assert fake.authority.counts["renewals tried"] == 1
-        assert (await kept(fake, logins)).refresh_token == ""
+        assert (await kept(spec_of(fake), logins)).refresh_token == ""
         fake.authority.renews = True
         await do_login(spec, logins)
         assert (await pool.call_tool("server", "echo", {}))["content"]
-
-
-async def test_a_login_revoked_on_the_server_is_said_at_the_start(
-    rig: Rig, logins: Logins, fake: Guarded
-) -> None:
-    """As a login that there never was."""
-    fake.authority.revoke()
-    async with rig.pool(rig.remote(fake.url), logins=logins) as pool:
-        with pytest.raises(LoginRequiredError, match="wants you to log in"):
-            await pool.server("server").start()
-        assert pool.states()["server"].state == "login required"
 
 
 async def test_a_broken_authorization_server_costs_no_login(
@@ -164,7 +133,7 @@ async def test_a_broken_authorization_server_costs_no_login(
     """The refresh token is as good as before, and is tried again."""
     spec = rig.remote(fake.url)
     now = [time.time()]
-    before = await kept(fake, logins)
+    before = await kept(spec_of(fake), logins)
     fake.authority.expire()
     fake.replaced["/token"] = Response(status_code=503)
     login = Login(spec, logins.store, clock=lambda: now[0])
@@ -172,7 +141,7 @@ async def test_a_broken_authorization_server_costs_no_login(
     assert await login.other_token(before.access_token) == ""
     assert "HTTP status 503" in login.problem
     assert login.exists
-    assert await kept(fake, logins) == before
+    assert await kept(spec_of(fake), logins) == before
     del fake.replaced["/token"]
     assert await login.other_token(before.access_token) == ""
     now[0] += 6
@@ -199,14 +168,14 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
     """By one of three errors in JSON; all else may pass, and is quoted."""
-    before = await kept(fake, logins)
+    before = await kept(spec_of(fake), logins)
     for status, body in product(STATUSES, (*map(named, PROOFS), *KEEPING)):
-        await logins.store.save(_key(fake), before)
+        await logins.store.save(key_of(spec_of(fake)), before)
         fake.replaced["/token"] = Response(body, status)
         login = Login(rig.remote(fake.url), logins.store)
         assert await login.token(httpx2.URL(fake.url)) == before.access_token
         assert await login.other_token(before.access_token) == ""
-        after = await kept(fake, logins)
+        after = await kept(spec_of(fake), logins)
         ends = body not in KEEPING
         assert login.exists is not ends, (status, body)
         if ends:
@@ -225,8 +194,8 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
 async def test_a_login_without_a_refresh_token_says_what_to_do(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    before = await kept(fake, logins)
-    await logins.store.save(_key(fake), replace(before, refresh_token=""))
+    before = await kept(spec_of(fake), logins)
+    await logins.store.save(key_of(spec_of(fake)), replace(before, refresh_token=""))
     login = Login(rig.remote(fake.url), logins.store)
     await login.token(httpx2.URL(fake.url))
     assert await login.other_token(before.access_token) == ""
@@ -252,7 +221,7 @@ async def test_a_server_that_refuses_every_token_does_not_use_them_up(
 
 async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: Guarded) -> None:
     """The one that comes second takes what the first got, and neither loses the login."""
-    stale = (await kept(fake, logins)).access_token
+    stale = (await kept(spec_of(fake), logins)).access_token
     fake.authority.expire()
     command = [sys.executable, "-c", RENEW, fake.url, str(rig.directory / "logins"), stale]
 
@@ -272,7 +241,7 @@ async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: 
 
     with anyio.fail_after(PATIENCE_SECONDS):
         found = await anyio.to_thread.run_sync(renew)
-    assert found[0] == found[1] == (await kept(fake, logins)).access_token != stale
+    assert found[0] == found[1] == (await kept(spec_of(fake), logins)).access_token != stale
     assert fake.authority.counts["renewed"] == 1
 
 
@@ -280,7 +249,7 @@ async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
     """The old refresh token may be used up by the time that it goes."""
-    stale = (await kept(fake, logins)).access_token
+    stale = (await kept(spec_of(fake), logins)).access_token
     login = Login(rig.remote(fake.url), logins.store)
     await login.token(httpx2.URL(fake.url))
     async with anyio.create_task_group() as tasks:
@@ -292,16 +261,15 @@ async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
         while not fake.authority.counts["renewals tried"]:  # noqa: ASYNC110 - in another thread
             await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()
-    assert (await kept(fake, logins)).access_token not in (stale, "")
+    assert (await kept(spec_of(fake), logins)).access_token not in (stale, "")
 
 
 async def test_tokens_go_to_their_origin_and_into_no_representation(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """Which logs and tracebacks are full of."""
     login = Login(rig.remote(fake.url), logins.store)
     await login.token(httpx2.URL(fake.url))
     assert await login.token(httpx2.URL(f"{fake.origin}/other")) in fake.authority.secrets
     assert await login.token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
-    text = f"{login!r} {await kept(fake, logins)!r}"
+    text = f"{login!r} {await kept(spec_of(fake), logins)!r}"
     assert [secret for secret in fake.authority.secrets if secret in text] == []

@@ -50,7 +50,6 @@ HERE = "http://127.0.0.1:8000/mcp"
 def test_addresses_are_checked_before_anything_goes_there(
     server: str, url: str, allowed: bool
 ) -> None:
-    """They come from the server, which may mean harm."""
     assert (url_problem(httpx2.URL(url), httpx2.URL(server)) == "") is allowed
 
 
@@ -64,12 +63,10 @@ def test_addresses_are_checked_before_anything_goes_there(
     ],
 )
 def test_tokens_stay_within_an_origin(url: str, same: bool) -> None:
-    """Whatever the path."""
     assert same_origin(httpx2.URL(url), httpx2.URL("https://h.test/mcp")) is same
 
 
 def test_an_origin_may_become_encrypted() -> None:
-    """And not the reverse."""
     assert same_origin(httpx2.URL("https://h.test/a"), httpx2.URL("http://h.test/a"))
     assert not same_origin(httpx2.URL("https://h.test/a"), httpx2.URL("http://h.test:8080/a"))
 

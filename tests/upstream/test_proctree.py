@@ -19,7 +19,6 @@ SLEEP = [sys.executable, "-c", "input('ready\\n')"]
 
 
 def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
-    """A process may call itself anything."""
     fields = " ".join(["S", "7", "8", "9", *["0"] * 15, "123", "0"])
     expected = ProcessStat(pid=42, state="S", parent=7, group=8, session=9, started=123)
     assert parse_stat(f"42 (a) b) (c) {fields}") == expected
@@ -52,7 +51,6 @@ def test_a_tagged_process_is_found_wherever_it_is() -> None:
 
 
 def test_this_process_is_nobodys_to_end() -> None:
-    """Even when it looks like a member."""
     group = tree_processes(os.getpgid(0), new_tag())
     assert os.getpid() not in [member.pid for member in group]
     for member in group:

@@ -59,7 +59,6 @@ async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, web: Web, k
 async def test_only_a_server_of_the_newer_era_is_asked_for_messages_with_each_call(
     rig: Rig, web: Web, kind: str, asked: bool
 ) -> None:
-    """Before it there was no such field."""
     async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
         with on_behalf_of(FakeCaller()):
             meta = await pool.call_tool("server", "meta", {})
@@ -74,14 +73,12 @@ async def test_http_is_spoken_in_the_newer_era_where_the_server_can(rig: Rig, we
 
 
 async def test_an_event_stream_that_is_not_called_one_is_found_out(rig: Rig, web: Web) -> None:
-    """Entries often carry such a URL without a type."""
     async with rig.pool(rig.remote(web("sse"), "http")) as pool:
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_answer_of_ten_megabytes_arrives(rig: Rig, web: Web, kind: str) -> None:
-    """The SDK's own limit for an event is one."""
     size = 10 * MEBIBYTE
     async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
         result = await pool.call_tool("server", "big", {"size": size})
@@ -105,7 +102,6 @@ async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, web: Web, ki
 async def test_cancellation_reaches_a_remote_server(
     rig: Rig, web: Web, kind: str, how: str
 ) -> None:
-    """Whether the time is up or the caller has gone."""
     arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
     async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
         await pool.server("server").start()
@@ -137,7 +133,6 @@ async def test_an_address_where_nothing_listens_is_explained(
 async def test_a_server_that_wants_authorization_is_explained(
     rig: Rig, web: Web, kind: str
 ) -> None:
-    """Together with where to put it."""
     async with rig.pool(rig.remote(web("guarded"), transport_of(kind))) as pool:
         with pytest.raises(ServerStartError, match="wants authorization.*401") as caught:
             await pool.server("server").start()

@@ -8,12 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-import queue
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import pytest
@@ -26,79 +23,23 @@ from bridge.guest.api.values import Blob
 from bridge.rpc.values import tool_error
 from bridge.upstream.pool import Pool
 from tests.guest.api.test_results import value_of
+from tests.upstream.odd_web import Answer, OddWeb
 from tests.upstream.rig import SERVERS, Rig
 
 ROADS = ("stdio", "body", "event", "stream")
 
-ANSWERS = {
-    "initialize": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {"tools": {}},
-        "serverInfo": {"name": "playback", "version": "1"},
-    },
-    "tools/list": {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]},
-}
 
+def _serve(road: str) -> AbstractContextManager[OddWeb]:
+    """Serve a tool that answers with the line in its arguments."""
+    web = OddWeb("sse" if road == "stream" else "http")
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Any
+    def answer(given: Mapping[str, Any]) -> Answer:
+        line = given["line"].replace("ID", "$ID", 1)
+        event = f"event: message\ndata: {line}\n\n"
+        return Answer(200, event, "text/event-stream") if road == "event" else Answer(200, line)
 
-    def do_GET(self) -> None:
-        """Open the stream of the older transport."""
-        if self.server.road != "stream":
-            self.send_error(405)
-            return
-        self._head(200, "text/event-stream")
-        self.wfile.write(b"event: endpoint\ndata: /mcp\n\n")
-        with suppress(ConnectionError):
-            while (event := self.server.events.get()) is not None:
-                self.wfile.write(event)
-
-    def do_POST(self) -> None:
-        """Answer a request."""
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        number = request.get("id")
-        if number is None:
-            self._head(202, "text/plain")
-            return
-        if request["method"] == "tools/call":
-            body = request["params"]["arguments"]["line"].replace("ID", str(number), 1).encode()
-        elif (answer := ANSWERS.get(request["method"])) is not None:
-            body = json.dumps({"jsonrpc": "2.0", "id": number, "result": answer}).encode()
-        else:
-            error = {"code": -32601, "message": "no"}
-            body = json.dumps({"jsonrpc": "2.0", "id": number, "error": error}).encode()
-        event = b"event: message\ndata: %b\n\n" % body
-        if self.server.road == "stream":
-            self.server.events.put(event)
-            self._head(202, "text/plain")
-        elif self.server.road == "event":
-            self._head(200, "text/event-stream")
-            self.wfile.write(event)
-        else:
-            self._head(200, "application/json")
-            self.wfile.write(body)
-
-    def _head(self, status: int, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def _web(road: str) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.daemon_threads = True
-        server.road, server.events = road, queue.SimpleQueue()  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/mcp"
-        server.events.put(None)  # type: ignore[attr-defined]
-        server.shutdown()
-        thread.join()
+    web.tools["t"] = answer
+    return web.serve()
 
 
 class Road:
@@ -124,8 +65,8 @@ def roads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Road]]
             if road == "stdio":
                 spec = playback
             else:
-                url = stack.enter_context(_web(road))
-                spec = rig.remote(url, transport="sse" if road == "stream" else "http")
+                web = stack.enter_context(_serve(road))
+                spec = rig.remote(web.url, transport=web.transport)
             pool = portal.wrap_async_context_manager(rig.pool(spec))
             made[road] = Road(portal, stack.enter_context(pool))
         yield made

@@ -14,7 +14,6 @@ from bridge.upstream.server_log import ServerLog, log_path
 
 @pytest.mark.parametrize("name", ["git", "Git-Hub_2.x"])
 def test_a_plain_name_is_the_file_name(tmp_path: Path, name: str) -> None:
-    """So that a user finds it."""
     assert log_path(tmp_path, name) == tmp_path / f"{name}.log"
 
 
@@ -60,7 +59,6 @@ def test_a_new_log_keeps_the_one_before(tmp_path: Path) -> None:
 
 
 def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
-    """It is moved aside like any older log."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "s.log").symlink_to(victim)
@@ -70,7 +68,6 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_the_tail_starts_at_a_line_and_holds_no_notes_of_the_bridge(tmp_path: Path) -> None:
-    """It is what the server said last."""
     with ServerLog(tmp_path / "s.log") as log:
         log.write(b"".join(b"line %d\n" % number for number in range(1000)))
         log.note("the bridge's own")

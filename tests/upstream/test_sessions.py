@@ -38,7 +38,6 @@ from tests.upstream.test_client_features import FakeCaller
 
 
 async def test_nothing_starts_before_it_is_needed(rig: Rig) -> None:
-    """Entering the pool is free; looking at it too."""
     async with rig.pool(rig.raw()) as pool:
         assert pool.names() == ("server",)
         assert pool.states()["server"].state == "idle"
@@ -48,7 +47,6 @@ async def test_nothing_starts_before_it_is_needed(rig: Rig) -> None:
 
 
 async def test_concurrent_first_requests_start_a_server_once(rig: Rig) -> None:
-    """Twenty callers, one process."""
     async with rig.pool(rig.raw()) as pool:
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as tg:
@@ -115,7 +113,6 @@ async def test_a_server_that_exits_at_once_is_quoted_with_status_log_and_remedy(
 
 
 async def test_a_server_that_never_answers_initialize_fails_in_time(rig: Rig) -> None:
-    """Its process is gone before the error is raised."""
     async with rig.pool(rig.raw("silent"), start_timeout=0.5) as pool:
         with pytest.raises(ServerStartError, match=r"within 0\.5 s.*MCP_BRIDGE_START_TIMEOUT"):
             await pool.server("server").start()
@@ -139,7 +136,6 @@ async def test_a_start_that_took_too_long_is_remembered_and_tried_again_in_the_b
 async def test_a_server_that_is_well_again_after_a_start_that_took_too_long_is_used(
     rig: Rig,
 ) -> None:
-    """Once the try in the background has succeeded."""
     fixed, raw = rig.path("fixed"), rig.raw()
     script = f'[ -e {fixed} ] || silent=silent; exec {raw.command} {raw.args[0]} "$silent"'
     async with rig.pool(rig.spec("sh", "-c", script), start_timeout=5.0) as pool:
@@ -166,7 +162,6 @@ async def test_a_server_that_is_well_again_after_a_start_that_took_too_long_is_u
 async def test_a_command_that_cannot_run_is_explained(
     rig: Rig, command: str, said: str, remedy: str
 ) -> None:
-    """Each fault has its own words and its own remedy."""
     for name, text, mode in [
         ("plain", "", 0o600),
         ("lost", "#!/no/such/interpreter\n", 0o700),
@@ -189,7 +184,6 @@ async def test_a_missing_directory_is_explained(rig: Rig) -> None:
 
 
 async def test_an_unknown_server_is_answered_with_the_nearest_name(rig: Rig) -> None:
-    """And with all there are."""
     async with rig.pool(rig.raw(name="github"), rig.raw(name="files")) as pool:
         with pytest.raises(UnknownServerError, match="Did you mean 'github'") as caught:
             await pool.call_tool("git-hub", "echo", {})
@@ -199,7 +193,6 @@ async def test_an_unknown_server_is_answered_with_the_nearest_name(rig: Rig) -> 
 async def test_a_server_that_dies_of_anything_before_initialize_is_greeted_properly(
     rig: Rig,
 ) -> None:
-    """Servers on older Rust SDKs do."""
     async with rig.pool(rig.raw("strict")) as pool:
         assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
 
@@ -243,7 +236,6 @@ async def test_a_server_that_does_not_speak_the_era_set_for_it_does_not_start(ri
 
 
 async def test_all_pages_of_tools_are_read(rig: Rig) -> None:
-    """Three pages of two."""
     async with rig.pool(rig.raw("pages")) as pool:
         tools = await pool.server("server").tools()
         assert pool.states()["server"].tool_count == 6
@@ -254,7 +246,6 @@ async def test_all_pages_of_tools_are_read(rig: Rig) -> None:
 async def test_a_list_of_tools_that_never_ends_is_cut(
     rig: Rig, caplog: pytest.LogCaptureFixture, mode: str, count: int
 ) -> None:
-    """What came is used, and the log says so."""
     async with rig.pool(rig.raw(mode)) as pool:
         tools = await pool.server("server").tools()
     assert len(tools) == count
@@ -277,7 +268,6 @@ async def test_a_server_without_tools_has_none(rig: Rig) -> None:
 
 
 async def test_tools_are_listed_again_after_they_changed(rig: Rig) -> None:
-    """And not before."""
     async with rig.pool(rig.raw()) as pool:
         before = await pool.server("server").tools()
         assert await pool.server("server").tools() is before
@@ -449,7 +439,6 @@ async def test_a_new_configuration_keeps_what_is_unchanged(rig: Rig) -> None:
 
 
 async def test_a_call_under_way_outlives_a_change_of_configuration(rig: Rig) -> None:
-    """Its server is closed only after it."""
     rig.environ["CANCELLED"] = rig.path("cancelled")
     async with rig.pool(rig.raw()) as pool, anyio.create_task_group() as tg:
         tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
@@ -470,7 +459,6 @@ def test_of_two_servers_with_one_name_the_first_counts(
 
 
 async def test_calls_under_way_fail_when_the_pool_closes(rig: Rig) -> None:
-    """They do not hang, and later ones are told why."""
     errors: list[BridgeError] = []
     async with anyio.create_task_group() as tg:
         async with rig.pool(rig.raw()) as pool:

@@ -79,7 +79,6 @@ def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
 async def test_npm_takes_nothing_of_a_hostile_project(
     rig: Rig, tmp_path: Path, npm_environ: Mapping[str, str], argv: tuple[str, ...]
 ) -> None:
-    """Neither by name nor by path; npm by itself does."""
     rig.environ.update(npm_environ)
     path = shutil.which(argv[0], path=rig.environ["PATH"]) or "`make test` installs npm"
     for command in (argv[0], path):
@@ -93,7 +92,6 @@ async def test_npm_takes_nothing_of_a_hostile_project(
 async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_bridge(
     rig: Rig, repository: Path, tmp_path: Path, npm_environ: Mapping[str, str]
 ) -> None:
-    """Apart from where npm itself started."""
     rig.environ.update(npm_environ)
     seen = {}
     for way in ("direct", "bridge"):
@@ -180,7 +178,6 @@ async def test_what_names_its_directory_or_belongs_to_it_is_used_as_it_is_writte
 async def test_a_python_module_imports_nothing_from_the_current_directory(
     rig: Rig, repository: Path, tmp_path: Path, version: str, options: list[str]
 ) -> None:
-    """Nor on a Python that has no option for that."""
     rig.environ["PYTHONPATH"] = str(SERVERS)
     async with rig.pool(rig.spec(require(version), *options, "")) as pool:
         assert await pool.server("server").tools()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sysconfig
 from pathlib import Path
@@ -84,15 +83,6 @@ async def test_a_real_server_lists_its_tools_and_answers(rig: Rig) -> None:
     assert info["name"] == "mcp-time"
 
 
-async def test_an_answer_arrives_whole_and_in_plain_json(rig: Rig) -> None:
-    """URIs are strings, not objects of the SDK, and `_meta` is kept."""
-    async with rig.pool(rig.raw()) as pool:
-        result = await pool.call_tool("server", "resource", {})
-    assert [block["type"] for block in result["content"]] == ["resource_link", "resource"]
-    assert result["content"][1]["resource"]["uri"] == "memo://1"
-    assert json.loads(json.dumps(result))["_meta"] == {"x/y": 1}
-
-
 async def test_what_a_server_wrote_before_its_answer_is_heard_before_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,13 +107,6 @@ async def test_an_answer_does_not_wait_for_what_the_session_keeps_to_itself(rig:
         with anyio.fail_after(PATIENCE_SECONDS):
             result = await pool.call_tool("server", "odd_shape", {})
     assert result["content"] == []
-
-
-async def test_an_answer_that_breaks_the_protocol_is_delivered_with_what_it_has(rig: Rig) -> None:
-    """No content, a list where an object belongs, and a field that nobody knows."""
-    async with rig.pool(rig.raw()) as pool:
-        result = await pool.call_tool("server", "odd_shape", {})
-    assert result == {"content": [], "structuredContent": [1, 2], "madeUp": {"kept": True}}
 
 
 async def test_an_answer_that_breaks_its_own_schema_is_delivered(rig: Rig) -> None:
@@ -183,6 +166,7 @@ async def test_the_end_of_a_server_is_explained_to_the_program(rig: Rig) -> None
         "Server 'server' went away during tool 'crash'. It exited with status 7. "
         "Its last line on stderr: about to crash"
     )
+    assert str(rig.log_dir / "server.log") in str(caught.value)
 
 
 async def test_noise_on_stdout_is_skipped_and_logged(rig: Rig) -> None:
@@ -194,35 +178,16 @@ async def test_noise_on_stdout_is_skipped_and_logged(rig: Rig) -> None:
     assert "garbage" in rig.log()
 
 
-@pytest.mark.parametrize(
-    ("tool", "expected"), [("bad_utf8", "caf\ufffd"), ("surrogate", "cut \ufffd")]
-)
-async def test_a_bad_character_in_an_answer_is_replaced(rig: Rig, tool: str, expected: str) -> None:
-    """One broken character is no reason to lose a result."""
-    async with rig.pool(rig.raw()) as pool:
-        result = await pool.call_tool("server", tool, {})
-    assert result["content"][0]["text"] == expected
-
-
-async def test_nan_in_an_answer_is_a_number(rig: Rig) -> None:
-    """Python servers write it although JSON has none."""
-    async with rig.pool(rig.raw()) as pool:
-        result = await pool.call_tool("server", "nan", {})
-    assert math.isnan(result["structuredContent"]["nan"])
-
-
-@pytest.mark.parametrize("depth", [300, 5_000, 200_000])
-async def test_an_answer_nested_too_deeply_fails_its_call_only(rig: Rig, depth: int) -> None:
+async def test_an_answer_nested_too_deeply_fails_its_call_only(rig: Rig) -> None:
     """It is an error at once, not a crash and not a timeout."""
     async with rig.pool(rig.raw()) as pool:
         with pytest.raises(ToolCallError, match="nests too deeply"):
-            await pool.call_tool("server", "deep", {"depth": depth})
+            await pool.call_tool("server", "deep", {"depth": 200_000})
         result = await pool.call_tool("server", "echo", {"still": "here"})
     assert result["structuredContent"] == {"still": "here"}
 
 
 async def test_fifty_megabytes_arrive_in_one_line(rig: Rig) -> None:
-    """The SDK's transport would take half a minute."""
     size = 50 * MEBIBYTE
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "big", {"size": size})
@@ -284,15 +249,6 @@ async def test_a_crash_fails_calls_under_way_and_the_next_call_reconnects(
     assert (state.state, state.restarts) == ("ready", 1)
 
 
-async def test_a_lost_server_is_quoted(rig: Rig) -> None:
-    """The end of its stderr and the log's place are in the error."""
-    async with rig.pool(rig.raw()) as pool:
-        with pytest.raises(ServerLostError) as caught:
-            await pool.call_tool("server", "crash", {})
-    assert "about to crash" in str(caught.value)
-    assert str(rig.log_dir / "server.log") in str(caught.value)
-
-
 async def test_a_server_that_stops_reading_is_replaced(rig: Rig) -> None:
     """Its process lives on, but nothing can be asked of it."""
     async with rig.pool(rig.raw()) as pool:
@@ -345,7 +301,6 @@ async def test_a_call_that_ran_out_of_time_among_others_says_how_many_waited(rig
 
 
 async def test_a_cancelled_caller_cancels_the_call_at_the_server(rig: Rig) -> None:
-    """A tool of a server on the SDK really stops."""
     arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
     async with rig.pool(rig.toolbox()) as pool:
         async with anyio.create_task_group() as tg:
@@ -411,20 +366,9 @@ async def test_deep_arguments_are_refused_without_harm(rig: Rig) -> None:
 
 
 async def test_oversize_arguments_are_refused_before_sending(rig: Rig) -> None:
-    """The cap holds in both directions."""
     async with rig.pool(rig.raw(), max_message_bytes=1000) as pool:
         with pytest.raises(MessageTooLargeError, match="the arguments have"):
             await pool.call_tool("server", "echo", {"a": "x" * 1000})
-
-
-async def test_calls_run_at_the_same_time(rig: Rig) -> None:
-    """An answered call overtakes one that is still waiting."""
-    async with rig.pool(rig.raw()) as pool, anyio.create_task_group() as tg:
-        tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
-        await wait_file(rig.path("started"))
-        with anyio.fail_after(PATIENCE_SECONDS):
-            assert (await pool.call_tool("server", "echo", {}))["content"]
-        tg.cancel_scope.cancel()
 
 
 async def test_a_server_that_floods_stderr_is_not_blocked(rig: Rig) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-import sysconfig
 from pathlib import Path
 
 import anyio
@@ -14,9 +12,6 @@ from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
 from bridge.upstream.client_features import on_behalf_of
 from tests.upstream.rig import SERVERS, Rig, wait_file, wait_until
 from tests.upstream.test_client_features import FakeCaller
-
-NODE = str(Path(sysconfig.get_path("scripts")) / "node")
-NODE_MODULES = Path(__file__).parents[1] / "node" / "node_modules"
 
 ERAS = pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 
@@ -39,7 +34,6 @@ class Tasker:
 
 @ERAS
 async def test_the_result_of_a_task_is_the_result_of_the_call(rig: Rig, version: str) -> None:
-    """Also if no tools were listed before."""
     async with rig.pool(Tasker(rig, version).spec) as pool:
         for _ in range(2):
             result = await pool.call_tool("server", "work", {"ends": "well"})
@@ -48,7 +42,6 @@ async def test_the_result_of_a_task_is_the_result_of_the_call(rig: Rig, version:
 
 @ERAS
 async def test_a_task_that_fails_fails_the_call(rig: Rig, version: str) -> None:
-    """With the reason that the server gives."""
     async with rig.pool(Tasker(rig, version).spec) as pool:
         with pytest.raises(ToolCallError, match="no luck") as caught:
             await pool.call_tool("server", "work", {"ends": "badly"})
@@ -84,16 +77,3 @@ async def test_a_task_that_wants_to_know_something_asks_the_caller(rig: Rig) -> 
             result = await pool.call_tool("server", "work", {"ends": "asks"})
         assert result["content"][0]["text"] == "done me"
         assert len(caller.asked) == 1
-
-
-@pytest.mark.full
-@pytest.mark.node
-async def test_the_everything_server_s_research_is_done(rig: Rig) -> None:
-    """A tool of a server in another language that can be called in no other way."""
-    entry = NODE_MODULES / "@modelcontextprotocol" / "server-everything"
-    script = (
-        entry / json.loads((entry / "package.json").read_text())["bin"]["mcp-server-everything"]
-    )
-    async with rig.pool(rig.spec(NODE, str(script))) as pool:
-        result = await pool.call_tool("server", "simulate-research-query", {"topic": "tea"})
-    assert "tea" in result["content"][0]["text"]

@@ -48,7 +48,6 @@ def store(tmp_path: Path) -> TokenStore:
 
 
 def test_a_key_is_the_name_the_origin_the_path_and_the_definition() -> None:
-    """Without what may be secret in an address."""
     assert (KEY.server, KEY.address) == ("git hub", "https://h.example.test/mcp")
     others = [
         _key("git hub", "https://h.example.test/mcp2"),
@@ -77,7 +76,6 @@ async def test_without_a_keyring_a_file_for_this_user_alone_has_it(store: TokenS
 
 
 async def test_the_keyring_that_discards_everything_is_none(store: TokenStore) -> None:
-    """It is what users choose to have none."""
     keyring.set_keyring(null.Keyring())  # type: ignore[no-untyped-call]
     assert (await store.save(KEY, RECORD))[0] == "file"
 
@@ -118,7 +116,6 @@ async def test_a_keyring_that_fails_is_done_without(
 async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
     tmp_path: Path, ring: Ring
 ) -> None:
-    """It is there, and would be lost to a new one."""
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     await store.save(KEY, RECORD)
     ring.mood = "hangs"
@@ -202,7 +199,6 @@ async def test_a_file_that_is_not_to_be_trusted_is_not_used(
 
 
 async def test_a_directory_that_is_a_link_is_not_used(tmp_path: Path) -> None:
-    """Somebody else may have made it."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "logins").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="not a directory of this user"):
@@ -210,7 +206,6 @@ async def test_a_directory_that_is_a_link_is_not_used(tmp_path: Path) -> None:
 
 
 async def test_a_lock_keeps_everybody_else_out(store: TokenStore) -> None:
-    """Until it is let go of."""
     order: list[str] = []
     entered = anyio.Event()
 

@@ -2,25 +2,18 @@
 
     asker.py stdio | http | older-http
 
-Over HTTP it prints its port and serves on loopback until stdin ends. Clients of the newer era are
+Clients of the newer era are
 asked by the answer to their call, all others by requests.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import sys
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import uvicorn
 from mcp.server import Server
 from mcp.server.context import ServerRequestContext
-from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError, UrlElicitationRequiredError
 from mcp.shared.message import ServerMessageMetadata
 from mcp.types import (
@@ -56,7 +49,8 @@ from mcp.types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel
-from starlette.types import Message, Receive, Scope, Send
+
+from tests.fakes.servers.serving import main
 
 Context = ServerRequestContext[Any]
 Params = CallToolRequestParams
@@ -246,52 +240,5 @@ def make_server() -> Server[Any]:
     )
 
 
-async def serve_stdio() -> None:
-    server = make_server()
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options())
-
-
-class OlderApp:
-    """A streamable HTTP server that has never heard of the newer era."""
-
-    def __init__(self) -> None:
-        self._app = make_server().streamable_http_app()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        first = await receive()
-        if b"server/discover" in first.get("body", b""):
-            await send({"type": "http.response.start", "status": 400, "headers": []})
-            await send({"type": "http.response.body", "body": b"unknown method"})
-            return
-        pending = [first]
-
-        async def replay() -> Message:
-            return pending.pop() if pending else await receive()
-
-        await self._app(scope, replay, send)
-
-
-def serve_web(kind: str) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    app = OlderApp() if kind == "older-http" else make_server().streamable_http_app()
-    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-
-    def stop_at_end_of_input() -> None:
-        sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
-    print(listener.getsockname()[1], flush=True)
-    server.run(sockets=[listener])
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "stdio":
-        anyio.run(serve_stdio)
-    else:
-        serve_web(sys.argv[1])
+    main(make_server)

@@ -15,7 +15,6 @@ from urllib.parse import quote
 import anyio
 from mcp.server import Server
 from mcp.server.context import ServerRequestContext
-from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp.types import (
@@ -41,6 +40,8 @@ from mcp.types import (
     TextResourceContents,
     Tool,
 )
+
+from tests.fakes.servers.serving import serve_stdio
 
 Context = ServerRequestContext[Any]
 
@@ -133,8 +134,8 @@ async def on_get_prompt(context: Context, params: GetPromptRequestParams) -> Get
     return GetPromptResult(description=TOKEN, messages=[said])
 
 
-async def main() -> None:
-    server: Server[Any] = Server(
+def make_server() -> Server[Any]:
+    return Server(
         "leaky",
         instructions=f"instructions {TOKEN}",
         on_list_tools=on_list_tools,
@@ -144,9 +145,7 @@ async def main() -> None:
         on_list_prompts=on_list_prompts,
         on_get_prompt=on_get_prompt,
     )
-    async with stdio_server() as (reading, writing):
-        await server.run(reading, writing, server.create_initialization_options())
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(serve_stdio, make_server())

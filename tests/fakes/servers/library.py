@@ -2,26 +2,18 @@
 
     library.py stdio | http
 
-The web form prints its port and serves on loopback until stdin ends. Its tools, which are called
+Its tools, which are called
 as two of the helpers for resources are, add a resource and a prompt and say that they did.
 """
 
 from __future__ import annotations
 
 import base64
-import os
-import signal
-import socket
-import sys
-import threading
 from typing import Any
 
-import anyio
-import uvicorn
 from mcp import MCPError
 from mcp.server import NotificationOptions, Server
 from mcp.server.context import ServerRequestContext
-from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import (
     InMemorySubscriptionBus,
     ListenHandler,
@@ -59,6 +51,8 @@ from mcp.types import (
     Tool,
     UnsubscribeRequestParams,
 )
+
+from tests.fakes.servers.serving import main
 
 Context = ServerRequestContext[Any]
 Params = PaginatedRequestParams | None
@@ -206,30 +200,5 @@ def make_server() -> Server[Any]:
     )
 
 
-async def serve_stdio() -> None:
-    server = make_server()
-    changes = NotificationOptions(prompts_changed=True, resources_changed=True)
-    async with stdio_server() as (read, write):
-        await server.run(read, write, server.create_initialization_options(changes))
-
-
-def serve_web() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        make_server().streamable_http_app(), log_level="error", timeout_graceful_shutdown=1
-    )
-
-    def stop_at_end_of_input() -> None:
-        sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
-    print(listener.getsockname()[1], flush=True)
-    uvicorn.Server(config).run(sockets=[listener])
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "stdio":
-        anyio.run(serve_stdio)
-    else:
-        serve_web()
+    main(make_server, NotificationOptions(prompts_changed=True, resources_changed=True))

@@ -137,15 +137,6 @@ def call_big_nameless(request_id: Any, arguments: dict[str, Any]) -> None:
     send_bytes(b"x" * arguments["size"])
 
 
-def call_bad_utf8(request_id: Any, arguments: dict[str, Any]) -> None:
-    result = b'{"content":[{"type":"text","text":"caf\xe9"}]}'
-    send_bytes(b'{"jsonrpc":"2.0","id":%d,"result":%s}' % (request_id, result))
-
-
-def call_surrogate(request_id: Any, arguments: dict[str, Any]) -> None:
-    answer(request_id, text("cut \ud83d"))
-
-
 def call_deep(request_id: Any, arguments: dict[str, Any]) -> None:
     depth = arguments["depth"]
     deep = "[" * depth + "]" * depth
@@ -153,18 +144,8 @@ def call_deep(request_id: Any, arguments: dict[str, Any]) -> None:
     send_bytes(f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}'.encode())
 
 
-def call_nan(request_id: Any, arguments: dict[str, Any]) -> None:
-    answer(request_id, {"content": [], "structuredContent": {"nan": float("nan")}})
-
-
 def call_odd_shape(request_id: Any, arguments: dict[str, Any]) -> None:
     answer(request_id, {"structuredContent": [1, 2], "madeUp": {"kept": True}})
-
-
-def call_resource(request_id: Any, arguments: dict[str, Any]) -> None:
-    link = {"type": "resource_link", "uri": "file:///a%20b.txt", "name": "a"}
-    embedded = {"type": "resource", "resource": {"uri": "memo://1", "text": "hi"}}
-    answer(request_id, {"content": [link, embedded], "_meta": {"x/y": 1}})
 
 
 def call_refuse(request_id: Any, arguments: dict[str, Any]) -> None:

@@ -1,11 +1,10 @@
 """An MCP server that writes down every call it gets, for tests of what calls are made at all.
 
-    recorder.py sdk | raw LOG
+    recorder.py LOG
 
-"sdk" speaks both protocol eras, on the SDK's low-level `Server`; "raw" only the one that begins
-with a handshake, in plain Python, and starts in a tenth of the time. Each call is a line of JSON in
-LOG, written before anything else is done about it: its number in this process, the tool ("tools",
-"resources/read" or "prompts/get" by name) and the arguments.
+It speaks the era with a handshake, in plain Python, which starts soonest. Each call is a line of
+JSON in LOG, written before anything else is done about it: its number in this process, the tool
+("resources/read" or "prompts/get" for those) and the arguments.
 
 What can be read is in RECORDER_NOTES: a JSON object of topic, or address, to text. With
 RECORDER_BARE set, tools come without annotations.
@@ -122,7 +121,7 @@ def record(name: str, arguments: dict[str, Json]) -> None:
     """Append a call to the log; one write, so that lines of several processes do not mix."""
     calls.append(name)
     line = json.dumps({"number": len(calls), "tool": name, "arguments": arguments})
-    log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(log, line.encode() + b"\n")
     finally:
@@ -205,25 +204,22 @@ def messages(name: str, given: dict[str, Json]) -> list[dict[str, Json]]:
     return [{"role": "user", "content": {"type": "text", "text": text}}]
 
 
-# --- plain Python, the era with a handshake
-
-
 def send(message: dict[str, Json]) -> None:
     """Send one message."""
     sys.stdout.buffer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 
-def serve_raw() -> None:
+def serve() -> None:
     """Serve over stdio until it ends, one message after the other."""
     waiting: list[Json] = []
     for line in sys.stdin.buffer:
         message = json.loads(line)
         if "id" in message and "method" in message:
-            answer_raw(message["id"], message["method"], message.get("params") or {}, waiting)
+            answer(message["id"], message["method"], message.get("params") or {}, waiting)
 
 
-def answer_raw(request: Json, method: str, params: dict[str, Json], waiting: list[Json]) -> None:
+def answer(request: Json, method: str, params: dict[str, Json], waiting: list[Json]) -> None:
     """Answer one request, or keep it waiting."""
     result: Json = None
     if method == "initialize":
@@ -265,84 +261,5 @@ def answer_raw(request: Json, method: str, params: dict[str, Json], waiting: lis
         send({"id": request, "result": result})
 
 
-# --- the SDK, both eras
-
-
-def offers() -> dict[str, Any]:
-    """Return what answers requests about resources and prompts."""
-    import mcp.types as t
-
-    async def list_resources(_: Any, __: t.PaginatedRequestParams | None) -> t.ListResourcesResult:
-        return t.ListResourcesResult.model_validate({"resources": resources()})
-
-    async def read(_: Any, params: t.ReadResourceRequestParams) -> t.ReadResourceResult:
-        return t.ReadResourceResult.model_validate({"contents": contents(str(params.uri))})
-
-    async def list_prompts(_: Any, __: t.PaginatedRequestParams | None) -> t.ListPromptsResult:
-        return t.ListPromptsResult.model_validate({"prompts": [PROMPT]})
-
-    async def get_prompt(_: Any, params: t.GetPromptRequestParams) -> t.GetPromptResult:
-        found = messages(params.name, dict(params.arguments or {}))
-        return t.GetPromptResult.model_validate({"messages": found})
-
-    return {
-        "on_list_resources": list_resources,
-        "on_read_resource": read,
-        "on_list_prompts": list_prompts,
-        "on_get_prompt": get_prompt,
-    }
-
-
-def serve_sdk() -> None:
-    """Serve over stdio until it ends."""
-    # Imported here only: it takes half a second, which the other generation is there to save.
-    import anyio
-    import mcp.types as t
-    from mcp.server import NotificationOptions, Server
-    from mcp.server.context import ServerRequestContext
-    from mcp.server.stdio import stdio_server
-    from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
-    from mcp.shared.exceptions import MCPError
-
-    Context = ServerRequestContext[Any]
-    bus = InMemorySubscriptionBus()
-    released = [anyio.Event()]
-
-    async def list_tools(_: Context, __: t.PaginatedRequestParams | None) -> t.ListToolsResult:
-        return t.ListToolsResult.model_validate({"tools": list(TOOLS.values())})
-
-    async def call_tool(context: Context, params: t.CallToolRequestParams) -> t.CallToolResult:
-        given = params.arguments or {}
-        record(params.name, given)
-        result = result_of(params.name, given)
-        if result is None:
-            raise MCPError(-32601, "tools/call is refused")
-        if result is LATE:
-            await released[0].wait()
-            result = said("released")
-        elif params.name == "release":
-            released[0].set()
-            released[0] = anyio.Event()
-        elif params.name == "redescribe":
-            await bus.publish(ToolsListChanged())
-            await context.session.send_tool_list_changed()
-        return t.CallToolResult.model_validate(result)
-
-    server: Server[Any] = Server(
-        "recorder",
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-        **offers(),
-        on_subscriptions_listen=ListenHandler(bus),
-    )
-
-    async def serve() -> None:
-        options = server.create_initialization_options(NotificationOptions(tools_changed=True))
-        async with stdio_server() as (reader, writer):
-            await server.run(reader, writer, options)
-
-    anyio.run(serve)
-
-
 if __name__ == "__main__":
-    serve_raw() if sys.argv[1] == "raw" else serve_sdk()
+    serve()

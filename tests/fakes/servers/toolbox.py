@@ -1,27 +1,17 @@
 """An MCP server on the SDK's low-level `Server`, over stdio, streamable HTTP or event streams.
 
-    toolbox.py stdio | http | older-http | sse | guarded
-
-The web forms print their port and serve on loopback until stdin ends.
+toolbox.py stdio | http | older-http | sse | guarded
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
-import uvicorn
 from mcp.server import NotificationOptions, Server
 from mcp.server.context import ServerRequestContext
 from mcp.server.sse import SseServerTransport
-from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.types import (
     CallToolRequestParams,
@@ -35,7 +25,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
+
+from tests.fakes.servers.serving import main
 
 NAMES = ["echo", "big", "slow", "liar", "headers", "grow"]
 
@@ -105,13 +97,6 @@ def make_server() -> Server[Any]:
     )
 
 
-async def serve_stdio() -> None:
-    server = make_server()
-    options = server.create_initialization_options(NotificationOptions(tools_changed=True))
-    async with stdio_server() as (read, write):
-        await server.run(read, write, options)
-
-
 def sse_app() -> Starlette:
     server = make_server()
     transport = SseServerTransport("/messages/")
@@ -129,28 +114,6 @@ def sse_app() -> Starlette:
     )
 
 
-class OlderApp:
-    """A streamable HTTP server that has never heard of the newer era."""
-
-    def __init__(self) -> None:
-        self._app = make_server().streamable_http_app()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        first = await receive()
-        if b"server/discover" in first.get("body", b""):
-            await Response("unknown method", status_code=400)(scope, receive, send)
-            return
-        pending = [first]
-
-        async def replay() -> Message:
-            return pending.pop() if pending else await receive()
-
-        await self._app(scope, replay, send)
-
-
 def guarded_app() -> Starlette:
     async def refuse(request: Request) -> Response:
         return Response("who are you?", status_code=401)
@@ -158,29 +121,5 @@ def guarded_app() -> Starlette:
     return Starlette(routes=[Route("/mcp", refuse, methods=["GET", "POST"])])
 
 
-def serve_web(kind: str) -> None:
-    listener = socket.create_server(("127.0.0.1", int(os.environ.get("PORT", "0"))))
-    apps: dict[str, Callable[[], ASGIApp]] = {
-        "http": make_server().streamable_http_app,
-        "older-http": OlderApp,
-        "sse": sse_app,
-        "guarded": guarded_app,
-    }
-    app = apps[kind]()
-    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-
-    def stop_at_end_of_input() -> None:
-        sys.stdin.read()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=stop_at_end_of_input, daemon=True).start()
-    print(listener.getsockname()[1], flush=True)
-    server.run(sockets=[listener])
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "stdio":
-        anyio.run(serve_stdio)
-    else:
-        serve_web(sys.argv[1])
+    main(make_server, NotificationOptions(tools_changed=True), sse=sse_app, guarded=guarded_app)

@@ -1,0 +1,30 @@
+"""Logging in as a person does, and what is kept of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+
+from bridge.model import ServerSpec
+from bridge.upstream.oauth import Logins
+from bridge.upstream.oauth_callback import Callback
+from bridge.upstream.oauth_login import LoginResult, ShowAddress, log_in
+from bridge.upstream.token_store import Record, key_of
+from tests.upstream.rig import PATIENCE_SECONDS
+
+
+async def browse(url: str, callback: Callback | None = None) -> Any:
+    """Do what a browser does: follow the redirects, to whichever page there is at the end."""
+    async with httpx2.AsyncClient() as browser:
+        return await browser.get(url, follow_redirects=True)
+
+
+async def do_login(spec: ServerSpec, logins: Logins, show: ShowAddress = browse) -> LoginResult:
+    return await log_in(spec, logins.store, show, seconds=PATIENCE_SECONDS)
+
+
+async def kept(spec: ServerSpec, logins: Logins) -> Record:
+    record = await logins.store.load(key_of(spec))
+    assert record is not None
+    return record
