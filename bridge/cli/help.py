@@ -8,7 +8,7 @@ import re
 import textwrap
 from typing import Any
 
-from bridge.cli.line import PROGRAM
+from bridge.cli.line import PROGRAM, flag_of
 from bridge.cli.output import terminal_width, write_help
 from bridge.settings import SETTINGS, Settings, variable
 
@@ -133,7 +133,7 @@ async def print_settings(settings: Settings) -> int:
     """
     lines = []
     for name, text in _meanings().items():
-        flag = f"--{name.replace('_', '-')}, " if SETTINGS[name].flag else ""
+        flag = f"{flag_of(name)}, " if SETTINGS[name].flag else ""
         default = f" [default: {_default(name)}]" if _default(name) else ""
         lines += [f"{flag}{variable(name)}{default}"]
         lines += textwrap.wrap(text, width(), initial_indent="    ", subsequent_indent="    ")

@@ -287,11 +287,7 @@ def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
 
 
 def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Change]:
-    """Return the changes that put the bridge into some clients; reads their files.
-
-    Raises:
-        UsageError: One of them cannot be changed; then none is.
-    """
+    """Return the changes that put the bridge into some clients; reads their files."""
     lists = discover(machine.context).restrictions
     planned = []
     for client in dict.fromkeys(clients):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.prose import clip
-from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, flag
 from bridge.cli.output import (
     terminal_width,
@@ -19,6 +18,7 @@ from bridge.cli.output import (
     write_prose,
     write_table,
 )
+from bridge.cli.status import open_engine
 from bridge.discovery.entries import ONLY_CLIENT
 from bridge.discovery.precedence import ITSELF, SHADOWED, UNUSED
 from bridge.discovery.report import ProposedServer, SkippedServer

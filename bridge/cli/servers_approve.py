@@ -57,10 +57,6 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
 
     Args:
         names: NAME, which is shown and asked about, or NAME@DIGEST as `servers --json` has it.
-
-    Raises:
-        UsageError: None of that name waits for approval, it is not the one shown, or nobody
-            can be asked; or the policy denies it, or the answer cannot be kept.
     """
     if not names:
         message = "Name a server to approve."
@@ -76,45 +72,34 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         server, digits = _resolve_name(wanted, found)
         if isinstance(server, ServerSpec):
             approved &= await _approve_start(server, digits, settings, person)
-        elif not await _approve_proposal(server, digits, settings, person):
-            approved = False
-        else:
-            try:
-                await anyio.to_thread.run_sync(consents.allow, server.definition)
-            except ConsentError as error:
-                raise UsageError(f"It cannot be approved: {error}.") from None
-            write_err_line(
-                f"Approved {server.name} for this directory until its definition changes."
+            continue
+        spec, digest = server.spec, server.definition.digest
+        before = _starts(settings).decide(spec)
+        if before.rule == REDEFINED:
+            person.write(
+                f"About the server, the policy knows: {before.reason}. If you approve, the "
+                f"policy's lines for {spec.name} apply to this definition.\n"
             )
-    return 0 if approved else 1
-
-
-async def _approve_proposal(
-    proposal: ProposedServer, digits: str, settings: Settings, person: Person
-) -> bool:
-    """Return whether a person approves a project's server; if so, it may be started as well."""
-    before = _starts(settings).decide(proposal.spec)
-    if before.rule == REDEFINED:
-        person.write(
-            f"About the server, the policy knows: {before.reason}. If you approve, the policy's "
-            f"lines for {proposal.name} apply to this definition.\n"
+        head = "".join(f"  {line}\n" for line in definition_lines(server))
+        shown = (
+            f"{spec.name}, a server that a file in this directory defines. It is started without a "
+            f"sandbox.\n{head}  The definition, exactly as it is written there:\n{spec.written}\n"
         )
-    head = "".join(f"  {line}\n" for line in definition_lines(proposal))
-    written = proposal.spec.written
-    shown = (
-        f"{proposal.name}, a server that a file in this directory defines. It is started without "
-        f"a sandbox.\n{head}  The definition, exactly as it is written there:\n{written}\n"
-    )
-    lines = counted(written.count("\n") + 1, "line")
-    question = f"May {proposal.name} be used as shown above ({lines})?"
-    digest = proposal.definition.digest
-    agreed = await person.confirm_digest(
-        proposal.name, digest, digits, shown=shown, question=question, command=_COMMAND
-    )
-    if agreed:
+        lines = counted(spec.written.count("\n") + 1, "line")
+        question = f"May {spec.name} be used as shown above ({lines})?"
+        if not await person.confirm_digest(
+            spec.name, digest, digits, shown=shown, question=question, command=_COMMAND
+        ):
+            approved = False
+            continue
         # A person has just approved exactly this definition, whatever had the name before.
-        await _record(proposal.spec, settings)
-    return agreed
+        await _record(spec, settings)
+        try:
+            await anyio.to_thread.run_sync(consents.allow, server.definition)
+        except ConsentError as error:
+            raise UsageError(f"It cannot be approved: {error}.") from None
+        write_err_line(f"Approved {spec.name} for this directory until its definition changes.")
+    return 0 if approved else 1
 
 
 async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, person: Person) -> bool:
@@ -135,12 +120,11 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
     ):
         return False
     await _record(spec, settings)
-    # Anew, as another bridge reads it.
+    # As another bridge reads it.
     if _starts(settings).decide(spec).action != "allow":
+        store = settings.store or settings.state_dir / "store.db"
         message = f"That {spec.name} may be started cannot be kept."
-        raise UsageError(
-            message, remedy=f"See to {settings.store or settings.state_dir / 'store.db'}."
-        )
+        raise UsageError(message, remedy=f"See to {store}.")
     write_err_line(f"Approved {spec.name} until its definition changes.")
     return True
 

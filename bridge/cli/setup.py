@@ -12,7 +12,6 @@ from typing import Annotated, TypeVar
 import anyio
 import anyio.to_thread
 
-from bridge.cli.engine import open_engine
 from bridge.cli.install import (
     NO_CLIENT,
     clients_of,
@@ -26,12 +25,13 @@ from bridge.cli.offers import offer, working
 from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import Person
-from bridge.cli.status import waiting
+from bridge.cli.status import open_engine, waiting
 from bridge.clients.entry import own_entry
 from bridge.clients.install import standings
 from bridge.clients.writers import Machine, Scope, Target, detected, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError, WrongSystemError
+from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.servers.consents import consents_of
 from bridge.settings import Settings
@@ -81,13 +81,7 @@ async def setup(
             await _show_cost(settings)
         with waiting("trying each sandbox"):
             probes = await probe_all(settings)
-        if works := working(probes):
-            write_out(f"Programs run in: {works}\n")
-        else:
-            write_out("No sandbox works yet, so programs cannot run here.\n")
-            own = [probe for probe in probes if probe.error_code != WrongSystemError.code]
-            for probe in own or probes:
-                write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
+        _write_sandbox(works := working(probes), probes)
         named = await _clients(clients, here, person) if here or clients else ()
         if named and move is None and person is not None:
             move = await _ask_move(named, scope, settings, machine, person)
@@ -135,6 +129,16 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     why = "; `servers` says why others are not" if left_out else ""
     count = counted(len(found.servers), "server")
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
+
+
+def _write_sandbox(works: str, probes: Sequence[Probe]) -> None:
+    if works:
+        write_out(f"Programs run in: {works}\n")
+        return
+    write_out("No sandbox works yet, so programs cannot run here.\n")
+    own = [probe for probe in probes if probe.error_code != WrongSystemError.code]
+    for probe in own or probes:
+        write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
 
 
 async def _show_cost(settings: Settings) -> None:
