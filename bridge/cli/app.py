@@ -58,7 +58,7 @@ COMMANDS = {
     ),
     "servers": Entry("servers:servers", "List or approve servers", LOOKING, _SOURCES),
     "servers approve": Entry(
-        "servers_approve:approve", "Approve a project's server, or a changed one", "", _SOURCES
+        "servers:approve", "Approve a project's server, or a changed one", "", _SOURCES
     ),
     "tools": Entry("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
     "logs": Entry("logs:logs", "Show what a server wrote to stderr", LOOKING),

@@ -40,14 +40,16 @@ from bridge.clients.install import (
     Change,
     Standing,
     apply,
+    listing,
     plan_install,
     plan_uninstall,
     read_target,
     record_of,
+    run_own,
     standings,
+    with_own_commands,
 )
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import listing, run_own, with_own_commands
 from bridge.clients.writers import (
     WRITERS,
     Machine,
