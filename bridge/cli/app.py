@@ -103,7 +103,7 @@ COMMANDS = {
     "uninstall": Entry("install:uninstall", "Remove the bridge from MCP clients", SETTING_UP),
     "installed": Entry("install:installed", "List the clients that have the bridge", SETTING_UP),
     "purge": Entry("purge:purge", "Remove all that the bridge keeps on this machine", SETTING_UP),
-    "config": Entry("config:show_config", "Show each setting and where it comes from", SETTING_UP),
+    "config": Entry("help:show_config", "Show each setting and where it comes from", SETTING_UP),
     "doctor": Entry(
         "doctor:doctor",
         "Check sandboxes and settings",

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
@@ -16,12 +16,14 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from bridge.cli.offers import offer, state_remedy, working
+from bridge.cli.image import build_image
+from bridge.cli.line import PROGRAM
 from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_err, write_json, write_prose
+from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, SettingsError, WrongSystemError
+from bridge.errors import BridgeError, ImageMissingError, SettingsError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory, ServerSpec
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
@@ -345,3 +347,47 @@ def _closed(one: Directory) -> bool:
         return False
     wanted = 0o7 if one.writable else 0o5
     return found.st_mode & wanted != wanted
+
+
+def working(probes: Sequence[Probe]) -> str:
+    """Return the sandbox that programs run in; empty if none works."""
+    return next((probe.backend for probe in probes if probe.ok), "")
+
+
+def state_remedy(settings: Settings) -> str:
+    """Return the command that gives the state directory to this user alone; empty for none."""
+    place = Path(os.path.realpath(settings.state_dir))
+    try:
+        found = place.stat()
+    except OSError:
+        return ""
+    if found.st_uid == os.geteuid():
+        shut = found.st_mode & 0o777 == 0o700 or not place.is_dir()
+        return "" if shut else f"chmod 700 {shlex.quote(str(place))}"
+    usable = os.access(place, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+    return "" if usable else f"sudo chown -R {os.geteuid()} {shlex.quote(str(place))}"
+
+
+async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
+    """Ask a person at a terminal whether to do what is needed; return whether any was done."""
+    person = Person()
+    if not person.attended:
+        return False
+    done = False
+    place, command = settings.state_dir, state_remedy(settings)
+    # A directory that somebody named, such as /var, or a link leads to, may be others' too.
+    own = place.name == PROGRAM and command == f"chmod 700 {shlex.quote(str(place))}"
+    if own and await person.confirm(f"Do `{command}`?"):
+        place.chmod(0o700)
+        done = True
+    codes = {probe.backend: probe.error_code for probe in probes}
+    engine = next((name for name in codes if codes[name] == ImageMissingError.code), "")
+    if not engine or settings.image or working(probes):
+        return done
+    if await person.confirm(f"Build the runtime image on {engine}, in one to three minutes?"):
+        try:
+            await build_image(replace(settings, runtime=engine))
+            done = True
+        except BridgeError as error:
+            write_err(visible(f"{error}\n"))
+    return done

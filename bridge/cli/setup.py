@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 import anyio
 import anyio.to_thread
 
+from bridge.cli.doctor import offer, working
 from bridge.cli.install import (
     NO_CLIENT,
     clients_of,
@@ -21,7 +22,6 @@ from bridge.cli.install import (
     plan,
 )
 from bridge.cli.moving import ALL, with_moves
-from bridge.cli.offers import offer, working
 from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import Person
