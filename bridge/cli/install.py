@@ -23,7 +23,14 @@ from bridge.cli.moving import (
     write_still_started,
 )
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
-from bridge.cli.output import visible, write_diff, write_err_line, write_json, write_out
+from bridge.cli.output import (
+    visible,
+    write_diff,
+    write_err_line,
+    write_json,
+    write_out,
+    write_prose,
+)
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.clients.entry import (
@@ -60,10 +67,12 @@ from bridge.clients.writers import (
     targets,
     writer_for,
 )
-from bridge.discovery.finder import discover
+from bridge.discovery.finder import Discovery, discover
 from bridge.errors import BridgeError, UsageError
 from bridge.servers.configuration import context_for
+from bridge.servers.consents import consents_of
 from bridge.settings import Settings, http_token
+from bridge.text import counted
 
 _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 """What clients say of a server that they list and do not use."""
@@ -121,7 +130,13 @@ async def install(
         install codex --move all --dry-run
     """
     if not clients:
-        return _list_detected(machine_here(settings))
+        machine = machine_here(settings)
+        here = detected(machine)
+        found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+        write_found(here, found, machine)
+        named = "No changes made. Run `mcp-code-bridge install CLIENT`."
+        write_err_line(named if here else NO_CLIENT)
+        return 0
     return await install_into(
         settings, clients, scope, http or "", name or "", move, check, dry_run=dry_run, yes=yes
     )
@@ -435,16 +450,31 @@ def _confirm(change: Change, machine: Machine) -> None:
     write_err_line(f"{verb} {change.name} {way} {change.target.path}.")
 
 
-def _list_detected(machine: Machine) -> int:
-    found = detected(machine)
-    there = {(each.target.path): each.name for each in standings(machine)}
-    for target in found:
-        state = f"has {there[target.path]}" if target.path in there else ""
-        line = f"{target.writer.id:<20} {target.writer.name:<22} {target.path}  {state}"
-        write_out(visible(line.rstrip(), keep="") + "\n")
-    named = "No changes made. Run `mcp-code-bridge install CLIENT`."
-    write_err_line(named if found else NO_CLIENT)
-    return 0
+def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
+    """Print the clients of this machine, and how many servers each has."""
+    has = {(each.target.path, each.name) for each in standings(machine)}
+    write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
+    left_out = False
+    for target in here:
+        path = str(target.path)
+        sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
+        used = sum(source.path == path for source in sources)
+        unused = sum(
+            not each.foreign and each.source.path == path and (target.path, each.name) not in has
+            for each in found.skipped
+        )
+        moved = sum(source.moved_from == path for source in sources)
+        left_out = left_out or unused > 0
+        state = f", {unused} not used" if unused else ""
+        state += f", {moved} moved behind the bridge" if moved else ""
+        state += ", has the bridge" if target.path in {path for path, _ in has} else ""
+        line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {path}{state}"
+        write_out(visible(line, keep="") + "\n")
+    names = ", ".join(spec.name for spec in found.servers)
+    names = names or "the clients have none yet, or none that can be used"
+    why = "; `servers` says why others are not" if left_out else ""
+    count = counted(len(found.servers), "server")
+    write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
 def _table(found: Sequence[Standing]) -> str:
