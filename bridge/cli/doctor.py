@@ -190,11 +190,7 @@ def check_state(settings: Settings) -> str:
 
 
 def describe_state(settings: Settings, problem: str, command: str) -> str:
-    """Return what there is to say of the state directory; empty for nothing.
-
-    Args:
-        command: What gives it to this user alone; empty if it is.
-    """
+    """Return what there is to say of the state directory; empty for nothing."""
     mend = f"`{command}`, if nothing else is in there" if command else ""
     if not problem:
         said = f"warning: others may look into {settings.state_dir}, the bridge's state: {mend}\n"
@@ -219,11 +215,7 @@ def _is_other(probe: Probe) -> bool:
 
 
 def _describe(probe: Probe, *, enough: bool = False) -> str:
-    """Return what there is to say of a backend.
-
-    Args:
-        enough: Whether another one works and this one was not asked for: then it needs no remedy.
-    """
+    """Return what there is to say of a backend."""
     # What is for another system is not broken here.
     mark = "ok  " if probe.ok else "off " if _is_other(probe) else "off " if enough else "FAIL"
     lines = [f"{mark}  {probe.backend}: {probe.summary}"]
@@ -241,12 +233,7 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
 
 
 async def check_packages(settings: Settings) -> dict[str, Any]:
-    """Look at what packages need, asking the index whether it is there.
-
-    Returns:
-        What is allowed, the index without a password, where they are kept, and why they cannot be
-        had; empty if nothing speaks against it.
-    """
+    """Look at what packages need, asking the index whether it is there."""
     dependencies = settings.dependencies
     allow = [entry.text for entry in dependencies.allow]
     if not allow:

@@ -48,11 +48,7 @@ def usage(context: Any) -> str:
 
 
 def help_text(context: Any, *, whole: bool) -> str:
-    """Return a command's help.
-
-    Args:
-        whole: With the settings that the command uses, and its examples.
-    """
+    """Return a command's help."""
     command = context.command
     formatter = context.make_formatter()
     formatter.write(f"{usage(context)}\n\n")

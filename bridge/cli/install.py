@@ -155,11 +155,7 @@ async def install_into(
     yes: bool,
     default: bool = False,
 ) -> int:
-    """Show what would be written into the files of some clients, ask, and write it.
-
-    Returns:
-        1 if a person says no, if there is no client, or if one does not list the bridge then.
-    """
+    """Show what would be written into the files of some clients, ask, and write it."""
     machine = machine_here(settings)
     _check_names(name or NAME, http)
     network = await ask_network(settings, Person(), asks=not (yes or dry_run))
@@ -324,11 +320,7 @@ async def carry_out(
     person: Person | None = None,
     default: bool = False,
 ) -> bool:
-    """Show changes, ask, and make them; return whether all is as planned.
-
-    Args:
-        default: What an empty answer means.
-    """
+    """Show changes, ask, and make them; return whether all is as planned."""
     changing = [each for each in planned if each.before != each.after]
     path = _common_path(changing)
     for file in dict.fromkeys(change.target.path for change in planned):
@@ -410,11 +402,7 @@ def _common_path(changing: Sequence[Change]) -> str:
 
 
 def _show(planned: Sequence[Change], *, path: str) -> None:
-    """Print the changes of one file: the whole command that the client will run, and one diff.
-
-    Args:
-        path: What is shown as `_YOUR_PATH`.
-    """
+    """Print the changes of one file: the whole command that the client will run, and one diff."""
     target = planned[0].target
     write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
     changing = [each for each in planned if each.before != each.after]

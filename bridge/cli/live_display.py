@@ -95,11 +95,7 @@ class LiveTerminal(Terminal):
         self._note = told(message, 120)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, after all output until now has been written and without a status line.
-
-        Raises:
-            CannotAskError: There is no terminal, or it cannot show the form.
-        """
+        """Ask, after all output until now has been written and without a status line."""
         if self._writing:
             await self._until(self._sent)
         # A program that keeps writing does not delay the question: the lock is fair.
@@ -109,11 +105,7 @@ class LiveTerminal(Terminal):
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:
-        """Write output and draw while this is open; all output is written before it closes.
-
-        Raises:
-            OSError: The output's reader has closed it.
-        """
+        """Write output and draw while this is open; all output is written before it closes."""
         async with AsyncExitStack() as stack:
             if self._line is not None:
                 stack.enter_context(self._line)
@@ -176,11 +168,7 @@ def _write_flushed(stream: BinaryIO, data: bytes) -> None:
 
 
 def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> str:
-    """Return the status line: a bar if the program reports its progress, the time, the calls. Pure.
-
-    Args:
-        note: A server's progress message.
-    """
+    """Return the status line: a bar if the program reports progress, the time, the calls. Pure."""
     whole = int(seconds)
     time = f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
     parts = [time, run_progress.own_text(), run_progress.call_text(), note]

@@ -55,11 +55,7 @@ async def run_program(
     force: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Run a program; its stdout, stderr and exit status become the command's own.
-
-    Args:
-        make_request: Returns the request; its errors are reported as JSON, too.
-    """
+    """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
         request = make_request()
         directory = None if out is None else check_out(out)

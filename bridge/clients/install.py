@@ -131,14 +131,7 @@ def read_target(target: Target) -> bytes | None:
 def plan_install(
     target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
 ) -> Change:
-    """Return the change that puts the bridge into a file, and into its list of allowed servers.
-
-    Args:
-        lists: What clients' lists forbid now.
-
-    Raises:
-        UsageError: The file cannot be changed exactly, or the name is another server's.
-    """
+    """Return the change that puts the bridge into a file, and into its list of allowed servers."""
     document, table, second = _opened(target, raw)
     present = document.entries(table)
     dialect = target.location.dialect
@@ -180,11 +173,7 @@ def plan_install(
 def plan_uninstall(
     target: Target, name: str, raw: bytes | None, record: Record | None = None
 ) -> Change:
-    """Return the change that takes an entry out: to the byte what was, where nothing changed since.
-
-    Args:
-        record: What put it in, if the file has not changed since.
-    """
+    """Return the change that takes an entry out: to the byte if `record` has the file as it is."""
 
     def edit(now: bytes | None) -> bytes | None:
         if record is not None and record.describes(now):
@@ -303,11 +292,7 @@ def _named(document: Document, table: Table) -> list[tuple[str | None, object]]:
 
 
 def open_target(target: Target, raw: bytes | None) -> Document:
-    """Return a client's file as a document.
-
-    Raises:
-        UneditableError: It is malformed or too large.
-    """
+    """Return a client's file as a document."""
     location = target.location
     return open_document(
         raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)

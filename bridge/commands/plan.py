@@ -73,11 +73,7 @@ class Planner:
         self._executables: dict[str, tuple[Executable, ...]] = {}
 
     def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> Plan:
-        """Decide all that there is to decide.
-
-        Raises:
-            UsageError: The request is unusable, or the profile is.
-        """
+        """Decide all that there is to decide."""
         timeout = profile.timeout if request.timeout is None else request.timeout
         if not 1 <= timeout <= profile.max_timeout:
             raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
