@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -21,7 +20,7 @@ from typer.exceptions import TyperException
 
 from bridge import __version__
 from bridge.cli import help as helps
-from bridge.cli.line import PROGRAM, SERVE, Invocation
+from bridge.cli.line import PROGRAM, SERVE, Invocation, flag_of, handler_of
 from bridge.cli.output import write_help, write_out
 from bridge.errors import UsageError
 from bridge.settings import FLAGS
@@ -59,7 +58,7 @@ COMMANDS = {
     ),
     "servers": Entry("servers:servers", "List or approve servers", LOOKING, _SOURCES),
     "servers approve": Entry(
-        "servers_approve:approve", "Approve a project's server, or a changed one", "", _SOURCES
+        "servers:approve", "Approve a project's server, or a changed one", "", _SOURCES
     ),
     "tools": Entry("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
     "logs": Entry("logs:logs", "Show what a server wrote to stderr", LOOKING),
@@ -67,16 +66,14 @@ COMMANDS = {
     "logout": Entry("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
     "runs": Entry("runs:list_runs", "List the last runs", KEEPING),
     "runs show": Entry("runs:show_run", "Show a run's program, calls and output"),
-    "sessions": Entry("sessions:list_sessions", "List saved sessions", KEEPING),
+    "sessions": Entry("runs:list_sessions", "List saved sessions", KEEPING),
     "policy": Entry("", "Create, check and explain the policy", KEEPING),
-    "policy explain": Entry(
-        "policy_explain:explain", "Explain the decision on one call", "", _SOURCES
-    ),
+    "policy explain": Entry("policy:explain", "Explain the decision on one call", "", _SOURCES),
     "policy check": Entry(
-        "policy_check:check", "Check the policy, and the calls of a program", "", _SOURCES
+        "policy:check", "Check the policy, and the calls of a program", "", _SOURCES
     ),
-    "policy init": Entry("policy_init:init", "Create a policy for your servers", "", _SOURCES),
-    "policy add": Entry("policy_init:add", "Propose rules for one more server", "", _SOURCES),
+    "policy init": Entry("policy:init", "Create a policy for your servers", "", _SOURCES),
+    "policy add": Entry("policy:add", "Propose rules for one more server", "", _SOURCES),
     "audit": Entry("", "Verify and read the log of calls", KEEPING),
     "audit verify": Entry("audit:verify_log", "Check that no record was changed"),
     "audit tail": Entry("audit:tail", "Print the last records"),
@@ -106,7 +103,7 @@ COMMANDS = {
     "uninstall": Entry("install:uninstall", "Remove the bridge from MCP clients", SETTING_UP),
     "installed": Entry("install:installed", "List the clients that have the bridge", SETTING_UP),
     "purge": Entry("purge:purge", "Remove all that the bridge keeps on this machine", SETTING_UP),
-    "config": Entry("config:show_config", "Show each setting and where it comes from", SETTING_UP),
+    "config": Entry("help:show_config", "Show each setting and where it comes from", SETTING_UP),
     "doctor": Entry(
         "doctor:doctor",
         "Check sandboxes and settings",
@@ -124,11 +121,7 @@ COMMANDS = {
 
 
 def read_words(words: Sequence[str]) -> Invocation | int:
-    """Return what a command line asks for; an exit status where only help was asked for.
-
-    Raises:
-        UsageError: There is no such command or option; says which comes nearest.
-    """
+    """Return what a command line asks for; an exit status where only help was asked for."""
     read: Callable[..., Invocation | int] = application().main
     try:
         return read(
@@ -148,7 +141,7 @@ def _usage_error(error: TyperException) -> UsageError:
     if not message.startswith("No such option"):
         return UsageError(message, remedy=f"{helps.usage(context)}. {more}")
     known = [name for each in context.command.params if not each.hidden for name in each.opts]
-    known += [f"--{name.replace('_', '-')}" for name in FLAGS]
+    known += map(flag_of, FLAGS)
     near = get_close_matches(wrong, known, n=1, cutoff=0.7)
     guess = f"Did you mean {near[0]}? " if near else ""
     return UsageError(f"No such option: {wrong}", remedy=f"{guess}{more}")
@@ -220,7 +213,7 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
 
 def _setting(name: str, *, shown: bool) -> inspect.Parameter:
     option = Option(
-        f"--{name.replace('_', '-')}",
+        flag_of(name),
         metavar="VALUE",
         help=helps.setting_text(name),
         hidden=not shown,
@@ -229,13 +222,6 @@ def _setting(name: str, *, shown: bool) -> inspect.Parameter:
     annotation = Annotated[str | None, option]
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=None, annotation=annotation)
-
-
-def handler_of(name: str) -> Callable[..., Any]:
-    """Return a command's function, importing its module."""
-    module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
-    return found
 
 
 def _print_help(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> None:

@@ -199,11 +199,7 @@ def _row(artifact: Artifact, now: float) -> list[str]:
 
 
 def _span(seconds: float, *, begun: bool = False) -> str:
-    """Return a time in its largest unit: "3 d", "12 min".
-
-    Args:
-        begun: Whether a unit that has only begun counts, so that a week is "7 d" a second later.
-    """
+    """Return a time in its largest unit: "3 d", "12 min"."""
     for unit, name in _UNITS:
         if seconds >= unit:
             return f"{math.ceil(seconds / unit) if begun else int(seconds // unit):,} {name}"

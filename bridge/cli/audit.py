@@ -259,11 +259,7 @@ def duration(milliseconds: Json) -> str:
 
 
 def audit_lines(records: Collection[Mapping[str, Json]], *, ids: bool = True) -> Iterator[str]:
-    """Yield a line for each record; a call and its outcome share the call's.
-
-    Args:
-        ids: Whether each line has the short id of its run.
-    """
+    """Yield a line for each record; a call and its outcome share the call's."""
     calls = {_key(each) for each in records if each.get("kind") == "call"}
     outcomes = {_key(each): each for each in records if each.get("kind") == "outcome"}
     for record in records:

@@ -53,18 +53,17 @@ async def _check_server(engine: Engine, name: str) -> dict[str, Any]:
         state = "login required" if isinstance(error, LoginRequiredError) else "failed"
         return {"name": name, "state": state, "reason": str(error)}
     listing = servers.listing(name)
-    tools = listing.tools if listing else ()
-    info = listing.info if listing else {}
+    assert listing is not None
     return {
         "name": name,
         "state": "ready",
-        "server": info.get("name", ""),
-        "version": info.get("version", ""),
-        "protocol": info.get("protocol", ""),
-        "tools": len(tools),
-        "startSeconds": listing.start_seconds if listing else None,
-        "schemaBytes": listing.schema_bytes if listing else 0,
-        "tokens": _tokens(tools),
+        "server": listing.info.get("name", ""),
+        "version": listing.info.get("version", ""),
+        "protocol": listing.info.get("protocol", ""),
+        "tools": len(listing.tools),
+        "startSeconds": listing.start_seconds,
+        "schemaBytes": listing.schema_bytes,
+        "tokens": _tokens(listing.tools),
     }
 
 

@@ -14,8 +14,6 @@ import typer
 from bridge.model import ServerSpec
 from bridge.settings import Settings, load, store_of
 
-RECORDS = 400  # The last records of the audit log, whose runs are offered.
-
 
 def clients(incomplete: str) -> list[str]:
     from bridge.clients.writers import WRITERS
@@ -46,7 +44,7 @@ def runs(incomplete: str) -> list[str]:
     from bridge.gate.audit.reading import last_records
 
     def found(settings: Settings) -> Iterable[str]:
-        records, _ = last_records(settings.state_dir / "audit", RECORDS)
+        records, _ = last_records(settings.state_dir / "audit", 400)
         return dict.fromkeys(str(each["run"]) for each in reversed(records) if each.get("run"))
 
     return _matching(incomplete, found)

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
@@ -16,12 +16,14 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from bridge.cli.offers import offer, state_remedy, working
+from bridge.cli.image import build_image
+from bridge.cli.line import PROGRAM
 from bridge.cli.options import AsJson
 from bridge.cli.output import visible, write_err, write_json, write_prose
+from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, SettingsError, WrongSystemError
+from bridge.errors import BridgeError, ImageMissingError, SettingsError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory, ServerSpec
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
@@ -188,11 +190,7 @@ def check_state(settings: Settings) -> str:
 
 
 def describe_state(settings: Settings, problem: str, command: str) -> str:
-    """Return what there is to say of the state directory; empty for nothing.
-
-    Args:
-        command: What gives it to this user alone; empty if it is.
-    """
+    """Return what there is to say of the state directory; empty for nothing."""
     mend = f"`{command}`, if nothing else is in there" if command else ""
     if not problem:
         said = f"warning: others may look into {settings.state_dir}, the bridge's state: {mend}\n"
@@ -217,11 +215,7 @@ def _is_other(probe: Probe) -> bool:
 
 
 def _describe(probe: Probe, *, enough: bool = False) -> str:
-    """Return what there is to say of a backend.
-
-    Args:
-        enough: Whether another one works and this one was not asked for: then it needs no remedy.
-    """
+    """Return what there is to say of a backend."""
     # What is for another system is not broken here.
     mark = "ok  " if probe.ok else "off " if _is_other(probe) else "off " if enough else "FAIL"
     lines = [f"{mark}  {probe.backend}: {probe.summary}"]
@@ -239,12 +233,7 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
 
 
 async def check_packages(settings: Settings) -> dict[str, Any]:
-    """Look at what packages need, asking the index whether it is there.
-
-    Returns:
-        What is allowed, the index without a password, where they are kept, and why they cannot be
-        had; empty if nothing speaks against it.
-    """
+    """Look at what packages need, asking the index whether it is there."""
     dependencies = settings.dependencies
     allow = [entry.text for entry in dependencies.allow]
     if not allow:
@@ -345,3 +334,47 @@ def _closed(one: Directory) -> bool:
         return False
     wanted = 0o7 if one.writable else 0o5
     return found.st_mode & wanted != wanted
+
+
+def working(probes: Sequence[Probe]) -> str:
+    """Return the sandbox that programs run in; empty if none works."""
+    return next((probe.backend for probe in probes if probe.ok), "")
+
+
+def state_remedy(settings: Settings) -> str:
+    """Return the command that gives the state directory to this user alone; empty for none."""
+    place = Path(os.path.realpath(settings.state_dir))
+    try:
+        found = place.stat()
+    except OSError:
+        return ""
+    if found.st_uid == os.geteuid():
+        shut = found.st_mode & 0o777 == 0o700 or not place.is_dir()
+        return "" if shut else f"chmod 700 {shlex.quote(str(place))}"
+    usable = os.access(place, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+    return "" if usable else f"sudo chown -R {os.geteuid()} {shlex.quote(str(place))}"
+
+
+async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
+    """Ask a person at a terminal whether to do what is needed; return whether any was done."""
+    person = Person()
+    if not person.attended:
+        return False
+    done = False
+    place, command = settings.state_dir, state_remedy(settings)
+    # A directory that somebody named, such as /var, or a link leads to, may be others' too.
+    own = place.name == PROGRAM and command == f"chmod 700 {shlex.quote(str(place))}"
+    if own and await person.confirm(f"Do `{command}`?"):
+        place.chmod(0o700)
+        done = True
+    codes = {probe.backend: probe.error_code for probe in probes}
+    engine = next((name for name in codes if codes[name] == ImageMissingError.code), "")
+    if not engine or settings.image or working(probes):
+        return done
+    if await person.confirm(f"Build the runtime image on {engine}, in one to three minutes?"):
+        try:
+            await build_image(replace(settings, runtime=engine))
+            done = True
+        except BridgeError as error:
+            write_err(visible(f"{error}\n"))
+    return done

@@ -1,4 +1,4 @@
-"""Help texts: one layout for terminals and pipes."""
+"""Help texts, in one layout for terminals and pipes; and the settings in force."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ import re
 import textwrap
 from typing import Any
 
-from bridge.cli.line import PROGRAM
-from bridge.cli.output import terminal_width, write_help
-from bridge.settings import SETTINGS, Settings, variable
+from bridge.cli.line import PROGRAM, flag_of
+from bridge.cli.options import AsJson
+from bridge.cli.output import (
+    terminal_width,
+    visible,
+    write_help,
+    write_json,
+    write_out,
+    write_table,
+)
+from bridge.model import Json
+from bridge.settings import SETTINGS, Settings, config_path, variable
+from bridge.settings.values import STRICT_CAPS
 
 ABOUT = "One MCP tool, run_python, in front of all your MCP servers."
 SETTINGS_PANEL = "Settings"
@@ -38,11 +48,7 @@ def usage(context: Any) -> str:
 
 
 def help_text(context: Any, *, whole: bool) -> str:
-    """Return a command's help.
-
-    Args:
-        whole: With the settings that the command uses, and its examples.
-    """
+    """Return a command's help."""
     command = context.command
     formatter = context.make_formatter()
     formatter.write(f"{usage(context)}\n\n")
@@ -133,7 +139,7 @@ async def print_settings(settings: Settings) -> int:
     """
     lines = []
     for name, text in _meanings().items():
-        flag = f"--{name.replace('_', '-')}, " if SETTINGS[name]["flag"] else ""
+        flag = f"{flag_of(name)}, " if SETTINGS[name]["flag"] else ""
         default = f" [default: {_default(name)}]" if _default(name) else ""
         lines += [f"{flag}{variable(name)}{default}"]
         lines += textwrap.wrap(text, width(), initial_indent="    ", subsequent_indent="    ")
@@ -149,3 +155,37 @@ def _meanings() -> dict[str, str]:
     _, *pieces = re.split(r"^    (\w+): ", inspect.getdoc(Settings) or "", flags=re.MULTILINE)
     pairs = zip(pieces[::2], pieces[1::2], strict=True)
     return {name: " ".join(text.split()) for name, text in pairs if name in SETTINGS}
+
+
+_BY_STRICT = frozenset({"listed_servers_only", "guard", "project_servers"})
+"""What a strict profile sets, whatever else is said."""
+
+
+async def show_config(settings: Settings, *, as_json: AsJson = False) -> int:
+    """Show each setting and where it comes from.
+
+    The place is a flag, a variable, a line of the settings file, or the default. Passwords in
+    addresses are left out.
+    """
+    path = config_path(settings.environ)
+    values: dict[str, Json] = {name: _plain(getattr(settings, name)) for name in SETTINGS}
+    places = {name: settings.places.get(name, "default") for name in SETTINGS}
+    if settings.strict:
+        capped = {name for name, cap in STRICT_CAPS.items() if values[name] == cap}
+        places |= dict.fromkeys(_BY_STRICT | capped, "profile strict")
+    if as_json:
+        found = {name: {"value": value, "from": places[name]} for name, value in values.items()}
+        write_json({"file": str(path), "settings": found}, indent=2)
+        return 0
+    rows = [(name, value_text(value) or "-", places[name]) for name, value in values.items()]
+    write_table(("SETTING", "VALUE", "FROM"), rows)
+    missing = "" if path.exists() else " (there is none)"
+    write_out(visible(f"\nSettings file: {path}{missing}\n"))
+    return 0
+
+
+def _plain(value: object) -> Json:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    # An address as text is without its password.
+    return value if value is None or isinstance(value, bool | int | float) else str(value)

@@ -23,7 +23,14 @@ from bridge.cli.moving import (
     write_still_started,
 )
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
-from bridge.cli.output import visible, write_diff, write_err_line, write_json, write_out
+from bridge.cli.output import (
+    visible,
+    write_diff,
+    write_err_line,
+    write_json,
+    write_out,
+    write_prose,
+)
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.clients.entry import (
@@ -40,14 +47,16 @@ from bridge.clients.install import (
     Change,
     Standing,
     apply,
+    listing,
     plan_install,
     plan_uninstall,
     read_target,
     record_of,
+    run_own,
     standings,
+    with_own_commands,
 )
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import listing, run_own, with_own_commands
 from bridge.clients.writers import (
     WRITERS,
     Machine,
@@ -58,10 +67,12 @@ from bridge.clients.writers import (
     targets,
     writer_for,
 )
-from bridge.discovery.finder import discover
+from bridge.discovery.finder import Discovery, discover
 from bridge.errors import BridgeError, UsageError
 from bridge.servers.configuration import context_for
+from bridge.servers.consents import consents_of
 from bridge.settings import Settings, http_token
+from bridge.text import counted
 
 _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 """What clients say of a server that they list and do not use."""
@@ -119,7 +130,13 @@ async def install(
         install codex --move all --dry-run
     """
     if not clients:
-        return _list_detected(machine_here(settings))
+        machine = machine_here(settings)
+        here = detected(machine)
+        found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+        write_found(here, found, machine)
+        named = "No changes made. Run `mcp-code-bridge install CLIENT`."
+        write_err_line(named if here else NO_CLIENT)
+        return 0
     return await install_into(
         settings, clients, scope, http or "", name or "", move, check, dry_run=dry_run, yes=yes
     )
@@ -138,11 +155,7 @@ async def install_into(
     yes: bool,
     default: bool = False,
 ) -> int:
-    """Show what would be written into the files of some clients, ask, and write it.
-
-    Returns:
-        1 if a person says no, if there is no client, or if one does not list the bridge then.
-    """
+    """Show what would be written into the files of some clients, ask, and write it."""
     machine = machine_here(settings)
     _check_names(name or NAME, http)
     network = await ask_network(settings, Person(), asks=not (yes or dry_run))
@@ -287,11 +300,7 @@ def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
 
 
 def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Change]:
-    """Return the changes that put the bridge into some clients; reads their files.
-
-    Raises:
-        UsageError: One of them cannot be changed; then none is.
-    """
+    """Return the changes that put the bridge into some clients; reads their files."""
     lists = discover(machine.context).restrictions
     planned = []
     for client in dict.fromkeys(clients):
@@ -311,11 +320,7 @@ async def carry_out(
     person: Person | None = None,
     default: bool = False,
 ) -> bool:
-    """Show changes, ask, and make them; return whether all is as planned.
-
-    Args:
-        default: What an empty answer means.
-    """
+    """Show changes, ask, and make them; return whether all is as planned."""
     changing = [each for each in planned if each.before != each.after]
     path = _common_path(changing)
     for file in dict.fromkeys(change.target.path for change in planned):
@@ -397,11 +402,7 @@ def _common_path(changing: Sequence[Change]) -> str:
 
 
 def _show(planned: Sequence[Change], *, path: str) -> None:
-    """Print the changes of one file: the whole command that the client will run, and one diff.
-
-    Args:
-        path: What is shown as `_YOUR_PATH`.
-    """
+    """Print the changes of one file: the whole command that the client will run, and one diff."""
     target = planned[0].target
     write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
     changing = [each for each in planned if each.before != each.after]
@@ -437,16 +438,31 @@ def _confirm(change: Change, machine: Machine) -> None:
     write_err_line(f"{verb} {change.name} {way} {change.target.path}.")
 
 
-def _list_detected(machine: Machine) -> int:
-    found = detected(machine)
-    there = {(each.target.path): each.name for each in standings(machine)}
-    for target in found:
-        state = f"has {there[target.path]}" if target.path in there else ""
-        line = f"{target.writer.id:<20} {target.writer.name:<22} {target.path}  {state}"
-        write_out(visible(line.rstrip(), keep="") + "\n")
-    named = "No changes made. Run `mcp-code-bridge install CLIENT`."
-    write_err_line(named if found else NO_CLIENT)
-    return 0
+def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
+    """Print the clients of this machine, and how many servers each has."""
+    has = {(each.target.path, each.name) for each in standings(machine)}
+    write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
+    left_out = False
+    for target in here:
+        path = str(target.path)
+        sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
+        used = sum(source.path == path for source in sources)
+        unused = sum(
+            not each.foreign and each.source.path == path and (target.path, each.name) not in has
+            for each in found.skipped
+        )
+        moved = sum(source.moved_from == path for source in sources)
+        left_out = left_out or unused > 0
+        state = f", {unused} not used" if unused else ""
+        state += f", {moved} moved behind the bridge" if moved else ""
+        state += ", has the bridge" if target.path in {path for path, _ in has} else ""
+        line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {path}{state}"
+        write_out(visible(line, keep="") + "\n")
+    names = ", ".join(spec.name for spec in found.servers)
+    names = names or "the clients have none yet, or none that can be used"
+    why = "; `servers` says why others are not" if left_out else ""
+    count = counted(len(found.servers), "server")
+    write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
 def _table(found: Sequence[Standing]) -> str:

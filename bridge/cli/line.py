@@ -7,8 +7,10 @@ reads those without typer, whose import takes longer than the rest of the start.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
 from bridge.settings import FLAGS
 
@@ -40,7 +42,7 @@ def with_default(words: Sequence[str]) -> list[str]:
     No command, or flags of `serve` alone, mean `serve`. `help COMMAND` means `COMMAND --help`.
     """
     first = words[0].partition("=")[0] if words else ""
-    if not words or first in {*_OWN_FLAGS, *map(_flag, FLAGS)}:
+    if not words or first in {*_OWN_FLAGS, *map(flag_of, FLAGS)}:
         return ["serve", *words]
     if first == "help" and words[1:2] != ["settings"]:
         return [*words[1:], "--help"]
@@ -49,8 +51,18 @@ def with_default(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def _flag(setting: str) -> str:
+def flag_of(setting: str) -> str:
     return f"--{setting.replace('_', '-')}"
+
+
+def handler_of(name: str) -> Callable[..., Any]:
+    """Return a command's function, importing its module only now.
+
+    The MCP SDK takes most of a second to import, which help and a typing mistake need not.
+    """
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
+    return found
 
 
 def simple_invocation(words: Sequence[str]) -> Invocation | None:

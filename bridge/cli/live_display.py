@@ -9,10 +9,8 @@ open, no output is written; it waits.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import BinaryIO, TextIO
 
@@ -32,12 +30,6 @@ answer to a question. With more the program waits, and its time limit continues,
 `timeout`."""
 
 _BAR = 20  # Columns.
-
-
-@dataclass(frozen=True, eq=False)
-class _Question:
-    reached: anyio.Event = field(default_factory=anyio.Event)
-    over: anyio.Event = field(default_factory=anyio.Event)
 
 
 class LiveTerminal(Terminal):
@@ -70,10 +62,11 @@ class LiveTerminal(Terminal):
         self._decoders = {
             name: VisibleDecoder() for name, stream in self._streams.items() if stream.isatty()
         }
-        self._queue: deque[tuple[str, bytes] | _Question] = deque()
-        self._queued = 0
+        self._queue: list[tuple[str, bytes]] = []
+        self._sent = self._written = 0  # Bytes.
         self._writing = False
         self._changed = anyio.Event()
+        self._screen = anyio.Lock()
 
     @property
     def wants_progress(self) -> bool:
@@ -93,40 +86,26 @@ class LiveTerminal(Terminal):
 
     async def wrote(self, stream: str, data: bytes) -> None:
         """Queue output; wait while the queue is full."""
-        while self._queued >= MAX_QUEUED_BYTES:
-            await self._changed.wait()
+        await self._until(self._sent - MAX_QUEUED_BYTES + 1)
         self._queue.append((stream, data))
-        self._queued += len(data)
+        self._sent += len(data)
         self._notify()
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         self._note = told(message, 120)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, after all output until now has been written and without a status line.
-
-        Raises:
-            CannotAskError: There is no terminal, or it cannot show the form.
-        """
-        pause = _Question()
+        """Ask, after all output until now has been written and without a status line."""
         if self._writing:
-            # Queued, because a program that keeps writing would delay the question for ever.
-            self._queue.append(pause)
-            self._notify()
-            await pause.reached.wait()
-        try:
+            await self._until(self._sent)
+        # A program that keeps writing does not delay the question: the lock is fair.
+        async with self._screen:
             with hidden():
                 return await super().elicit(params)
-        finally:
-            pause.over.set()
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:
-        """Write output and draw while this is open; all output is written before it closes.
-
-        Raises:
-            OSError: The output's reader has closed it.
-        """
+        """Write output and draw while this is open; all output is written before it closes."""
         async with AsyncExitStack() as stack:
             if self._line is not None:
                 stack.enter_context(self._line)
@@ -144,12 +123,15 @@ class LiveTerminal(Terminal):
 
     async def _finish(self) -> None:
         """Write all output, including incomplete characters in the decoders."""
-        while self._queued:
-            await self._changed.wait()
+        await self._until(self._sent)
         for name, decoder in self._decoders.items():
             rest = decoder.decode(b"", final=True).encode("utf-8", "replace")
             if rest:
                 await anyio.to_thread.run_sync(_write_flushed, self._streams[name], rest)
+
+    async def _until(self, written: int) -> None:
+        while self._written < written:
+            await self._changed.wait()
 
     def _notify(self) -> None:
         self._changed.set()
@@ -159,18 +141,11 @@ class LiveTerminal(Terminal):
         while True:
             while not self._queue:
                 await self._changed.wait()
-            first = self._queue.popleft()
-            if isinstance(first, _Question):
-                first.reached.set()
-                await first.over.wait()
-                continue
-            pieces = [first]
-            while self._queue and not isinstance(next_piece := self._queue[0], _Question):
-                pieces.append(next_piece)
-                self._queue.popleft()
-            # Abandoned on an interrupt: a reader that does not read must not block it.
-            await anyio.to_thread.run_sync(self._write_now, pieces, abandon_on_cancel=True)
-            self._queued -= sum(len(data) for _, data in pieces)
+            async with self._screen:
+                pieces, self._queue = self._queue, []
+                # Abandoned on an interrupt: a reader that does not read must not block it.
+                await anyio.to_thread.run_sync(self._write_now, pieces, abandon_on_cancel=True)
+            self._written += sum(len(data) for _, data in pieces)
             self._notify()
 
     def _write_now(self, pieces: list[tuple[str, bytes]]) -> None:
@@ -193,11 +168,7 @@ def _write_flushed(stream: BinaryIO, data: bytes) -> None:
 
 
 def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> str:
-    """Return the status line: a bar if the program reports its progress, the time, the calls. Pure.
-
-    Args:
-        note: A server's progress message.
-    """
+    """Return the status line: a bar if the program reports progress, the time, the calls. Pure."""
     whole = int(seconds)
     time = f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
     parts = [time, run_progress.own_text(), run_progress.call_text(), note]

@@ -7,9 +7,9 @@ import threading
 import webbrowser
 from typing import TYPE_CHECKING, Annotated
 
-from bridge.cli.engine import open_engine
 from bridge.cli.options import Server, flag, opt
 from bridge.cli.output import visible, write_err, write_out
+from bridge.cli.status import open_engine
 from bridge.model import ServerSpec
 from bridge.settings import Settings
 from bridge.upstream.token_store import TokenStore

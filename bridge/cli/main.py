@@ -7,7 +7,6 @@ command is a function in a module of its own.
 from __future__ import annotations
 
 import gc
-import importlib
 import logging
 import os
 import signal
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
-from bridge.cli.line import SERVE, Invocation, simple_invocation, with_default
+from bridge.cli.line import SERVE, Invocation, handler_of, simple_invocation, with_default
 from bridge.cli.output import RepeatedLines, TerminalHandler, VisibleFormatter, write_error
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
@@ -73,13 +72,13 @@ def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
         given = dict(invocation.arguments)
         if _is_stdio(invocation):
             given["greeting"] = _greeted(settings)
-        return partial(_command(invocation.handler), **given), settings
+        return partial(handler_of(invocation.handler), **given), settings
     except SettingsError as error:
         handler = _run_despite_mistake(invocation)
         if not handler:
             raise
         write_error(error)
-        return partial(_command(handler), error, **invocation.arguments), defaults()
+        return partial(handler_of(handler), error, **invocation.arguments), defaults()
 
 
 def _run_despite_mistake(invocation: Invocation) -> str:
@@ -160,16 +159,6 @@ def _greeted(settings: Settings) -> Greeting:
 
 def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _command(name: str) -> Command:
-    """Return the function that a command is, importing its module only now.
-
-    The MCP SDK takes most of a second to import, which help and a typing mistake need not.
-    """
-    module, _, function = name.partition(":")
-    found: Command = getattr(importlib.import_module(f"bridge.cli.{module}"), function)
-    return found
 
 
 @contextmanager

@@ -51,9 +51,6 @@ async def with_moves(
 
     Args:
         asked: Names with commas between, or `ALL`.
-
-    Raises:
-        UsageError: None of the clients has a server of a name.
     """
     for change in planned:
         if change.barred:

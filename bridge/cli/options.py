@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from bridge.cli import completion
-from bridge.clients.writers import Scope
 
 
 def arg(word: str, text: str, completes: Callable[..., Any] | None = None) -> Any:
@@ -35,6 +34,8 @@ Server = Annotated[str, arg("SERVER", "its name or alias", completion.servers)]
 Clients = Annotated[
     list[str] | None, arg("CLIENT", "or all; without one, they are listed", completion.clients)
 ]
-InScope = Annotated[Scope, opt("<user|project>", "your own files, or the project's")]
+InScope = Annotated[
+    Literal["user", "project"], opt("<user|project>", "your own files, or the project's")
+]
 DryRun = Annotated[bool, flag("--dry-run", "only show what would change")]
 Yes = Annotated[bool, flag("--yes", "apply without asking", "-y")]

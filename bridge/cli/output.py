@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bridge import text as texts
@@ -238,12 +237,6 @@ def hold_logs() -> Iterator[None]:
                 handler.handle(record)
 
 
-@dataclass(slots=True)
-class _Window:
-    began: float
-    lines: int = 0
-
-
 class RepeatedLines(logging.Filter):
     """Leaves out log lines that come too often from one place, and says how many they were.
 
@@ -256,23 +249,25 @@ class RepeatedLines(logging.Filter):
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        # One for each place in the code that writes lines, of which there are some hundreds.
-        self._windows: dict[tuple[str, int], _Window] = {}
+        # When it began, and its lines: for each place in the code, of which there are hundreds.
+        self._windows: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        now = self._now()
-        window = self._windows.setdefault((record.pathname, record.lineno), _Window(now))
+        """Return whether a line is written; it may be changed."""
+        now, place = self._now(), (record.pathname, record.lineno)
+        began, lines = self._windows.get(place, (now, 0))
         left_out = 0
-        if now - window.began >= WINDOW_SECONDS:
-            left_out = max(0, window.lines - MAX_LINES)
-            window.began, window.lines = now, 0
-        window.lines += 1
-        if window.lines > MAX_LINES:
+        if now - began >= WINDOW_SECONDS:
+            left_out = max(0, lines - MAX_LINES)
+            began, lines = now, 0
+        lines += 1
+        self._windows[place] = began, lines
+        if lines > MAX_LINES:
             return False
         text = message = record.getMessage()
         if len(text) > MAX_MESSAGE:
             text = f"{text[:MAX_MESSAGE]}… ({len(text):,} characters)"
-        if window.lines == MAX_LINES:
+        if lines == MAX_LINES:
             text = f"{text} [more of these in the next {WINDOW_SECONDS:g} s are only counted]"
         if left_out:
             text = f"{text} [repeated {left_out:,} times before]"

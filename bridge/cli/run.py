@@ -13,10 +13,10 @@ from typing import get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.engine import open_engine
 from bridge.cli.live_display import LiveTerminal
 from bridge.cli.output import for_person, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
+from bridge.cli.status import open_engine
 from bridge.cli.terminal import Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
@@ -55,11 +55,7 @@ async def run_program(
     force: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Run a program; its stdout, stderr and exit status become the command's own.
-
-    Args:
-        make_request: Returns the request; its errors are reported as JSON, too.
-    """
+    """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
         request = make_request()
         directory = None if out is None else check_out(out)
@@ -174,9 +170,6 @@ async def run_and_apply(
 
     Args:
         scripted: A program reads the result: no person is asked.
-
-    Raises:
-        BridgeError: It cannot be run, or the plan was not approved.
     """
     result = await engine.run(request, client)
     plan = result.plan
@@ -285,11 +278,7 @@ def request_of(
     session: str | None = None,
     end_session: bool = False,
 ) -> RunRequest:
-    """Return the request that the words of `run` mean.
-
-    Raises:
-        UsageError: There is no program, or a file of it cannot be read.
-    """
+    """Return the request that the words of `run` mean."""
     words, name = list(argv or ()), ""
     if code is not None:
         # typer cannot know that with -c there is no FILE, and gave it the first ARG.

@@ -39,11 +39,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
-    """Return the files that the flags name, as NAME=PATH, or PATH for one that keeps its name.
-
-    Raises:
-        UsageError: One cannot be read, or is called what no file can be called.
-    """
+    """Return the files that the flags name, as NAME=PATH, or PATH for one that keeps its name."""
     files = []
     left = MAX_BYTES
     for flag in wanted:

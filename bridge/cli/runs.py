@@ -1,4 +1,4 @@
-"""`runs`: the programs that ran or were refused, and what each did."""
+"""`runs` and `sessions`: the programs that ran, what each did, and what is saved of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio.to_thread
 
 from bridge.cli import completion
-from bridge.cli.audit import audit_lines, duration, local_time, read_log
+from bridge.cli.audit import audit_lines, duration, local_time, moment, read_log
 from bridge.cli.options import AsJson, arg, count
 from bridge.cli.output import (
     terminal_width,
@@ -21,8 +21,8 @@ from bridge.cli.output import (
 )
 from bridge.gate.audit.reading import about
 from bridge.model import Json
-from bridge.render.text import SHORT_ID
-from bridge.settings import Settings
+from bridge.render.text import SHORT_ID, size_text
+from bridge.settings import Settings, store_of
 
 if TYPE_CHECKING:
     from bridge.runs.records import RunRecords
@@ -119,3 +119,34 @@ def _write_part(name: str, text: Json) -> None:
     if text:
         lines = "".join(f"  {line}\n" for line in str(text).splitlines())
         write_out(visible(f"\n{name}\n{lines}"))
+
+
+async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
+    """List saved sessions.
+
+    The last saved comes first. A bridge saves a session when no run has used it for a while, and
+    when the bridge ends. `run --session NAME --end-session` removes one of the terminal's.
+    """
+    # Imported here: it brings the engine, and help does without.
+    from bridge.sessions.checkpoints import Checkpoints
+
+    saved = Checkpoints(store_of(settings), days=settings.session_days)
+    found: list[dict[str, Json]] = [
+        {
+            "name": each.name,
+            "id": each.session_id,
+            "saved": moment(each.moment),
+            "expires": moment(each.moment + settings.session_days * 86_400),
+            "runs": each.run,
+            "bytes": each.size,
+        }
+        for each in await anyio.to_thread.run_sync(saved.all, None)
+    ]
+
+    def cells(each: dict[str, Json]) -> list[str]:
+        times = [local_time(each[name], "%b %d %H:%M") for name in ("saved", "expires")]
+        return [each["name"], each["id"][:8], *times, str(each["runs"]), size_text(each["bytes"])]
+
+    headings = ("NAME", "ID", "SAVED", "EXPIRES", "RUNS", "SIZE")
+    write_list(found, headings, cells, "No sessions are saved.", as_json=as_json)
+    return 0

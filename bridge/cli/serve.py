@@ -54,12 +54,7 @@ async def serve(
     greeting: Greeting = NO_GREETING,
     ending: anyio.Event | None = None,
 ) -> int:
-    """Serve until the client closes stdin, or over HTTP until a signal.
-
-    Args:
-        greeting: The answered `initialize` of a client on stdio.
-        ending: Set when a bridge that serves HTTP is told to end.
-    """
+    """Serve until the client closes stdin, or over HTTP until a signal."""
     address = parse_address(http) if http else None
     if address is not None:
         settings = replace(settings, replica=settings.replica or _machine())

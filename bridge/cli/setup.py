@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 import anyio
 import anyio.to_thread
 
-from bridge.cli.engine import open_engine
+from bridge.cli.doctor import offer, working
 from bridge.cli.install import (
     NO_CLIENT,
     clients_of,
@@ -20,22 +20,20 @@ from bridge.cli.install import (
     machine_here,
     nothing_written,
     plan,
+    write_found,
 )
 from bridge.cli.moving import ALL, with_moves
-from bridge.cli.offers import offer, working
 from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import Person
-from bridge.cli.status import waiting
+from bridge.cli.status import open_engine, waiting
 from bridge.clients.entry import own_entry
-from bridge.clients.install import standings
 from bridge.clients.writers import Machine, Scope, Target, detected, writer_for
-from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError, WrongSystemError
+from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.servers.consents import consents_of
 from bridge.settings import Settings
-from bridge.text import counted
 
 T = TypeVar("T")
 
@@ -74,20 +72,14 @@ async def setup(
             discover = consents_of(settings).discover
             found = await anyio.to_thread.run_sync(discover, machine.context)
         here = detected(machine)
-        _write_found(here, found, machine)
+        write_found(here, found, machine)
         question = "Start each server once to measure its tool definitions?"
         measures = bool(found.servers) and not skip_cost
         if measures and (person is None or await person.confirm(question, default=True)):
             await _show_cost(settings)
         with waiting("trying each sandbox"):
             probes = await probe_all(settings)
-        if works := working(probes):
-            write_out(f"Programs run in: {works}\n")
-        else:
-            write_out("No sandbox works yet, so programs cannot run here.\n")
-            own = [probe for probe in probes if probe.error_code != WrongSystemError.code]
-            for probe in own or probes:
-                write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
+        _write_sandbox(works := working(probes), probes)
         named = await _clients(clients, here, person) if here or clients else ()
         if named and move is None and person is not None:
             move = await _ask_move(named, scope, settings, machine, person)
@@ -110,31 +102,14 @@ async def setup(
     return 1
 
 
-def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
-    """Print the clients of this machine, and how many servers each has."""
-    has = {(each.target.path, each.name) for each in standings(machine)}
-    write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
-    left_out = False
-    for target in here:
-        path = str(target.path)
-        sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
-        used = sum(source.path == path for source in sources)
-        unused = sum(
-            not each.foreign and each.source.path == path and (target.path, each.name) not in has
-            for each in found.skipped
-        )
-        moved = sum(source.moved_from == path for source in sources)
-        left_out = left_out or unused > 0
-        state = f", {unused} not used" if unused else ""
-        state += f", {moved} moved behind the bridge" if moved else ""
-        state += ", has the bridge" if target.path in {path for path, _ in has} else ""
-        line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {path}{state}"
-        write_out(visible(line, keep="") + "\n")
-    names = ", ".join(spec.name for spec in found.servers)
-    names = names or "the clients have none yet, or none that can be used"
-    why = "; `servers` says why others are not" if left_out else ""
-    count = counted(len(found.servers), "server")
-    write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
+def _write_sandbox(works: str, probes: Sequence[Probe]) -> None:
+    if works:
+        write_out(f"Programs run in: {works}\n")
+        return
+    write_out("No sandbox works yet, so programs cannot run here.\n")
+    own = [probe for probe in probes if probe.error_code != WrongSystemError.code]
+    for probe in own or probes:
+        write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
 
 
 async def _show_cost(settings: Settings) -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
-from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, arg
 from bridge.cli.output import visible, write_err, write_json, write_list, write_out, write_warning
 from bridge.cli.person import LEAST_DIGITS, Person
+from bridge.cli.status import open_engine
 from bridge.errors import UnknownSkillError, UsageError
 from bridge.gate.question import visible_lines
 from bridge.settings import Settings
@@ -83,9 +83,6 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
 
     Args:
         names: NAME, which is shown and asked about, or NAME@DIGEST as `skills show` prints it.
-
-    Raises:
-        UsageError: A skill is not the one that was shown, or there is no person to ask.
     """
     refused = False
     async with open_engine(settings) as engine:

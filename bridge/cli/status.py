@@ -9,12 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from time import monotonic
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from bridge.settings import Settings
 from bridge.text import visible
+
+if TYPE_CHECKING:
+    from bridge.runs import Engine
 
 _current: StatusLine | None = None
 
@@ -138,3 +148,14 @@ class StatusLine:
         shown = visible(self._shown, keep="")
         line = f"{frame} {shown}".encode(self._encoding, "replace").decode(self._encoding)
         return Text(line, no_wrap=True, overflow="ellipsis" if self._unicode else "crop")
+
+
+@asynccontextmanager
+async def open_engine(settings: Settings, *, patient: bool = False) -> AsyncIterator[Engine]:
+    """Open an engine on the user's own servers."""
+    async with AsyncExitStack() as stack:
+        with waiting("finding servers and a sandbox"):
+            from bridge.runs import open_engine as opened
+
+            engine = await stack.enter_async_context(opened(settings, patient=patient))
+        yield engine

@@ -85,11 +85,6 @@ class Terminal:
                 return {"action": "decline" if done is None else "accept"}
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Refuse.
-
-        Raises:
-            CannotAskError: Always; there is no model at a terminal.
-        """
         raise CannotAskError("Nobody can be asked: a terminal has no model to sample.")
 
     async def roots(self) -> list[Json]:

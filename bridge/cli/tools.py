@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.stubs import server_stub, tool_stub
 from bridge.cli import completion
-from bridge.cli.engine import open_engine
 from bridge.cli.options import AsJson, arg, flag, opt
 from bridge.cli.output import (
     terminal_width,
@@ -19,7 +18,7 @@ from bridge.cli.output import (
     write_warning,
 )
 from bridge.cli.servers import none_found
-from bridge.cli.status import waiting
+from bridge.cli.status import open_engine, waiting
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.servers.project_servers import waiting_line
 from bridge.settings import Settings
@@ -87,21 +86,21 @@ async def tools(
         write_err(visible(f"{told}\n" if told else ""))
     if not names:
         write_err("" if engine.servers.discovery.proposed else none_found(settings))
-    elif found and found[0].get("poor") and not as_json:
-        write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
-    elif not found and not as_json:
-        none = "No tool matches; `mcp-code-bridge tools` lists all." if query else "No tools found."
-        write_err(f"{none}\n")
+    elif not as_json:
+        write_err(_advice(query, found))
     return SERVER_UNREACHABLE if errors and not found else 0
 
 
-def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
-    """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name.
+def _advice(query: str, found: Sequence[dict[str, Any]]) -> str:
+    if not found:
+        lists = "No tool matches; `mcp-code-bridge tools` lists all.\n"
+        return lists if query else "No tools found.\n"
+    poor = "Perhaps one of these. `mcp-code-bridge tools` lists all.\n"
+    return poor if found[0].get("poor") else ""
 
-    Raises:
-        UnknownServerError: It is one word with a dot, and there is no such server.
-        RefusedError: That server waits for approval.
-    """
+
+def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
+    """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name."""
     server, dot, tool = query.rpartition(".")
     if not dot or not tool or any(map(str.isspace, tool)):
         return None

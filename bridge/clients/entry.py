@@ -81,11 +81,7 @@ def own_entry(
     token: str = "",
     network: Mapping[str, str] | None = None,
 ) -> Entry:
-    """Return the entry that starts this very bridge, or that connects to an address.
-
-    Args:
-        network: Further variables for it; see `network_variables`.
-    """
+    """Return the entry that starts this very bridge, or that connects to an address."""
     if url:
         return Entry(name=name, url=url, token=token)
     command, *args = own_command(sys.argv[0], environ)
@@ -96,11 +92,7 @@ def own_entry(
 
 
 def own_command(started: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return how this bridge is started again, from any directory.
-
-    Args:
-        started: How it was: `sys.argv[0]`.
-    """
+    """Return how this bridge is started again, from any directory."""
     script = Path(shutil.which(started, path=environ.get("PATH", "")) or started)
     if script.name != PROGRAM:
         # `python -m bridge`, or a test: the script is beside the interpreter.

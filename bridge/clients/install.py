@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
+
+import anyio
 
 from bridge.clients import differences
 from bridge.clients.document import Document, open_document
 from bridge.clients.entry import NAME, Entry, address, command_line, entry_value, is_bridge
 from bridge.clients.journal import Journal, Record, digest
 from bridge.clients.rewrite import Edit, missing_directories, remove_directories, rewrite
-from bridge.clients.writers import Machine, Table, Target, readable
+from bridge.clients.writers import Machine, Table, Target, Writer, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
@@ -126,14 +131,7 @@ def read_target(target: Target) -> bytes | None:
 def plan_install(
     target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
 ) -> Change:
-    """Return the change that puts the bridge into a file, and into its list of allowed servers.
-
-    Args:
-        lists: What clients' lists forbid now.
-
-    Raises:
-        UsageError: The file cannot be changed exactly, or the name is another server's.
-    """
+    """Return the change that puts the bridge into a file, and into its list of allowed servers."""
     document, table, second = _opened(target, raw)
     present = document.entries(table)
     dialect = target.location.dialect
@@ -175,11 +173,7 @@ def plan_install(
 def plan_uninstall(
     target: Target, name: str, raw: bytes | None, record: Record | None = None
 ) -> Change:
-    """Return the change that takes an entry out: to the byte what was, where nothing changed since.
-
-    Args:
-        record: What put it in, if the file has not changed since.
-    """
+    """Return the change that takes an entry out: to the byte if `record` has the file as it is."""
 
     def edit(now: bytes | None) -> bytes | None:
         if record is not None and record.describes(now):
@@ -298,11 +292,7 @@ def _named(document: Document, table: Table) -> list[tuple[str | None, object]]:
 
 
 def open_target(target: Target, raw: bytes | None) -> Document:
-    """Return a client's file as a document.
-
-    Raises:
-        UneditableError: It is malformed or too large.
-    """
+    """Return a client's file as a document."""
     location = target.location
     return open_document(
         raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
@@ -358,3 +348,58 @@ def _notes(target: Target, others: list[str], raw: bytes | None) -> Iterator[str
         yield "The file would hold paths of this machine: keep it out of what others check out."
     if target.writer.note:
         yield target.writer.note
+
+
+def with_own_commands(change: Change, machine: Machine) -> Change:
+    """Return a change with the client's commands that make it, where its file is not written."""
+    target = change.target
+    program = machine.program(target.writer.program)
+    if not (target.writer.contended and target.scope == "user" and program):
+        return change
+    # Other users of this machine read a command's arguments, so none has the bridge's token.
+    if len(target.table) > 1 or (isinstance(change.value, dict) and "headers" in change.value):
+        return change
+    remove = (program, "mcp", "remove", "-s", "user", change.name)
+    if change.action == "uninstall":
+        return replace(change, commands=(remove,) if change.before is not None else ())
+    text = json.dumps(change.value, ensure_ascii=False)
+    add = (program, "mcp", "add-json", "-s", "user", change.name, text)
+    return replace(change, commands=(remove, add) if change.replaces else (add,))
+
+
+def listing(writer: Writer, machine: Machine) -> tuple[str, ...]:
+    """Return the command with which a client lists its servers; empty if there is none here."""
+    program = machine.program(writer.program)
+    return (program, *writer.listing) if program and writer.listing else ()
+
+
+async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
+    """Run a client's command; return what it prints.
+
+    It runs in the home directory: to list servers, some clients start those of the project that
+    they are in, approved or not.
+
+    Raises:
+        BridgeError: It failed, or did not end.
+    """
+    environ = {**machine.context.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
+    try:
+        with anyio.fail_after(60):
+            done = await anyio.run_process(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                check=False,
+                env=environ,
+                cwd=machine.context.home,
+            )
+    except TimeoutError:
+        message = f"{argv[0]} did not end within 60 seconds."
+        raise BridgeError(message, remedy="Run it yourself.") from None
+    except OSError as error:
+        raise BridgeError(f"{argv[0]} does not start: {error.strerror}.") from None
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout.decode("utf-8", "replace"))[:20_000]
+    if done.returncode:
+        message = f"{' '.join(argv[:3])} failed with status {done.returncode}."
+        raise BridgeError(message, host_detail=said.strip()[-1000:])
+    return said

@@ -162,14 +162,7 @@ class Mover:
     logged_in: LoggedIn
 
     def plan(self, tables: Sequence[Target], raw: bytes | None) -> Shift:
-        """Decide what is moved out of one file.
-
-        Args:
-            tables: The file, once for each table of servers in it.
-
-        Raises:
-            UneditableError: The file cannot be changed exactly.
-        """
+        """Decide what is moved out of one file."""
         document = before = open_target(tables[0], raw)
         file = self.kept.file_of(tables[0])
         store = open_target(tables[0], self.kept.text(file))
@@ -298,14 +291,7 @@ def _shifted(
 
 
 def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
-    """Return a change of a client's file that moves servers out of it as well.
-
-    Args:
-        tables: The file, once for each table of servers in it.
-
-    Raises:
-        UneditableError: The file cannot be changed exactly.
-    """
+    """Return a change of a client's file that moves servers out of it as well."""
     first = mover.plan(tables, change.before)
 
     def plan(now: bytes | None) -> Shift:
@@ -344,15 +330,7 @@ TAKEN = "the client has another server of this name now, which is not overwritte
 
 
 def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) -> Shift:
-    """Decide what goes back into a client's file, by what the journal has of it.
-
-    Args:
-        raw: The file as it is; None if it is gone.
-
-    Raises:
-        UsageError: The bridge's files cannot be read.
-        UneditableError: The file cannot be changed exactly.
-    """
+    """Decide what goes back into a client's file, by what the journal has of it."""
     file = kept.file_of(target)
     store = open_target(target, kept.text(file))
     if not file.entries:
@@ -411,12 +389,7 @@ def _has_all(document: Document, file: MovedFile, store: Document) -> bool:
 def with_restore(
     change: Change, restore: Shift, kept: Kept, journal: Journal, record: Record | None = None
 ) -> Change:
-    """Return a change, planned for a file with its servers back, that puts them back before.
-
-    Args:
-        change: Planned for `restore.after`.
-        record: What it undoes besides.
-    """
+    """Return a change, planned for a file with its servers back, that puts them back before."""
     target = change.target
 
     def finish(latest: Shift) -> None:

@@ -43,14 +43,7 @@ Readlink = Callable[[str], str | None]
 
 
 def check_stages(stages: Sequence[Sequence[str]], names: Collection[str]) -> None:
-    """Check that every stage may run.
-
-    Args:
-        names: Those of the profile's executables.
-
-    Raises:
-        InvalidRequestError: One may not; the text says why and what to do.
-    """
+    """Check that every stage may run."""
     if not stages:
         raise InvalidRequestError("There is no command.")
     if len(stages) > MAX_STAGES:

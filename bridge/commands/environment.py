@@ -18,7 +18,7 @@ from bridge.settings.time_zone import time_zone
 SHORTEST_SECRET = 4
 """Characters. A shorter value would be found in everything, so it cannot be kept out of output."""
 
-MAX_SECRET_BYTES = 16 * 1024  # Of one value; as much of a stream is held back at most.
+MAX_SECRET_BYTES = 16 * 1024  # Of one value; as much of a command's output is held back at most.
 
 AWS_SECRETS = (
     "AWS_ACCESS_KEY_ID",
@@ -85,24 +85,20 @@ def credential_files(
     if profile.credentials is None or profile.credentials.source == "env":
         return ()
     aws = PurePosixPath(home) / ".aws"
+    named = (
+        ("AWS_CONFIG_FILE", "config", str(aws / "config"), False),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", str(aws / "credentials"), False),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "web-identity-token", "", True),
+        ("AWS_CA_BUNDLE", "ca-bundle.pem", "", False),
+    )
     found = [
-        CredentialFile(
-            path=environ.get(variable) or str(aws / name), below=f".aws/{name}", variable=variable
-        )
-        for variable, name in (
-            ("AWS_CONFIG_FILE", "config"),
-            ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
-        )
+        CredentialFile(path=path, below=f".aws/{name}", variable=variable, whole=whole)
+        for variable, name, usual, whole in named
+        if (path := environ.get(variable) or usual)
     ]
-    for variable, below, whole in (
-        ("AWS_WEB_IDENTITY_TOKEN_FILE", ".aws/web-identity-token", True),
-        ("AWS_CA_BUNDLE", ".aws/ca-bundle.pem", False),
-    ):
-        if path := environ.get(variable):
-            found.append(CredentialFile(path=path, below=below, variable=variable, whole=whole))
     for name in cached:
-        below = f".aws/sso/cache/{name}"
-        found.append(CredentialFile(path=str(aws / "sso" / "cache" / name), below=below))
+        path = str(aws / "sso" / "cache" / name)
+        found.append(CredentialFile(path=path, below=f".aws/sso/cache/{name}"))
     return tuple(found)
 
 

@@ -73,11 +73,7 @@ class Planner:
         self._executables: dict[str, tuple[Executable, ...]] = {}
 
     def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> Plan:
-        """Decide all that there is to decide.
-
-        Raises:
-            UsageError: The request is unusable, or the profile is.
-        """
+        """Decide all that there is to decide."""
         timeout = profile.timeout if request.timeout is None else request.timeout
         if not 1 <= timeout <= profile.max_timeout:
             raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
@@ -103,14 +99,13 @@ class Planner:
         made = replace(made, variables={**made.variables, **request.env})
         tools = {tool.name: tool.file for tool in executables}
         stage = _stage(profile, granted, executables, made)
-        command = _command(profile, executables, files, workdir)
         specs = tuple(
             replace(
                 stage,
                 run_id=f"{run_id}-{number}",
                 # In a container the entry itself is what is looked up.
                 argv=words if tools else (entries[words[0]], *words[1:]),
-                command=replace(command, file=tools.get(words[0], "")),
+                command=_command(profile, executables, files, workdir, tools.get(words[0], "")),
             )
             for number, words in enumerate(request.stages)
         )
@@ -307,9 +302,11 @@ def _command(
     executables: tuple[Executable, ...],
     files: dict[CredentialFile, bytes],
     workdir: str,
+    file: str,
 ) -> CommandSpec:
     by_files = profile.credentials is not None and profile.credentials.source != "env"
     return CommandSpec(
+        file=file,
         cwd=workdir,
         cpu_seconds=profile.cpu_seconds,
         file_bytes=profile.file_bytes,

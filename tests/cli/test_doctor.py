@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli import offers
+from bridge.cli import doctor as doctor_module
 from bridge.cli.doctor import (
     check_packages,
     check_store,
@@ -21,8 +21,9 @@ from bridge.cli.doctor import (
     describe_packages,
     describe_store,
     doctor,
+    offer,
+    state_remedy,
 )
-from bridge.cli.offers import offer, state_remedy
 from bridge.errors import ImageMissingError, ImagePullError
 from bridge.model import Directory
 from bridge.sandbox.backend import Probe
@@ -103,7 +104,7 @@ async def test_a_missing_image_is_built_when_agreed_to_and_no_sandbox_works_with
             raise ImagePullError("no registry answers")
         return 0
 
-    monkeypatch.setattr(offers, "build_image", build)
+    monkeypatch.setattr(doctor_module, "build_image", build)
     async with _person(monkeypatch, "yes\n", "yes\n") as told:
         assert not await offer([MISSING, WORKS], _settings(tmp_path))
         assert not await offer([MISSING], _settings(tmp_path, image="own:1"))

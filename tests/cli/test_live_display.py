@@ -175,8 +175,7 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
                     await anyio.wait_readable(typist)
                     shown += os.read(typist, 65536)
                 await person.wrote("stderr", b"\xff second\n")
-        await anyio.wait_readable(typist)
-        shown += os.read(typist, 65536)
+        shown += await seen(typist, b" second\r\n")
     os.close(typist)
     assert b"first\r\n" in shown
     before, after = shown.split(b"\\xff second")

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from bridge.cli import main as cli
-from bridge.cli.app import COMMANDS, handler_of, made, read_words
+from bridge.cli.app import COMMANDS, made, read_words
 from bridge.cli.help import described
-from bridge.cli.line import Invocation, simple_invocation, with_default
-from bridge.cli.output import is_drawn, table, visible
+from bridge.cli.line import Invocation, handler_of, simple_invocation, with_default
+from bridge.cli.output import is_drawn
 from bridge.cli.run import exit_status, show
 from bridge.model import Finding, RunResult, Usage
 from bridge.settings import SETTINGS, variable
@@ -53,32 +53,11 @@ import gc
 from bridge.cli import main
 before = gc.get_freeze_count()
 with main._imports_that_stay():
-    main._command("serve:serve")
+    main.handler_of("serve:serve")
 print(gc.isenabled(), gc.get_freeze_count() > before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True True\n"
-
-
-@pytest.mark.parametrize(
-    "argv", [["--version"], ["--help"], ["run", "--help"], ["policy", "--help"]]
-)
-def test_help_and_version_exit_with_success(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(argv) == 0
-    assert "mcp-code-bridge" in capsys.readouterr().out
-
-
-def test_help_in_a_pipe_is_plain_text_of_80_columns_with_examples(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["run", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert said.isascii()
-    assert visible(said) == said
-    assert max(map(len, said.splitlines())) <= 80
-    assert "mcp-code-bridge run report.py --servers github --out results -- 2026" in said
 
 
 def test_help_is_drawn_on_a_terminal_unless_it_must_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,10 +324,6 @@ def test_a_receipt_is_shown_on_a_terminal_only_where_something_was_called(
     assert capsys.readouterr() == ("", "")
     show(called, terminal=True)
     assert capsys.readouterr().err == "-- 2 tool calls, 0.50 s\n"
-
-
-def test_tables_line_up() -> None:
-    assert table(("A", "B"), [("long", "x"), ("s", "")]) == "A     B\nlong  x\ns\n"
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from bridge.cli.main import main
-from bridge.cli.policy_check import check
-from bridge.cli.policy_explain import explain
-from bridge.cli.policy_init import add, init
+from bridge.cli.policy import add, check, explain, init
 from bridge.errors import SettingsError, UpstreamError, UsageError
 from bridge.gate.decision import CallFacts
 from bridge.gate.pins import Pins

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,6 @@ from bridge.model import OAuthHints, ServerSettings, Source, ToolFilter
 from bridge.runs import Engine
 from bridge.settings import Settings, load
 from bridge.settings.values import Settings as Values
-from bridge.tokens import count_tokens, definition_text
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 
@@ -190,12 +189,6 @@ async def test_check_starts_each_and_says_what_its_tools_cost(
     printed = capsys.readouterr().out
     assert f"about {ready['tokens']:,} tokens" in printed
     assert "gone: Server 'gone' did not start" in printed
-
-
-def test_the_cost_is_that_of_all_that_a_client_gives_to_a_model() -> None:
-    schema: Mapping[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    text = definition_text("add", "Adds.", schema)
-    assert count_tokens(text) > count_tokens(definition_text("add", "", {}))
 
 
 async def test_tools_are_listed_below_their_servers(

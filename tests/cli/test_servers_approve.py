@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.person import Person
-from bridge.cli.servers_approve import approve_of
+from bridge.cli.servers import approve_of
 from bridge.settings import load
 from tests.cli.desk import command_line, desk
 from tests.discovery.writing import write

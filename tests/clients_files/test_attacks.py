@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.install import check_clients
-from bridge.clients.install import apply, plan_install, plan_uninstall, read_target
+from bridge.clients.install import apply, plan_install, plan_uninstall, read_target, run_own
 from bridge.clients.journal import Journal, Record
-from bridge.clients.own_commands import run_own
 from bridge.clients.writers import targets, writer_for
 from bridge.errors import BridgeError, ChangedMeanwhileError, UsageError
 from tests.clients_files.test_move import BRIDGE, Rig

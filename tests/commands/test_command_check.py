@@ -100,13 +100,6 @@ async def test_doctor_prints_profiles_and_does_not_fail_for_a_broken_one(
     assert document["profile"]["memory_bytes"] == 128 << 20
 
 
-def test_doctor_tells_of_a_kernel_that_bubblewrap_cannot_give(there: Place) -> None:
-    settings = replace(there.settings(), oci_runtime="runsc")
-    [check] = check_commands(settings, [FINE])
-    assert not check.ok
-    assert "bubblewrap cannot use runsc" in check.summary
-
-
 def test_the_remedy_for_a_profile_s_image_is_about_that_image(there: Place) -> None:
     profile = there.settings(**CONTAINER).commands["tool"]
     for kind in (ImageMissingError, ImagePullError):

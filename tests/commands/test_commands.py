@@ -356,25 +356,6 @@ async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(there: Plac
     assert 'runtime = "container"' in refused.value.remedy
 
 
-@pytest.mark.guarantee("command-grants")
-async def test_a_profile_that_grants_too_much_is_refused(there: Place) -> None:
-    for table in (
-        {"workspace": str(there.home)},
-        {"workspace": "/"},
-        {"read": [str(there.root)]},
-        {"write": ["/etc"]},
-        {"read": ["/proc"]},
-        {"read": ["../outside.txt"]},
-        {"write": [str(there.peek.parent)]},
-        {"read": ["leads-out"]},
-        {"workspace": str(there.root / "missing")},
-        {"executables": ["no-such-tool"]},
-    ):
-        async with Commands(there.settings(**table)) as commands:
-            with pytest.raises(SettingsError):
-                await run(commands, ["peek"])
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="whose the workspace is matters to root only")
 async def test_a_bridge_of_root_s_never_runs_commands_as_root(there: Place) -> None:
     """As the workspace's owner, or as nobody; what that user cannot reach is an error."""
