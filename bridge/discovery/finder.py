@@ -395,8 +395,10 @@ class _Search:
             if location.in_project:
                 return Parsed()
             found = [
-                parse_document(each.document, self._setting(candidate, each.path))
-                for each in plugin_servers(document, path.parent, reader, self.places, self.project)
+                parse_document(servers, self._setting(candidate, file))
+                for file, servers in plugin_servers(
+                    document, path.parent, reader, self.places, self.project
+                )
             ]
             return Parsed(
                 entries=tuple(entry for each in found for entry in each.entries),

@@ -72,11 +72,6 @@ def matcher(glob: str) -> Matcher:
         ValueError: It is no glob.
     """
     parts = parse(glob)
-    text = _ESCAPED.sub(r"\1", glob)
-    if literal(text) == glob:
-        return text.__eq__
-    if not glob.strip("*"):
-        return _anything
     (head, _), *others = parts
     if others:
         # Every star is decided on once, so that nothing is gone back to.
@@ -92,7 +87,3 @@ def any_matcher(globs: Sequence[str]) -> Matcher:
         return matcher(globs[0])
     found = [matcher(glob) for glob in globs]
     return lambda text: any(matches(text) for matches in found)
-
-
-def _anything(text: str) -> bool:
-    return True
