@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.discovery.dialect import Format
-from bridge.discovery.documents import MalformedError, decode, kind
+from bridge.discovery.documents import MalformedError, decode, kind, size_limit
 
 
 def reason(raw: bytes, format: Format = "json") -> str:
@@ -71,3 +71,8 @@ def test_values_are_named_in_json_s_words() -> None:
         *("null", "a boolean", "a number", "a number", "a string", "a list", "an object"),
         "a date or time",
     ]
+
+
+def test_what_is_read_by_python_code_is_read_in_part_only_when_small() -> None:
+    """A file that comes with a project may be as large as its author likes."""
+    assert size_limit("yaml") < size_limit("jsonc") < size_limit("json")
