@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,10 +98,6 @@ def test_no_more_servers_are_read_than_a_file_may_define() -> None:
     found = parsed({"mcpServers": servers})
     assert len(found.servers) == MAX_SERVERS
     assert "only the first" in found.warnings[0].reason
-
-
-def local(table: object, **changes: object) -> Found:
-    return parsed({"projects": table}, CLAUDE_CODE_LOCAL, **changes)
 
 
 def test_no_message_repeats_a_secret() -> None:
