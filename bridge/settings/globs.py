@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+MAX_GLOB_CHARS = 512  # A server may give a tool any name, and a rule names it.
+
 _ESCAPED = re.compile(r"\\([*?\\])")
 _TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")
 
@@ -26,6 +28,8 @@ def parse(glob: str) -> list[tuple[str, int]]:
     """
     if not glob:
         raise ValueError("is empty, which matches nothing")
+    if len(glob) > MAX_GLOB_CHARS:
+        raise ValueError(f"has more than {MAX_GLOB_CHARS} characters")
     parts = [("", 0)]
     for token in _TOKEN.finditer(glob):
         escaped, wild, plain = token.groups()
