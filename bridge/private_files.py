@@ -38,18 +38,22 @@ def make_directory(path: Path) -> None:
 
 
 @contextmanager
-def in_use(directory: Path, *, alone: bool = False) -> Iterator[bool]:
+def in_use(directory: Path, *, alone: bool = False, wait: bool = False) -> Iterator[bool]:
     """Hold a lock on a directory; yield whether it was free.
 
     Args:
         alone: Whether no other process may hold it; otherwise several do.
+        wait: Whether to wait for others, rather than to yield False. Blocks.
+
+    Raises:
+        OSError: It is not there.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         free = True
         try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
         except BlockingIOError:
             free = False
         yield free

@@ -239,7 +239,7 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    return 0 < len(globs.literal(name)) <= 512 and valid_text(name) == name
+    return 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS and valid_text(name) == name
 
 
 def _has_line(name: str) -> bool:

@@ -3,33 +3,14 @@
 Owns the table of locations, its order and the names of the sources. Reads nothing and decides
 nothing: `locations.py` turns a template into paths and `parser.py` applies a dialect.
 
-Precedence. `LOCATIONS` is in order of strength, and the first file that defines a name wins; a
-weaker definition of the same name is reported as shadowed, never merged in.
+`LOCATIONS` is in order of strength, and the first file that defines a name wins; a weaker
+definition of the same name is reported as shadowed, never merged in. docs/discovery.md has the
+order in words. Files of the working directory are last, so that no repository takes the name of a
+server that the user defined.
 
-1. The file that `MCP_SERVERS_CONFIG` names (JSON, or TOML when it ends in `.toml`).
-2. Claude Code, managed: `managed-mcp.json` in the system's directory for it.
-3. Claude Code, local: `projects.<directory>.mcpServers` in `~/.claude.json`, where the directory is
-   the repository's root (a worktree counts as its main repository), else the working directory.
-4. Claude Code, user: `mcpServers` in `~/.claude.json`.
-5. `~/.config/mcp/servers/*.json`, by file name.
-6. `~/MCPs/*.json`, by file name.
-7. Claude Desktop: `claude_desktop_config.json` in its directory on this platform, on Windows first
-   that of the store's build.
-8. macOS only: `mcp/servers/*.json` in `~/Library/Application Support/Claude Code`, then in
-   `.../Claude`; then `claude_code_config.json` in the same two.
-9. The other clients' files of the user and of the system, client by client in the order of
-   `_OTHER_USER`; then what plugins and extensions bring.
-10. The working directory: `.mcp.json` there, then in each directory above it up to home, or up to
-    the repository's root when the working directory is not below home; `./mcp-servers/*.json`,
-    `./claude_code_config.json`, `./claude_desktop_config.json`; then the other clients' files of
-    the project, in the same order. Last, so that no repository takes the name of a server that the
-    user defined.
-
-What holds a name and what does not: an entry with `"disabled": true` or `"enabled": false` does, so
-that a stronger file can turn a server off; an entry skipped for any other reason does not, so that
-a broken or rejected one never hides a good one.
-
-`CLAUDE_CONFIG_DIR` moves `~/.claude.json` and `~/.claude`, as it does for Claude Code.
+An entry with `"disabled": true` or `"enabled": false` holds its name, so that a stronger file can
+turn a server off; an entry skipped for any other reason does not, so that a broken or rejected one
+never hides a good one.
 """
 
 from __future__ import annotations

@@ -182,14 +182,9 @@ class ApprovalFile:
     grants: Literal["always", "trusted", "never"] = "always"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LimitFile:
-    """One settings file of Claude Code with lists of allowed and denied servers.
-
-    Attributes:
-        template, platforms: As in `Location`.
-        managed: Whether it is the company's.
-    """
+    """One settings file of Claude Code, the company's or not, with lists of servers."""
 
     template: str
     platforms: tuple[Platform, ...] = PLATFORMS

@@ -365,7 +365,7 @@ class _Search:
             if location.in_project and room <= 0:
                 continue
             replacing = _replacing(candidate)
-            if replacing and not self.reader.is_absent(path) and _exists(replacing):
+            if replacing and not self.reader.is_absent(path) and fingerprint(replacing)[1] != -1:
                 continue
             parsed = self._parsed(candidate, most=room if location.in_project else MAX_SERVERS)
             if location.in_project:
@@ -395,8 +395,10 @@ class _Search:
             if location.in_project:
                 return Parsed()
             found = [
-                parse_document(each.document, self._setting(candidate, each.path))
-                for each in plugin_servers(document, path.parent, reader, self.places, self.project)
+                parse_document(servers, self._setting(candidate, file))
+                for file, servers in plugin_servers(
+                    document, path.parent, reader, self.places, self.project
+                )
             ]
             return Parsed(
                 entries=tuple(entry for each in found for entry in each.entries),
@@ -456,21 +458,10 @@ def _mark_own(
 def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:
     """Yield a warning for each missing `cwd`; the server is kept, the directory may be created."""
     for spec in servers:
-        if spec.cwd is not None and not _is_directory(spec.cwd):
+        if spec.cwd is not None and not os.path.isdir(spec.cwd):  # noqa: PTH112 - never raises
             key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
             reason = "this directory does not exist, so the server will not start"
             yield ConfigWarning(path=spec.source.path, key=key, reason=reason)
-
-
-def _exists(path: Path) -> bool:
-    return fingerprint(path)[1] != -1
-
-
-def _is_directory(path: str) -> bool:
-    try:
-        return Path(path).is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:

@@ -11,7 +11,6 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from bridge.discovery.dialect import Platform
@@ -150,16 +149,11 @@ def fill(template: str, places: Places) -> tuple[Path, ...]:
 
 def fill_with_origin(template: str, places: Places) -> tuple[tuple[Path, Path], ...]:
     """Return all paths of a template, each with the place that it starts from."""
-    name, rest = _split(template)
-    if not name:
-        return ((Path(rest), Path(rest).parent),)
-    return tuple((place / rest if rest else place, place) for place in places[name])
-
-
-@lru_cache(maxsize=256)
-def _split(template: str) -> tuple[str, str]:
     match = _PLACE.match(template)
-    return (match[1], template[match.end() :].lstrip("/")) if match else ("", template)
+    if match is None:
+        return ((Path(template), Path(template).parent),)
+    rest = template[match.end() :].lstrip("/")
+    return tuple((place / rest if rest else place, place) for place in places[match[1]])
 
 
 def _within(project: Project) -> tuple[Path, ...]:

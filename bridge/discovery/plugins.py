@@ -7,7 +7,6 @@ what the user's own files record: a project's files can turn a plugin off, never
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from bridge.discovery.clients import LIMIT_FILES
@@ -22,18 +21,12 @@ ENABLEMENT_FILE = "extension-enablement.json"
 _PROJECT_SETTINGS = ("{project}/.claude/settings.local.json", "{project}/.claude/settings.json")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contributed:
-    """The servers of one file of a plugin, as a client's own file would have them."""
-
-    path: Path
-    document: Mapping[str, object]
-
-
 def plugin_servers(
     index: Mapping[str, object], directory: Path, reader: Reader, places: Places, project: Project
-) -> Iterator[Contributed]:
+) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """Yield what Claude Code's plugins that are installed and on for this project bring.
+
+    Each file of a plugin, with its servers as a client's own file would have them.
 
     Args:
         index: The decoded `installed_plugins.json`.
@@ -52,7 +45,7 @@ def plugin_servers(
                 f"plugin:{name}:{key}": _with_env(_filled(value, values), values)
                 for key, value in table.items()
             }
-            yield Contributed(path=path, document={"mcpServers": found})
+            yield path, {"mcpServers": found}
 
 
 def extension_servers(

@@ -136,6 +136,13 @@ class Variables:
     separator: str = "/"
     budget: InsertBudget = field(default_factory=InsertBudget, repr=False, compare=False)
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """An editor's variables, but for those that are the workspace."""
+        name = Path(self.workspace).name
+        separators = dict.fromkeys(("pathSeparator", "/"), self.separator)
+        return {"userHome": self.home, "workspaceFolderBasename": name, **separators}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Expanded:
@@ -170,7 +177,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     def value(match: re.Match[str]) -> str:
         groups = match.groupdict()
         if place := groups.get("place"):
-            return _place_value(place, variables)
+            return variables.places.get(place, variables.workspace)
         if name := groups.get("input"):
             return _input_value(name, variables) or ""
         if name := groups.get("file"):
@@ -225,18 +232,6 @@ def missing_inputs(
 def input_variable(name: str) -> str:
     """Return the name of the environment variable for an input's value."""
     return INPUT_PREFIX + re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
-
-
-def _place_value(name: str, variables: Variables) -> str:
-    match name:
-        case "userHome":
-            return variables.home
-        case "workspaceFolderBasename":
-            return Path(variables.workspace).name
-        case "pathSeparator" | "/":
-            return variables.separator
-        case _:
-            return variables.workspace
 
 
 def _input_value(name: str, variables: Variables) -> str | None:

@@ -6,9 +6,9 @@ it. The versions that an entry names hold for both.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -77,31 +77,27 @@ def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ..
 
 def nothing_allowed(names: Sequence[str], place: str) -> PackageRefusedError:
     """Return the refusal of packages where the configuration allows none."""
-    listed = ", ".join(f'"{name}"' for name in names[:8])
     message = f"No packages can be asked for here, so not {_some(names)} either."
     remedy = (
         f"The person who runs the bridge can allow them in {place}: [dependencies] with "
-        f"allow = [{listed}]."
+        f"allow = [{_quoted(names)}]."
     )
     return PackageRefusedError(message, remedy=remedy)
 
 
 def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> PackageRefusedError:
     known = [entry.name for entry in allow]
-    near = [
-        match for name in names for match in difflib.get_close_matches(name, known, n=2, cutoff=0.6)
-    ]
-    message = f"{_some(names)} {'is' if len(names) == 1 else 'are'} not allowed here."
-    if near:
-        message += f" Near: {_some(tuple(dict.fromkeys(near)))}."
+    near = dict.fromkeys(match for name in names for match in get_close_matches(name, known, n=2))
+    are, what = ("is", "it") if len(names) == 1 else ("are", "them")
+    message = f"{_some(names)} {are} not allowed here."
+    message += f" Near: {_some([*near])}." if near else ""
     message += f" Allowed: {_some([entry.text for entry in allow])}."
-    return PackageRefusedError(message, remedy=_line(names, allow, place))
+    remedy = f"To allow {what}, add {_quoted(names)} to `allow` of [dependencies] in {place}."
+    return PackageRefusedError(message, remedy=remedy)
 
 
-def _line(names: Sequence[str], allow: Sequence[Allowed], place: str) -> str:
-    listed = ", ".join(f'"{name}"' for name in names[:8])
-    what = "it" if len(names) == 1 else "them"
-    return f"To allow {what}, add {listed} to `allow` of [dependencies] in {place}."
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names[:8])
 
 
 def _some(names: Sequence[str]) -> str:

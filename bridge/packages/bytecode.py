@@ -16,7 +16,8 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from bridge.packages.sets import hold, link_tree
+from bridge.packages.sets import link_tree
+from bridge.private_files import in_use
 
 Compile = Callable[[Path], Awaitable[bytes | None]]
 """Returns what a sandbox compiled of a wheel; None if it failed."""
@@ -40,7 +41,7 @@ async def compile_set(
             marker = await anyio.to_thread.run_sync(_marker, wheel, tag)
             if (tree / marker).exists():
                 continue
-            with hold((wheel / marker).parent, alone=True, wait=False) as alone:
+            with in_use((wheel / marker).parent, alone=True) as alone:
                 # Otherwise another bridge compiles it, and a later run finds that.
                 if alone and not (wheel / marker).exists():
                     await _compile(wheel, tag, most, compiled)

@@ -22,9 +22,10 @@ from bridge.errors import BridgeError, PackageRefusedError, PackageUnavailableEr
 from bridge.guest.protocol.distributions import LIGHTER
 from bridge.packages.allow_list import check_resolved, check_wanted, constraints
 from bridge.packages.requirements import Wanted
-from bridge.packages.sets import Lock, Locked, PackageSet, hold, make_room, too_large
+from bridge.packages.sets import Lock, Locked, PackageSet, make_room, too_large
 from bridge.packages.target import Installed, Target
 from bridge.packages.uv import Say, Uv
+from bridge.private_files import in_use
 from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
 
@@ -59,7 +60,6 @@ class Resolver:
         self._environ = environ
         self._place = place
         self._executable = executable
-        self._known: dict[str, Lock] = {}
         # By set: of several runs one finds it.
         self._finding: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
@@ -90,22 +90,16 @@ class Resolver:
         index = self._dependencies.index.rpartition("@")[2]
         around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
         kept = PackageSet(self._directory, self._store, [*texts, target.digest, index, *around])
-        lock = self._known.get(kept.name)
-        if lock is None or self._stale(lock) or (lock.packages and not kept.touch(lock)):
-            turn = self._finding.setdefault(kept.name, anyio.Lock())
-            finder = _Finder(wanted, installed, pins)
-            try:
-                with anyio.fail_after(self._dependencies.timeout):
-                    async with turn:
-                        lock = await self._provided(kept, finder, target, say)
-            except TimeoutError:
-                seconds = self._dependencies.timeout
-                message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
-                remedy = "Try again; `timeout` of [dependencies] sets how long that may take."
-                raise PackageUnavailableError(message, remedy=remedy) from None
-            if len(self._known) >= 100:  # A run that uses one again looks at one directory.
-                self._known.clear()
-            self._known[kept.name] = lock
+        finder = _Finder(wanted, installed, pins)
+        try:
+            with anyio.fail_after(self._dependencies.timeout):
+                async with self._finding.setdefault(kept.name, anyio.Lock()):
+                    lock = await self._provided(kept, finder, target, say)
+        except TimeoutError:
+            seconds = self._dependencies.timeout
+            message = f"{', '.join(texts):.200} could not be had within {seconds:g} s."
+            remedy = "Try again; `timeout` of [dependencies] sets how long that may take."
+            raise PackageUnavailableError(message, remedy=remedy) from None
         return kept.tree(lock) if lock.packages else None, lock
 
     def _stale(self, lock: Lock) -> bool:
@@ -116,17 +110,12 @@ class Resolver:
         found = {package.name: package.version for package in lock.packages}
         check_resolved(found, self._dependencies.allow)
 
-    def _permitted(self, lock: Lock) -> bool:
-        """Return whether all of a recorded set is still allowed: `allow` may have changed since."""
-        try:
-            self._judge(lock)
-        except BridgeError:
-            return False
-        return True
-
     async def _provided(self, kept: PackageSet, finder: _Finder, target: Target, say: Say) -> Lock:
         old = await anyio.to_thread.run_sync(kept.read)
-        if old is not None and not self._permitted(old):
+        try:
+            # `allow` may have changed since.
+            self._judge(old or Lock(packages=(), made=0.0))
+        except BridgeError:
             old = None
         there = old is not None and (not old.packages or kept.touch(old))
         if old is not None and not self._stale(old):
@@ -169,7 +158,7 @@ class Resolver:
                 raise too_large(most, sizes)
             with ExitStack() as stack:
                 # From here on no other bridge may evict wheels that are in no set yet.
-                wheels = hold(self._directory / "wheels")
+                wheels = in_use(self._directory / "wheels", wait=True)
                 await anyio.to_thread.run_sync(stack.enter_context, wheels)
                 missing = [each for each in lock.packages if not kept.wheel(each).exists()]
                 into = place / "installed"

@@ -11,7 +11,6 @@ a set are complete before they have their names. Only bytecode is added to them 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,11 +20,12 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.private_files import in_use
 from bridge.store import Store
 
 MAX_ENTRIES = 50_000  # Files and directories; packages may have any number, large sets half of it.
@@ -194,36 +194,12 @@ def _link(source: Path, path: Path) -> None:
         shutil.copy2(source, path)
 
 
-@contextmanager
-def hold(path: Path, *, alone: bool = False, wait: bool = True) -> Iterator[bool]:
-    """Lock a directory or file, so that no bridge evicts or changes it; yield whether that worked.
-
-    Args:
-        alone: Whether no other holder is tolerated.
-        wait: Whether to wait for others, rather than to yield False.
-
-    Raises:
-        OSError: It is not there.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-        try:
-            fcntl.flock(descriptor, how | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
 def make_room(directory: Path, most: int) -> None:
     """Evict the sets that were used longest ago, and wheels of no set, until the rest fits. Blocks.
 
     A set that a sandbox has mounted stays, and so does one that was used a moment ago.
     """
-    with hold(directory / "wheels", alone=True, wait=False) as alone:
+    with in_use(directory / "wheels", alone=True) as alone:
         # Another bridge is installing: its wheels have no set yet. The next one makes room.
         if alone:
             _make_room(directory, most, time.time())
@@ -264,7 +240,7 @@ def _is_shared(place: Path) -> bool:
 
 def _evict(path: Path) -> bool:
     """Remove a directory unless a bridge uses it; return whether it is gone."""
-    with suppress(OSError), hold(path, alone=True, wait=False) as unused:
+    with suppress(OSError), in_use(path, alone=True) as unused:
         if unused:
             # Out of sight first: half a set must never be taken for one.
             away = path.parent.parent / "sets" / f"{_WORK}{path.name}"

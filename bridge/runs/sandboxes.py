@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import LaunchError
 from bridge.model import Json, Limits
-from bridge.packages.sets import hold
+from bridge.private_files import in_use
 from bridge.runs.guest_session import GuestSession, open_guest, wait_dead
 from bridge.runs.session_guest import SessionGuest, save_state, session_guest
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
@@ -215,7 +215,7 @@ class Sandboxes:
             for bind in recipe.binds:
                 if bind.executable:
                     # While it is mounted no bridge evicts it.
-                    stack.enter_context(hold(Path(bind.source), wait=False))
+                    stack.enter_context(in_use(Path(bind.source)))
             async with backend.in_use():
                 session = await stack.enter_async_context(open_guest(backend, self._launch(recipe)))
             yield session

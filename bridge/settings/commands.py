@@ -141,11 +141,7 @@ class CommandProfile:
 
 
 def parse_commands(tables: Json, place: str) -> Mapping[str, CommandProfile]:
-    """Return the profiles of the `commands` table at `place`, by name.
-
-    Raises:
-        SettingsError: One has a name, a key or a value that cannot be.
-    """
+    """Return the profiles of the `commands` table at `place`, by name."""
     found = {}
     for name, table, where in fields.named_tables(tables, place, "profile"):
         more = {"name": name, "place": where}

@@ -107,9 +107,5 @@ class Dependencies:
 
 
 def parse_dependencies(table: Json, place: str) -> Dependencies:
-    """Return the `dependencies` table at `place`; one that allows nothing where there is none.
-
-    Raises:
-        SettingsError: It has a key or a value that cannot be.
-    """
+    """Return the `dependencies` table at `place`; one that allows nothing where there is none."""
     return fields.filled(Dependencies, table, place, "the dependencies")

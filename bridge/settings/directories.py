@@ -27,11 +27,7 @@ LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
 
 
 def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
-    """Return the directories of the table at `place`, without a look at the disk.
-
-    Raises:
-        SettingsError: A name, a key or a value is not valid.
-    """
+    """Return the directories of the table at `place`, without a look at the disk."""
     named = fields.named_tables(tables, place, "directory")
     return tuple(_directory(name, table, where) for name, table, where in named)
 

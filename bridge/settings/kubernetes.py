@@ -100,9 +100,5 @@ class Kubernetes:
 
 
 def parse_kubernetes(table: Json, place: str) -> Kubernetes:
-    """Return the `kubernetes` table at `place`; the defaults where there is none.
-
-    Raises:
-        SettingsError: It has a key or a value that cannot be.
-    """
+    """Return the `kubernetes` table at `place`; the defaults where there is none."""
     return fields.filled(Kubernetes, table, place, "the Kubernetes settings")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -149,15 +148,6 @@ def test_what_an_unapproved_definition_names_is_not_opened(cautious: DiscoveryCo
     assert discover(approving(cautious, found)).servers[0].env == {"SECRET": "s3cret"}
 
 
-def test_no_text_of_another_file_becomes_a_project_s_command(cautious: DiscoveryContext) -> None:
-    """It could be exchanged after the approval."""
-    write(cautious.cwd / "text", "-c evil")
-    write(cautious.cwd / "opencode.json", {"mcp": {"s": {"command": ["sh", "{file:text}"]}}})
-    found = discover(cautious)
-    assert (found.servers, found.proposed) == ((), ())
-    assert "env and headers only" in found.skipped[0].reason
-
-
 @pytest.mark.parametrize("user_name", ["git", "Git", "g\u0131t", "-git-"])
 def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_name: str) -> None:
     """Nor one that programs would spell like it."""
@@ -175,36 +165,6 @@ def test_a_project_takes_no_name_of_the_user_s(cautious: DiscoveryContext, user_
         assert commands == ["mine"]
         assert found.proposed == ()
         assert "shadowed by" in found.skipped[0].reason
-
-
-def test_the_same_definition_in_a_project_is_one_more_place_of_the_user_s(
-    cautious: DiscoveryContext,
-) -> None:
-    write(cautious.home / ".claude.json", entry())
-    write(cautious.cwd / ".mcp.json", entry())
-    found = discover(cautious)
-    assert (len(found.servers), found.proposed, found.skipped) == (1, (), ())
-    assert [source.scope for source in found.servers[0].also] == ["project"]
-
-
-def test_a_project_cannot_turn_a_server_of_the_user_s_off(cautious: DiscoveryContext) -> None:
-    write(cautious.home / ".cursor" / "mcp.json", entry())
-    write(cautious.cwd / ".mcp.json", entry(disabled=True))
-    assert names(discover(cautious)) == ["tracker"]
-
-
-def test_a_relative_variable_makes_no_file_of_a_project_the_user_s(
-    cautious: DiscoveryContext,
-) -> None:
-    environ = {"CODEX_HOME": ".codex-home", "CLAUDE_CONFIG_DIR": ".claude-home"}
-    relative = replace(cautious, environ=environ)
-    write(cautious.cwd / ".codex-home" / "config.toml", '[mcp_servers.evil]\ncommand = "x"\n')
-    state = {**entry(), "projects": {str(cautious.cwd): {"hasTrustDialogAccepted": True}}}
-    write(cautious.cwd / ".claude-home" / ".claude.json", state)
-    write(cautious.cwd / ".claude-home" / "settings.json", {"enableAllProjectMcpServers": True})
-    found = discover(relative)
-    assert found.servers == ()
-    assert {each.name for each in found.proposed} == {"evil", "tracker"}
 
 
 def test_a_variable_that_names_the_project_by_a_link_makes_no_file_of_it_the_user_s(
@@ -303,75 +263,6 @@ def test_a_program_cannot_approve_by_a_clients_file_of_the_project(
     write(cautious.cwd / ".claude" / "settings.local.json", {"enableAllProjectMcpServers": True})
     assert names(discover(cautious)) == ["tracker"], "as Claude Code does"
     assert discover(look_record).servers == ()
-
-
-@pytest.mark.parametrize(
-    ("trust", "used"),
-    [
-        ({}, False),
-        ({"{cwd}": "trusted"}, True),
-        ({"{cwd}": "untrusted"}, False),
-        ({"{home}": "trusted"}, False),
-    ],
-)
-def test_codex_s_trust_counts_for_codex_s_own_file_alone(
-    cautious: DiscoveryContext, trust: dict[str, str], used: bool
-) -> None:
-    places = {"{cwd}": cautious.cwd, "{home}": cautious.home}
-    lines = [f'[projects."{places[at]}"]\ntrust_level = "{level}"' for at, level in trust.items()]
-    write(cautious.home / ".codex" / "config.toml", "\n".join(lines))
-    text = '[mcp_servers.s]\ncommand = "x"\n'
-    write(cautious.cwd / ".codex" / "config.toml", text)
-    write(cautious.cwd / ".cursor" / "mcp.json", {"mcpServers": {"other": {"command": "x"}}})
-    assert names(discover(cautious)) == (["s"] if used else [])
-
-
-@pytest.mark.parametrize(
-    ("trust", "used"),
-    [
-        ({}, False),
-        ({"{cwd}": "TRUST_FOLDER"}, True),
-        ({"{home}": "TRUST_FOLDER"}, True),
-        ({"{cwd}/file": "TRUST_PARENT"}, True),
-        ({"{home}": "TRUST_FOLDER", "{cwd}": "DO_NOT_TRUST"}, False),
-        ({"{cwd}": "DO_NOT_TRUST", "{cwd}/x": "TRUST_PARENT"}, False),
-        ({"{cwd}": True}, False),
-        ({"{cwd}/sub": "TRUST_FOLDER"}, False),
-    ],
-)
-def test_gemini_s_trust_is_that_of_the_nearest_folder(
-    cautious: DiscoveryContext, trust: dict[str, Any], used: bool
-) -> None:
-    rules = {at.format(cwd=cautious.cwd, home=cautious.home): level for at, level in trust.items()}
-    write(cautious.home / ".gemini" / "trustedFolders.json", rules)
-    write(cautious.cwd / ".gemini" / "settings.json", entry())
-    assert names(discover(cautious)) == (["tracker"] if used else [])
-
-
-@pytest.mark.parametrize(
-    ("trusted", "untrusted", "used"),
-    [
-        ([], [], False),
-        (["{cwd}"], [], True),
-        (["{home}"], [], True),
-        (["{home}"], ["{cwd}"], False),
-        (["{cwd}"], ["{home}"], True),
-        (["{cwd}"], ["{cwd}"], False),
-        (["{cwd}/sub"], [], False),
-    ],
-)
-def test_vibe_s_trust_is_that_of_the_nearest_folder(
-    cautious: DiscoveryContext, trusted: list[str], untrusted: list[str], used: bool
-) -> None:
-    lists = {
-        key: [folder.format(cwd=cautious.cwd, home=cautious.home) for folder in folders]
-        for key, folders in (("trusted", trusted), ("untrusted", untrusted))
-    }
-    text = "\n".join(f"{key} = {json.dumps(folders)}" for key, folders in lists.items())
-    write(cautious.home / ".vibe" / "trusted_folders.toml", text)
-    server = '[[mcp_servers]]\nname = "s"\ntransport = "stdio"\ncommand = "x"\n'
-    write(cautious.cwd / ".vibe" / "config.toml", server)
-    assert names(discover(cautious)) == (["s"] if used else [])
 
 
 # The file of approvals.

@@ -33,113 +33,6 @@ def reasons(found: Discovery) -> dict[str, str]:
     return {skipped.name: skipped.reason for skipped in found.skipped}
 
 
-def test_a_machine_without_any_configuration_has_no_servers(context: DiscoveryContext) -> None:
-    found = discover(context)
-    assert (found.servers, found.skipped, found.warnings) == ((), (), ())
-
-
-def test_the_nearest_project_file_wins(context: DiscoveryContext) -> None:
-    write(context.cwd / ".mcp.json", servers(same="near"))
-    write(context.home / ".mcp.json", servers(same="far", other="far"))
-    found = discover(context)
-    assert [(spec.name, spec.command) for spec in found.servers] == [
-        ("same", "near"),
-        ("other", "far"),
-    ]
-
-
-def test_a_broken_definition_does_not_hide_a_weaker_good_one(context: DiscoveryContext) -> None:
-    write(context.cwd / ".mcp.json", {"mcpServers": {"same": {"command": ""}}})
-    write(context.home / ".claude.json", servers(same="good"))
-    assert [spec.command for spec in discover(context).servers] == ["good"]
-
-
-def test_a_server_turned_off_by_a_stronger_file_stays_off(context: DiscoveryContext) -> None:
-    write(context.home / "extra.json", {"servers": {"same": {"disabled": True}}})
-    write(context.home / ".claude.json", servers(same="weaker"))
-    found = discover(replace(context, extra_config=Path("~/extra.json")))
-    assert found.servers == ()
-    off = 'turned off by "disabled": true'
-    where = f"{context.home}/extra.json (servers.same)"
-    assert [skipped.reason for skipped in found.skipped] == [
-        off,
-        f"shadowed by {where}, which is not used either: {off}",
-    ]
-
-
-def test_no_server_has_the_bridge_s_own_name(context: DiscoveryContext) -> None:
-    """Its questions would look like the bridge's own."""
-    taken = ("mcp-code-bridge", "MCP Code_Bridge", "mcp_code_bridge")
-    write(context.home / ".claude.json", servers(**dict.fromkeys((*taken, "mcp-code"), "good")))
-    found = discover(context)
-    assert names(found) == ["mcp-code"]
-    assert {reasons(found)[name] for name in taken} == {
-        "its name is the bridge's own; give it another one"
-    }
-
-
-def test_a_server_turned_off_by_a_weaker_file_stays_on(context: DiscoveryContext) -> None:
-    write(context.home / ".claude.json", servers(same="good"))
-    write(context.home / "MCPs" / "a.json", {"servers": {"same": {"disabled": True}}})
-    found = discover(context)
-    assert names(found) == ["same"]
-    assert "shadowed by" in reasons(found)["same"]
-
-
-def test_local_servers_are_those_of_the_repository_s_root(context: DiscoveryContext) -> None:
-    (context.cwd / ".git").mkdir()
-    below = context.cwd / "src" / "deep"
-    below.mkdir(parents=True)
-    write(
-        context.home / ".claude.json",
-        {"projects": {str(context.cwd): servers(mine="c"), str(context.home): servers(no="c")}},
-    )
-    assert names(discover(replace(context, cwd=below))) == ["mine"]
-
-
-def test_without_a_repository_local_servers_are_those_of_the_directory_itself(
-    context: DiscoveryContext,
-) -> None:
-    write(
-        context.home / ".claude.json",
-        {"projects": {str(context.home): servers(no="c"), str(context.cwd): servers(mine="c")}},
-    )
-    assert names(discover(context)) == ["mine"]
-
-
-def test_a_rejected_project_server_is_skipped_and_says_where(context: DiscoveryContext) -> None:
-    write(context.cwd / ".mcp.json", servers(a="c", b="c", c="c"))
-    write(
-        context.home / ".claude.json",
-        {"projects": {str(context.cwd): {"disabledMcpjsonServers": ["a"]}}},
-    )
-    path = write(context.cwd / ".claude" / "settings.json", {"disabledMcpjsonServers": ["b"]})
-    found = discover(context)
-    assert names(found) == ["c"]
-    assert "disabledMcpjsonServers" in reasons(found)["a"]
-    assert str(path) in reasons(found)["b"]
-
-
-def test_a_rejection_of_a_project_server_does_not_touch_the_user_s_own(
-    context: DiscoveryContext,
-) -> None:
-    write(context.cwd / ".mcp.json", servers(same="project"))
-    write(context.cwd / ".claude" / "settings.json", {"disabledMcpjsonServers": ["same"]})
-    write(context.home / ".claude.json", servers(same="user"))
-    assert [spec.command for spec in discover(context).servers] == ["user"]
-
-
-def test_a_worktree_obeys_the_lists_of_its_main_repository(
-    context: DiscoveryContext, tmp_path: Path
-) -> None:
-    main = tmp_path / "main"
-    write(main / ".git" / "worktrees" / "wt" / "gitdir", f"{context.cwd}/.git")
-    write(context.cwd / ".git", f"gitdir: {main}/.git/worktrees/wt")
-    write(context.cwd / ".mcp.json", servers(a="c", b="c"))
-    write(main / ".claude" / "settings.local.json", {"disabledMcpjsonServers": ["a"]})
-    assert names(discover(context)) == ["b"]
-
-
 def test_only_approved_project_servers_are_used_when_asked(context: DiscoveryContext) -> None:
     write(context.cwd / ".mcp.json", servers(a="c", b="c", d="c"))
     write(context.cwd / "mcp-servers" / "e.json", {"command": "c"})
@@ -160,18 +53,6 @@ def test_only_approved_project_servers_are_used_when_asked(context: DiscoveryCon
     assert names(discover(asked)) == ["user", "a", "b"]
 
 
-def test_a_directory_cannot_call_itself_a_worktree_to_get_another_project_s_approvals(
-    context: DiscoveryContext, tmp_path: Path
-) -> None:
-    trusted = tmp_path / "trusted"
-    write(trusted / ".git" / "worktrees" / "wt" / "gitdir", f"{tmp_path}/elsewhere/.git")
-    approved = {"hasTrustDialogAccepted": True, "enabledMcpjsonServers": ["a"]}
-    write(context.home / ".claude.json", {"projects": {str(trusted): approved}})
-    write(context.cwd / ".git", f"gitdir: {trusted}/.git/worktrees/wt")
-    write(context.cwd / ".mcp.json", servers(a="evil"))
-    assert names(discover(replace(context, project_servers="approved"))) == []
-
-
 def test_files_of_a_project_are_read_up_to_a_bound_for_all_of_them(
     context: DiscoveryContext,
 ) -> None:
@@ -184,18 +65,6 @@ def test_files_of_a_project_are_read_up_to_a_bound_for_all_of_them(
     found = discover(context)
     assert names(found) == ["mine", "s0", "s1", "s2", "s3"]
     assert ["larger than" in warning.reason for warning in found.warnings] == [True, True]
-
-
-def test_no_project_server_is_used_when_so_asked(context: DiscoveryContext) -> None:
-    write(
-        context.cwd / ".mcp.json",
-        {"mcpServers": {"a": {"command": "c"}, "user": {"enabled": False}}},
-    )
-    write(context.cwd / "claude_desktop_config.json", servers(b="c"))
-    write(context.home / ".claude.json", servers(user="c"))
-    found = discover(replace(context, project_servers="none"))
-    assert names(found) == ["user"]
-    assert set(reasons(found)) == {"a", "b", "user"}
 
 
 @pytest.mark.guarantee("written-configuration")
@@ -236,41 +105,6 @@ def test_entries_that_start_the_bridge_are_skipped_unless_allowed(
     assert names(discover(replace(context, allow_self=True))) == ["bridge", "wrapped", "git", "web"]
 
 
-def test_how_long_a_client_waits_for_the_bridge_is_what_its_user_s_file_says(
-    context: DiscoveryContext,
-) -> None:
-    own = {"command": "uvx", "args": ["mcp-code-bridge"], "timeout": 90_000}
-    codex = '[mcp_servers.code-bridge]\ncommand = "mcp-code-bridge"\ntool_timeout_sec = 20'
-    write(context.home / ".codex" / "config.toml", codex)
-    write(context.home / ".gemini" / "settings.json", {"mcpServers": {"b": own}})
-    write(context.home / ".qwen" / "settings.json", {"mcpServers": {"b": {**own, "command": "x"}}})
-    write(
-        context.cwd / ".gemini" / "settings.json", {"mcpServers": {"b": {**own, "timeout": 1000}}}
-    )
-    assert discover(context).own_limits == {"codex": 20, "gemini": 90}
-
-
-def test_an_extra_file_that_is_not_there_is_worth_a_warning(context: DiscoveryContext) -> None:
-    found = discover(replace(context, extra_config=Path("none.toml")))
-    assert [str(said) for said in found.warnings] == [
-        f"{context.cwd}/none.toml: there is no such file"
-    ]
-
-
-def test_an_extra_file_that_does_not_parse_is_warned_about_once(
-    context: DiscoveryContext,
-) -> None:
-    write(context.home / "extra.toml", "mcp_servers = ")
-    found = discover(replace(context, extra_config=Path("~/extra.toml")))
-    (said,) = found.warnings
-    assert "not valid TOML" in str(said)
-
-
-def test_an_extra_toml_file_is_read_as_toml(context: DiscoveryContext) -> None:
-    write(context.home / "s.TOML", '[mcp_servers.x]\ncommand = "c"\n')
-    assert names(discover(replace(context, extra_config=context.home / "s.TOML"))) == ["x"]
-
-
 def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
     context: DiscoveryContext,
 ) -> None:
@@ -299,48 +133,11 @@ def test_files_that_cannot_be_used_are_named_and_the_rest_loads(
     assert "comment" in said["comment"]
 
 
-def test_a_broken_state_file_is_warned_about_once(context: DiscoveryContext) -> None:
-    write(context.home / ".claude.json", "{")
-    assert len(discover(context).warnings) == 1
-
-
 def test_an_unlistable_directory_is_warned_about(context: DiscoveryContext) -> None:
     (context.home / "MCPs").symlink_to("MCPs")
     assert [str(said) for said in discover(context).warnings] == [
         f"{context.home}/MCPs: its symbolic links form a loop"
     ]
-
-
-def test_lists_of_the_wrong_type_in_settings_are_warned_about(context: DiscoveryContext) -> None:
-    write(context.home / ".claude" / "settings.json", {"disabledMcpjsonServers": "all"})
-    assert [said.key for said in discover(context).warnings] == ["disabledMcpjsonServers"]
-
-
-def test_a_server_whose_directory_is_missing_is_kept_with_a_warning(
-    context: DiscoveryContext,
-) -> None:
-    write(
-        context.home / ".claude.json",
-        {
-            "mcpServers": {
-                "a": {"command": "c", "cwd": "repo"},
-                "b": {"command": "c", "cwd": "gone"},
-                "d": {"command": "c", "cwd": "n" * 300},
-            }
-        },
-    )
-    write(context.home / "MCPs" / "e.json", {"command": "c", "cwd": "gone"})
-    found = discover(context)
-    assert names(found) == ["a", "b", "d", "e"]
-    assert [said.key for said in found.warnings] == ["mcpServers.b.cwd", "mcpServers.d.cwd", "cwd"]
-
-
-def test_a_file_known_under_two_places_is_read_once(context: DiscoveryContext) -> None:
-    here = context.home / ".config" / "Claude"
-    write(here / "claude_desktop_config.json", servers(a="c"))
-    found = discover(replace(context, cwd=here))
-    assert names(found) == ["a"]
-    assert found.skipped == ()
 
 
 def test_messages_and_contexts_hold_no_secret(context: DiscoveryContext) -> None:

@@ -35,26 +35,6 @@ def reasons(found: Discovery) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("entry", "left"),
-    [
-        ({"serverName": "git"}, ["web", "git2", "web2"]),
-        ({"serverCommand": ["mcp-git", "--repository", "."]}, ["web", "web2"]),
-        ({"serverCommand": ["mcp-git"]}, ["git", "web", "git2", "web2"]),
-        ({"serverUrl": "https://*.example.com/*"}, ["git", "git2"]),
-        ({"serverUrl": "HTTPS://MCP.example.com/v1"}, ["git", "git2"]),
-        ({"serverUrl": "https://other.example/*"}, ["git", "web", "git2", "web2"]),
-    ],
-)
-def test_what_the_company_denies_is_denied_in_every_client_s_files(
-    context: DiscoveryContext, company: Path, entry: dict[str, object], left: list[str]
-) -> None:
-    path = write(company / "managed-settings.json", {"deniedMcpServers": [entry]})
-    found = discover(context)
-    assert names(found) == left
-    assert all(str(path) in reason for reason in reasons(found).values())
-
-
-@pytest.mark.parametrize(
     "url",
     [
         "https://user@mcp.example.com/v1",
@@ -70,46 +50,6 @@ def test_another_spelling_of_a_denied_address_is_denied(
     denied = {"deniedMcpServers": [{"serverUrl": "https://mcp.example.com/*"}]}
     write(company / "managed-settings.json", denied)
     assert "web" not in names(discover(context))
-
-
-def test_the_user_s_own_denials_are_about_claude_code_s_servers(
-    context: DiscoveryContext, company: Path
-) -> None:
-    denied = {"deniedMcpServers": [{"serverCommand": ["mcp-git", "--repository", "."]}]}
-    write(context.home / ".claude" / "settings.json", denied)
-    assert names(discover(context)) == ["web", "git2", "web2"]
-
-
-def test_a_repository_denies_the_user_nothing(context: DiscoveryContext, company: Path) -> None:
-    denied = {"deniedMcpServers": [{"serverName": "git"}], "allowedMcpServers": []}
-    write(context.cwd / ".claude" / "settings.json", denied)
-    assert names(discover(context)) == ["git", "web", "git2", "web2"]
-
-
-@pytest.mark.parametrize(
-    ("managed", "user", "left"),
-    [
-        ([], None, []),
-        ([{"serverName": "git"}], None, ["git"]),
-        ([{"serverName": "git"}], [{"serverName": "web"}], ["git", "web"]),
-        ([{"serverName": "git"}, {"serverCommand": ["other"]}], None, []),
-        ([{"serverName": "web"}, {"serverUrl": "https://other.example/*"}], None, []),
-        ([{"serverUrl": "https://*.example.com/*"}], None, ["web"]),
-        (None, [{"serverName": "git"}], ["git"]),
-        ("git", None, []),
-        ([{"serverName": "git", "serverUrl": "*"}], None, []),
-    ],
-)
-def test_only_what_is_allowed_of_claude_code_s_servers_is_used(
-    context: DiscoveryContext, company: Path, managed: object, user: object, left: list[str]
-) -> None:
-    for path, allowed in (
-        (company / "managed-settings.json", managed),
-        (context.home / ".claude" / "settings.json", user),
-    ):
-        if allowed is not None:
-            write(path, {"allowedMcpServers": allowed})
-    assert names(discover(context)) == [*left, "git2", "web2"]
 
 
 def test_a_wildcard_in_an_allowed_host_does_not_reach_into_the_path(
@@ -147,16 +87,6 @@ def test_beside_the_company_s_file_claude_code_has_no_other_servers(
     assert names(discover(context)) == ["git2", "web2"]
 
 
-def test_settings_of_the_company_that_cannot_be_read_forbid(
-    context: DiscoveryContext, company: Path
-) -> None:
-    path = write(company / "managed-settings.json", "{")
-    found = discover(context)
-    assert names(found) == ["git2", "web2"]
-    assert "cannot be read" in reasons(found)["git"]
-    assert str(path) in reasons(found)["git"]
-
-
 def test_what_is_switched_off_for_the_project_in_claude_code_is_off(
     context: DiscoveryContext, company: Path
 ) -> None:
@@ -170,93 +100,9 @@ def test_what_is_switched_off_for_the_project_in_claude_code_is_off(
     assert "git" in names(discover(replace(context, cwd=elsewhere)))
 
 
-@pytest.mark.parametrize(
-    ("file", "said", "left"),
-    [
-        ("settings.json", {"mcp": {"excluded": ["a"]}}, ["b"]),
-        ("settings.json", {"mcp": {"allowed": ["a"]}}, ["a"]),
-        ("settings.json", {"mcp": {"allowed": []}}, ["a", "b"]),
-        ("settings.json", {"mcp": ["a"]}, ["a", "b"]),
-        ("mcp-server-enablement.json", {"a": {"enabled": False}}, ["b"]),
-        ("mcp-server-enablement.json", {"a": {"enabled": True}, "b": 7}, ["a", "b"]),
-    ],
-)
-def test_what_gemini_has_switched_off_is_off_in_all_its_files(
-    context: DiscoveryContext, file: str, said: dict[str, object], left: list[str]
-) -> None:
-    both = {"mcpServers": {"a": {"command": "x"}, "b": {"command": "x"}}}
-    write(context.cwd / ".gemini" / "settings.json", both)
-    write(context.system_root / "etc" / "gemini-cli" / "settings.json", both)
-    path = write(context.home / ".gemini" / file, said)
-    found = discover(context)
-    assert names(found) == left
-    off = [each for each in found.skipped if "switched off in Gemini CLI" in each.reason]
-    assert {str(path) in each.reason for each in off} <= {True}
-    assert bool(off) == (len(left) < 2)
-
-
-def test_what_qwen_excludes_for_the_user_is_off_in_all_its_files(
-    context: DiscoveryContext,
-) -> None:
-    write(context.cwd / ".qwen" / "settings.json", {"mcpServers": {"a": {"command": "x"}}})
-    write(context.home / ".qwen" / "settings.json", {"mcp": {"excluded": ["a"]}})
-    found = discover(context)
-    assert names(found) == []
-    assert "switched off in Qwen Code" in found.skipped[0].reason
-
-
-def test_a_project_s_lists_of_gemini_do_not_reach_the_user_s(context: DiscoveryContext) -> None:
-    write(context.home / ".gemini" / "settings.json", {"mcpServers": {"a": {"command": "x"}}})
-    write(context.cwd / ".gemini" / "settings.json", {"mcp": {"excluded": ["a"]}})
-    assert names(discover(context)) == ["a"]
-
-
-def test_no_project_gets_the_name_of_a_server_that_is_forbidden(
-    context: DiscoveryContext, company: Path
-) -> None:
-    denied = {"deniedMcpServers": [{"serverCommand": ["mcp-git", "--repository", "."]}]}
-    write(company / "managed-settings.json", denied)
-    write(context.cwd / ".mcp.json", {"mcpServers": {"git": {"command": "evil"}}})
-    assert names(discover(context)) == ["web", "web2"]
-
-
 def test_a_change_of_these_files_is_noticed(context: DiscoveryContext, company: Path) -> None:
     before = survey(context).stamp()
     write(company / "managed-settings.json", {})
     between = survey(context).stamp()
     write(company / "managed-settings.d" / "a.json", {})
     assert len({before, between, survey(context).stamp()}) == 3
-
-
-@pytest.mark.parametrize(
-    ("matches", "action", "rejected"),
-    [
-        ({"command": "npx", "args": "-y evil*"}, "reject", ["a", "web"]),
-        ({"command": "npx -y *"}, "reject", ["a", "b", "web"]),
-        ({"command": "/evil/"}, "reject", ["a", "b", "web"]),
-        ({"command": "/usr/bin/x"}, "reject", ["web"]),
-        ({"url": "https://h*"}, "allow", []),
-        ({"command": "*"}, "allow", ["web"]),
-        ({}, "reject", ["web"]),
-    ],
-)
-def test_amp_s_servers_are_used_as_its_first_matching_rule_says(
-    context: DiscoveryContext, matches: object, action: str, rejected: list[str]
-) -> None:
-    commands = {"a": "evil-server", "b": "good-server"}
-    servers: dict[str, dict[str, object]] = {
-        name: {"command": "npx", "args": ["-y", package]} for name, package in commands.items()
-    }
-    write(
-        context.home / ".config" / "amp" / "settings.json",
-        {
-            "amp.mcpServers": servers | {"web": {"url": "https://h/mcp"}},
-            "amp.mcpPermissions": [
-                {"matches": matches, "action": action},
-                {"matches": {"url": "*"}, "action": "reject"},
-            ],
-        },
-    )
-    found = discover(context)
-    assert [each.name for each in found.skipped] == rejected
-    assert all("rejected by amp.mcpPermissions in" in each.reason for each in found.skipped)

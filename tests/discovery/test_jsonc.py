@@ -8,56 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.dialect import Format
-from bridge.discovery.documents import MalformedError, decode, strip_comments
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ('// first\n{"a": 1} // last', {"a": 1}),
-        ('{"a": /* one */ 1, /* two\nlines */ "b": 2}', {"a": 1, "b": 2}),
-        ('{"a": "// no comment", "b": "/* nor */ this", "c": ",]"}', None),
-        ('{"a": "quote \\" // still text"}', None),
-        ('{"a": [1, 2, ], "b": {"c": 3, }, }', {"a": [1, 2], "b": {"c": 3}}),
-        ('{"a": 1, // why\n /* and */ }', {"a": 1}),
-        ('["\\\\", ]', ["\\"]),
-        ("[1,/**/]", [1]),
-    ],
-)
-def test_comments_and_last_commas_go_and_texts_stay(text: str, value: object) -> None:
-    expected = json.loads(text) if value is None else value
-    assert decode(text.encode(), "jsonc") == expected
-
-
-@pytest.mark.parametrize("format", ["json", "json with comments"])
-def test_a_client_that_refuses_a_last_comma_is_followed(format: Format) -> None:
-    with pytest.raises(MalformedError, match="comma before the closing bracket"):
-        decode(b'{"a": 1,}', format)
-
-
-def test_a_client_that_refuses_comments_is_followed() -> None:
-    assert decode(b'{"a": 1 /* x */}', "json with comments") == {"a": 1}
-    with pytest.raises(MalformedError, match="JSON has none"):
-        decode(b'{"a": 1 /* x */}', "json")
-
-
-@pytest.mark.parametrize("text", ["[1,,]", "[,,]", '{"a" 1}', "[1] x", '{"a": 1 / 2}', '"open'])
-def test_what_no_reader_accepts_is_refused(text: str) -> None:
-    with pytest.raises(MalformedError):
-        decode(text.encode(), "jsonc")
-
-
-def test_places_in_messages_are_those_of_the_reader_s_own_text() -> None:
-    with pytest.raises(MalformedError, match="line 3, column 8"):
-        decode(b'{ // one\n  /* two */ "a": 1,\n  "b": x}', "jsonc")
-
-
-def test_a_comment_without_end_is_named_by_its_line() -> None:
-    with pytest.raises(MalformedError, match="starts at line 2 does not end"):
-        decode(b'{"a": 1}\n/* and then /', "jsonc")
-    with pytest.raises(MalformedError):
-        strip_comments("/*/", trailing_commas=True)
+from bridge.discovery.documents import MalformedError, strip_comments
 
 
 @pytest.mark.parametrize("piece", ['"', "/*", "/* *", "//", ",", '\\"', "/", '"\\', "[,", "a/"])

@@ -9,21 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.client_dialects import (
-    CLAUDE_CODE,
-    CLAUDE_CODE_LOCAL,
-    CLAUDE_CODE_STATE,
-    CLAUDE_DESKTOP,
-    GENERIC,
-    GENERIC_OR_BARE,
-)
+from bridge.discovery.client_dialects import CLAUDE_CODE, CURSOR, GENERIC
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.parser import (
     MAX_SERVERS,
-    Parsed,
-    project_entries,
+    MAX_WARNINGS_PER_FILE,
 )
+from bridge.upstream.token_store import key_of
 from tests.discovery.parsing import Found, Origin, parse_config
 
 SECRET = "s3cr3t-value"
@@ -48,52 +41,10 @@ def parsed(document: object, dialect: Dialect = GENERIC, **changes: object) -> F
     return parse_config(json.dumps(document).encode(), origin(dialect, **changes))
 
 
-def test_a_bad_entry_does_not_keep_the_others_from_loading() -> None:
-    found = parsed({"mcpServers": {"bad": 1, "good": {"command": "c"}}})
-    assert [spec.name for spec in found.servers] == ["good"]
-
-
-@pytest.mark.parametrize(
-    ("document", "dialect", "key", "said"),
-    [
-        ([], GENERIC, "", "must hold an object, not a list"),
-        ("x", CLAUDE_CODE, "", "must hold an object, not a string"),
-        (None, CLAUDE_CODE_STATE, "", "must hold an object, not null"),
-        ({"mcpServers": []}, GENERIC, "mcpServers", "an object of servers, not a list"),
-        ({"mcpServers": "x"}, CLAUDE_CODE, "mcpServers", "an object of servers, not a string"),
-        ({"mcpServers": 5}, CLAUDE_DESKTOP, "mcpServers", "an object of servers, not a number"),
-        ({"mcpservers": {}}, CLAUDE_CODE, "", "none of the keys that hold servers (mcpServers)"),
-        ({"a": 1}, GENERIC_OR_BARE, "", "nor a command or url"),
-    ],
-)
-def test_a_file_of_the_wrong_shape_gets_one_warning(
-    document: object, dialect: Dialect, key: str, said: str
-) -> None:
-    found = parsed(document, dialect)
-    (warning,) = found.warnings
-    assert (warning.path, warning.key) == ("/conf/servers.json", key)
-    assert said in warning.reason
-    assert found.entries == ()
-
-
-def test_files_with_other_purposes_need_no_servers() -> None:
-    for dialect in (CLAUDE_CODE_STATE, CLAUDE_CODE_LOCAL, CLAUDE_DESKTOP):
-        assert parsed({"theme": "dark"}, dialect) == Found(Parsed())
-
-
 def test_text_that_does_not_decode_is_one_warning() -> None:
     found = parse_config(b"{ // no\n}", origin(CLAUDE_CODE))
     assert found.entries == ()
     assert "comment" in str(found.warnings[0])
-
-
-def test_all_three_spellings_of_the_server_key_are_read() -> None:
-    document = {key: {key: {"command": "c"}} for key in ("servers", "mcp_servers", "mcpServers")}
-    assert [spec.source.key for spec in parsed(document).servers] == [
-        "mcpServers.mcpServers",
-        "servers.servers",
-        "mcp_servers.mcp_servers",
-    ]
 
 
 def test_toml_is_read_when_the_file_is_toml() -> None:
@@ -102,20 +53,44 @@ def test_toml_is_read_when_the_file_is_toml() -> None:
     assert "args[0] must be a string, not a date or time" in found.skipped[0].reason
 
 
-def test_a_bare_entry_is_named_after_its_file() -> None:
-    found = parsed({"url": "https://h/mcp"}, GENERIC_OR_BARE, path="/home/me/MCPs/my.wiki.json")
-    assert found.servers[0].name == "my.wiki"
-    assert found.servers[0].source.key == ""
-    broken = parsed({"command": 5, "args": []}, GENERIC_OR_BARE, path="/MCPs/x.json")
-    assert [str(warning) for warning in broken.warnings] == [
-        "/MCPs/x.json: skipped: command must be a string, not a number"
-    ]
-    assert "command" in str(broken.skipped[0])
+def only(entry: object, dialect: Dialect = GENERIC, **changes: object) -> Found:
+    return parsed({"mcpServers": {"x": entry}}, dialect, **changes)
 
 
-def test_a_bare_entry_s_fields_are_named_without_a_prefix() -> None:
-    found = parsed({"command": "${NOPE}"}, GENERIC_OR_BARE)
-    assert found.warnings[0].key == "command"
+def test_what_is_said_of_one_file_is_bounded() -> None:
+    """It is logged each time the file is read, and anybody may have written the file."""
+    found = only({"command": "c", "args": [f"${{U{n}}}" for n in range(4000)]})
+    assert len(found.warnings) == MAX_WARNINGS_PER_FILE + 1
+    assert found.warnings[-1].reason == "3900 more warnings about this file are left out"
+
+
+def test_what_variables_or_a_description_blow_up_is_bounded() -> None:
+    (large,) = only({"command": "c", "args": ["${TOKEN}" * 200_000]}).skipped
+    assert "beyond" in large.reason
+    (spec,) = only({"command": "c", "description": f"  \ud800{'d' * 9999}"}).servers
+    assert (spec.description[:2], len(spec.description)) == ("?d", 2000)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "npx", "args": ["-y", "fs", "${workspaceFolder}", "${userHome}/x"]},
+        {"command": "${workspaceFolder}/run", "env": {"TOKEN": "${env:TOKEN}"}},
+        {"command": "run", "cwd": "${workspaceFolder}"},
+        {"url": "https://x.test${workspaceFolder}", "headers": {"A": "${workspaceFolder}"}},
+    ],
+)
+def test_a_servers_definition_is_as_it_is_written(entry: dict[str, object]) -> None:
+    """Its login is for what the variables made of its address."""
+    plain = json.loads(json.dumps(entry).replace("${workspaceFolder}", "/home/me/shop"))
+    shop, bank, written = (
+        only(given, CURSOR, workspace=place).servers[0]
+        for given, place in ((entry, "/home/me/shop"), (entry, "/bank"), (plain, "/home/me/shop"))
+    )
+    assert shop != bank
+    assert shop.definition == bank.definition != written.definition
+    if shop.url:
+        assert key_of(written).digest == key_of(shop).digest != key_of(bank).digest
 
 
 def test_no_more_servers_are_read_than_a_file_may_define() -> None:
@@ -123,32 +98,6 @@ def test_no_more_servers_are_read_than_a_file_may_define() -> None:
     found = parsed({"mcpServers": servers})
     assert len(found.servers) == MAX_SERVERS
     assert "only the first" in found.warnings[0].reason
-
-
-def local(table: object, **changes: object) -> Found:
-    return parsed({"projects": table}, CLAUDE_CODE_LOCAL, **changes)
-
-
-def test_the_first_of_the_project_s_directories_that_has_servers_counts() -> None:
-    servers = {"mcpServers": {"x": {"command": "c"}}}
-    other = {"mcpServers": {"y": {"command": "c"}}}
-    both = {"/home/me/shop": servers, "/home/me/shop/sub": other, "/else": other}
-    assert [spec.name for spec in local(both).servers] == ["x"]
-    empty = {"/home/me/shop": {"mcpServers": {}}, "/home/me/shop/sub": other}
-    assert [spec.name for spec in local(empty).servers] == ["y"]
-    assert local({"/else": other}) == Found(Parsed())
-
-
-def test_directories_are_compared_as_claude_code_spells_them() -> None:
-    servers = {"mcpServers": {"x": {"command": "c"}}}
-    found = local({"C:/Users/me/shop/": servers}, projects=("C:\\Users\\me\\shop",))
-    assert [spec.name for spec in found.servers] == ["x"]
-
-
-@pytest.mark.parametrize("projects", [None, [], "x", {"/home/me/shop": None}])
-def test_state_without_usable_projects_has_no_local_servers(projects: object) -> None:
-    assert local(projects) == Found(Parsed())
-    assert list(project_entries([], ("/p",))) == []
 
 
 def test_no_message_repeats_a_secret() -> None:

@@ -17,11 +17,11 @@ from bridge.packages.sets import (
     Lock,
     Locked,
     PackageSet,
-    hold,
     make_room,
     tidy,
     within,
 )
+from bridge.private_files import in_use
 from bridge.store import Store
 from tests.packages.rig import tree
 
@@ -95,7 +95,7 @@ def test_what_was_used_longest_ago_is_evicted_whatever_its_age_with_wheels_of_no
 
 def test_a_set_that_a_sandbox_has_mounted_is_not_evicted_by_any_bridge(tmp_path: Path) -> None:
     mounted, other = aged(kept(tmp_path, "a"), 1e6), aged(kept(tmp_path, "b"), 1e5)
-    with hold(mounted) as held:
+    with in_use(mounted) as held:
         assert held
         make_room(tmp_path / "kept", 0)
         assert (mounted.is_dir(), other.is_dir(), wheels(tmp_path)) == (True, False, 1)
@@ -107,7 +107,7 @@ def test_nothing_is_evicted_while_a_bridge_installs_wheels_that_are_in_no_set_ye
     tmp_path: Path,
 ) -> None:
     old = aged(kept(tmp_path, "a"), 1e6)
-    with hold(tmp_path / "kept/wheels"):
+    with in_use(tmp_path / "kept/wheels"):
         make_room(tmp_path / "kept", 0)
     assert old.is_dir()
 

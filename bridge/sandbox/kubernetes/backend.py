@@ -33,7 +33,7 @@ from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, find_config
 from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.sandbox import PodSandbox
-from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
+from bridge.sandbox.kubernetes.stream import PodStream
 from bridge.sandbox.kubernetes.warm import WarmPods
 from bridge.sandbox.layers import brings_own_kernel
 from bridge.sandbox.limits import limits_for
@@ -208,7 +208,7 @@ class KubernetesBackend(Backend):
                     if said.startswith(pod.CONFINED):
                         stream.unread(said.removeprefix(pod.CONFINED))
                         return
-            except (ChannelClosedError, BrokenStreamError) as error:
+            except (ChannelClosedError, ConnectionError) as error:
                 raise faults.lost({}, str(error)) from error
         told = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
         if not told:

@@ -16,7 +16,7 @@ from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.cluster import Cluster
 from bridge.sandbox.kubernetes.faults import Document
-from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
+from bridge.sandbox.kubernetes.stream import PodStream
 
 STATUS_SECONDS = 3.0  # A cluster may never know of an end; kubelets take about a second.
 
@@ -49,7 +49,7 @@ class PodSandbox:
     async def receive(self) -> bytes:
         try:
             data = await self._stream.receive()
-        except BrokenStreamError as error:
+        except ConnectionError as error:
             # A server also breaks the stream of a process that ended with input unread.
             await self._judge()
             if isinstance(self._verdict, ExitReport) and self._verdict.detail != faults.REMOVED:

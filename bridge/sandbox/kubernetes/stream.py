@@ -21,10 +21,6 @@ CLOSE_SECONDS = 0.5  # A kubelet may not answer; the pod is gone by then.
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 
 
-class BrokenStreamError(Exception):
-    """The stream ended without the server's saying so."""
-
-
 class PodStream:
     """The stream to one pod's first process."""
 
@@ -50,7 +46,11 @@ class PodStream:
         self._input_ended = self._socket.subprotocol == PROTOCOLS[0]
 
     async def receive(self) -> bytes:
-        """Return the next of stdout; empty at the end."""
+        """Return the next of stdout; empty at the end.
+
+        Raises:
+            ConnectionError: The stream ended without the server's saying so.
+        """
         if self._unread:
             data, self._unread = self._unread, b""
             return data
@@ -65,7 +65,7 @@ class PodStream:
             except ConnectionClosed as error:
                 if self._finished or self._closed:
                     break
-                raise BrokenStreamError(str(error)) from error
+                raise ConnectionError(str(error)) from error
             channel, data = message[:1], message[1:]
             if channel == _STDOUT and data:
                 return data

@@ -1,0 +1,79 @@
+"""Documents in clients' dialects, and what they mean: servers, entries that are none, warnings.
+
+readings.txt has each document with its reading; `UPDATE_FROZEN=1` writes the readings anew. A
+document stands behind the name of its dialect; a line that begins with "?" has other fields of
+where it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from bridge.discovery import client_dialects
+from bridge.model import ServerSpec
+from tests.discovery.parsing import Found, Origin, parse_config
+
+GOLDEN = Path(__file__).with_name("readings.txt")
+ENVIRON = {"TOKEN": "the-secret", "NUL": "a\0b", "EMPTY": ""}
+
+
+def reading(lines: list[str]) -> Found:
+    """Return what a document means."""
+    dialect, _, document = lines[-1].partition(" ")
+    given = {
+        "path": "servers.json",
+        "workspace": "/home/me/shop",
+        "projects": ("/home/me/shop", "/home/me/shop/sub"),
+    }
+    for line in lines[:-1]:
+        given |= json.loads(line.removeprefix("? "))
+    origin = Origin(
+        client="Some client",
+        scope="user",
+        dialect=getattr(client_dialects, dialect),
+        environ=ENVIRON,
+        home="/home/me",
+        **given,  # type: ignore[arg-type]  # fields as the file has them
+    )
+    return parse_config(document.encode(), origin)
+
+
+def told(found: Found) -> Iterator[str]:
+    for each in found.entries:
+        if isinstance(each, ServerSpec):
+            yield f"{each.source.key or 'bare'}: {json.dumps(dict(_fields(each)), default=str)}"
+        else:
+            free = "foreign" if each.foreign else "holds the name" if each.holds_name else "none"
+            yield f"{each.source.key or 'bare'}: {free}, {each.reason}"
+    yield from (f"warning: {warning}" for warning in found.warnings)
+
+
+def _fields(spec: ServerSpec) -> Iterator[tuple[str, object]]:
+    """Yield the fields that do not have their defaults."""
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if value != default and field.name not in ("source", "templates"):
+            yield field.name, dataclasses.asdict(value) if field.name == "oauth" else value
+
+
+def test_what_a_document_means_in_its_dialect() -> None:
+    written = []
+    for block in GOLDEN.read_text().strip().split("\n\n"):
+        lines = [line for line in block.splitlines() if not line.startswith("->")]
+        found = reading([line for line in lines if not line.startswith("#")])
+        for warning in found.warnings:
+            assert "the-secret" not in str(warning)
+        said = [f"-> {line}" for line in told(found)] or ["-> nothing"]
+        written.append("\n".join([*lines, *said]))
+    text = "\n\n".join(written) + "\n"
+    assert text.replace("\n", " ").isprintable()
+    if os.environ.get("UPDATE_FROZEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()

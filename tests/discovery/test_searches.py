@@ -1,0 +1,80 @@
+"""Files of a machine, and what a search makes of them: which servers are used, and why others not.
+
+searches.txt has each machine with its result; `UPDATE_FROZEN=1` writes the results anew. A line
+that begins with "?" has fields of the context, one with "+" a directory, and the others are files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.discovery.finder import Discovery, DiscoveryContext, discover
+from bridge.model import ServerSpec
+from tests.discovery.writing import write
+
+pytestmark = pytest.mark.guarantee(
+    "forbidden-servers", "names-of-the-user", "project-servers", "working-directory"
+)
+
+GOLDEN = Path(__file__).with_name("searches.txt")
+
+
+def prepared(lines: list[str], root: Path) -> DiscoveryContext:
+    """Write a machine's files; return what it is looked from."""
+    context = DiscoveryContext(
+        home=root / "home",
+        cwd=root / "home" / "repo",
+        platform="linux",
+        environ={"TOKEN": "the-secret"},
+        system_root=root / "system",
+        project_servers="all",
+    )
+    context.cwd.mkdir(parents=True)
+    for line in lines:
+        kind, _, rest = line.replace("@ROOT", str(root)).partition(" ")
+        if kind == "+":
+            (root / rest).mkdir(parents=True, exist_ok=True)
+        elif kind == "?":
+            given = json.loads(rest)
+            places = {key: Path(given[key]) for key in ("cwd", "extra_config") if key in given}
+            context = replace(context, **{**given, **places})
+        else:
+            write(root / kind, json.loads(rest))
+    return context
+
+
+def told(found: Discovery) -> Iterator[str]:
+    for spec in found.servers:
+        yield f"{spec.name}: {_started(spec)} ({spec.source.client}, {spec.source.scope})"
+        yield from (f"{spec.name} too: {each.path} ({each.key})" for each in spec.also)
+        yield from (f"{spec.name} differs: {each}" for each in spec.differences)
+    yield from (f"skipped: {each}" for each in found.skipped)
+    yield from (f"proposed: {each}" for each in found.proposed)
+    yield from (f"warning: {each}" for each in found.warnings)
+    yield from (f"limit: {source} {seconds:g} s" for source, seconds in found.own_limits.items())
+
+
+def _started(spec: ServerSpec) -> str:
+    words = " ".join([spec.url or spec.command, *spec.args])
+    return f"{words} with {json.dumps(spec.env)}" if spec.env else words
+
+
+def test_what_a_search_finds_on_each_machine(tmp_path: Path) -> None:
+    written = []
+    for number, block in enumerate(GOLDEN.read_text().strip().split("\n\n")):
+        about, *lines = block.splitlines()
+        lines = [line for line in lines if not line.startswith("->")]
+        root = tmp_path / str(number)
+        found = discover(prepared(lines, root))
+        said = [f"-> {line.replace(str(root), '@ROOT')}" for line in told(found)]
+        written.append("\n".join([about, *lines, *(said or ["-> nothing"])]))
+    text = "\n\n".join(written) + "\n"
+    if os.environ.get("UPDATE_FROZEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
