@@ -26,9 +26,10 @@ from bridge.errors import (
 )
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
-from tests.contract.programs import ECHO, FOREVER, read_all, read_exactly, spec
+from tests.contract.programs import ECHO, FOREVER, read_exactly, spec
 from tests.fakes.api_server import ApiServer, Refusal
 from tests.sandbox.kubernetes.rig import PATIENCE, backend_on
+from tests.sandbox.process.rig import read_all
 
 QUOTA = Refusal(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: pods, used: 10')
 
