@@ -115,7 +115,8 @@ channel.sendall(b'{"type":"done","outcome":"ok","exit_code":0}\n' * 2)
 import time; time.sleep(60)
 ## one id twice: crash
 CHANNEL
-line = b'{"type":"call","id":7,"method":"call_tool","params":{"server":"workshop","tool":"meet","arguments":{"count":1000000}}}\n'
+line = b'{"type":"call","id":7,"method":"call_tool","params":{"server":"workshop",'
+line += b'"tool":"meet","arguments":{"count":1000000}}}\n'
 channel.sendall(line * 2)
 import time; time.sleep(60)
 mcp_workshop
