@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from signal import Signals
 from typing import Protocol, Self, runtime_checkable
 
 import anyio.lowlevel
 
 from bridge.errors import SandboxError
-from bridge.model import Isolation, Limits
+from bridge.model import MEBIBYTE, Isolation, Limits
 from bridge.sandbox.contents import Contents
 
 _SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as shells do.
@@ -26,7 +27,7 @@ _SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, a
 
 @dataclass(frozen=True, kw_only=True)
 class Bind:
-    """A host directory, and its path inside the sandbox.
+    """A host directory or file, and its path inside the sandbox.
 
     Attributes:
         executable: Whether code may be loaded from it, as packages with native parts need.
@@ -37,6 +38,22 @@ class Bind:
     writable: bool = False
     executable: bool = False
 
+    @property
+    def is_file(self) -> bool:
+        return not Path(self.source).is_dir()
+
+
+WORKSPACE, TMP, SHM = "/workspace", "/tmp", "/dev/shm"
+"""The writable directories inside, in memory."""
+
+HOSTNAME = "sandbox"
+"""The host name inside, so that a guest sees neither the host's name nor a container's id."""
+
+SHM_BYTES = 16 * MEBIBYTE
+"""For /dev/shm, which multiprocessing's locks need; counts towards the memory limit."""
+
+TMPFS_INODES = 16_384
+"""Most files and directories of each writable mount: small files cost kernel memory."""
 
 PENDING_SIGNALS = 1024
 """Timers and queued signals. Those of a namespace count to its user outside as well."""

@@ -27,6 +27,7 @@ from typing import Any
 
 from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import HostKernel, Isolation, Limits
+from bridge.sandbox.backend import TMP
 from bridge.sandbox.binds import READ_ONLY
 
 OWN_KERNEL = "own-kernel"  # The layer's name.
@@ -239,6 +240,20 @@ def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterabl
     if layer.startswith(READ_ONLY):
         return [_read_only(layer.removeprefix(READ_ONLY))(facts)]
     return [check(facts) for check in _CHECKS.get(layer, ())]
+
+
+def of_command(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
+    """Return the isolation of a command as it was seen from inside.
+
+    Raises:
+        SandboxError: A mandatory layer does not hold.
+    """
+    # The workspace is the user's directory; all else that is writable is in memory.
+    found = facts.get("mounts")
+    mounts = {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {}
+    seen = {**facts, "mounts": mounts}
+    require_mandatory_layers(isolation, seen)
+    return verified(isolation, seen)
 
 
 def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:

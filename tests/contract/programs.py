@@ -43,13 +43,6 @@ async def read_exactly(sandbox: Sandbox, size: int) -> bytes:
     return b"".join(parts)
 
 
-async def read_all(sandbox: Sandbox) -> bytes:
-    parts = []
-    while data := await sandbox.receive():
-        parts.append(data)
-    return b"".join(parts)
-
-
 @asynccontextmanager
 async def ready(rig: Rig, program: str = FOREVER) -> AsyncIterator[Sandbox]:
     """Launch a program and wait until it says that it runs."""

@@ -21,12 +21,12 @@ from tests.contract.programs import (
     ECHO,
     FOREVER,
     READY_THEN,
-    read_all,
     read_exactly,
     ready,
     spec,
 )
 from tests.contract.rig import EngineShelf, Rig, rig_on
+from tests.sandbox.process.rig import read_all
 
 PATIENCE = 120.0
 """For a test, on a machine that does other things too."""

@@ -22,16 +22,14 @@ from bridge.errors import (
     ImageMissingError,
     OciRuntimeError,
 )
-from bridge.model import Limits
-from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.ownership import OWNER_LABEL
-from tests.contract.programs import echoes, on
+from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import Engine, EngineShelf, ordinary_user, usable_python
+from tests.sandbox.process.rig import read_all
 from tests.waiting import until
 
 PATIENCE = 90
-ECHO = "import os\nwhile data := os.read(0, 65536): os.write(1, data)"
 IMAGE = "localhost/mcp-code-bridge-runtime:slim"
 
 LOOK = r"""
@@ -65,25 +63,15 @@ print("writable", ",".join(sorted(writable)))
 """
 
 
-def spec(program: str) -> LaunchSpec:
-    argv = ("python3", "-I", "-S", "-c", program)
-    return LaunchSpec(run_id="backend-test", argv=argv, env={}, limits=Limits())
-
-
-async def said(sandbox: Sandbox) -> str:
-    parts = []
-    while data := await sandbox.receive():
-        parts.append(data)
-    return b"".join(parts).decode()
-
-
 async def test_what_a_program_finds_inside(
     real_engine: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
     async with on(engines.get(real_engine), tmp_path / "run") as backend:
         with anyio.fail_after(PATIENCE):
             async with backend.launch(spec(LOOK)) as sandbox:
-                found = dict(line.split(" ", 1) for line in (await said(sandbox)).splitlines())
+                found = dict(
+                    line.split(" ", 1) for line in (await read_all(sandbox)).decode().splitlines()
+                )
     writable = found.pop("writable").split(",")
     # The image's own, where the engine leaves it alone.
     assert found.pop("hosts") in ("''", r"'127.0.0.1 localhost\n'")

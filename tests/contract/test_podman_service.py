@@ -13,8 +13,6 @@ import anyio
 import pytest
 
 from bridge.errors import BridgeError, CgroupError, OciRuntimeError
-from bridge.model import Limits
-from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from tests.contract.programs import ECHO, echoes, on, spec
@@ -175,12 +173,11 @@ async def test_a_run_on_podman_starts_no_podman_command(
         environ=environ,
         run=runner,
     )
-    spec = LaunchSpec(run_id="count", argv=("python3", "-c", "pass"), env={}, limits=Limits())
     told: list[int] = []
     with anyio.fail_after(PATIENCE):
         async with backend:
             for _ in range(3):
-                async with backend.launch(spec) as sandbox:
+                async with backend.launch(spec("pass")) as sandbox:
                     assert (await sandbox.wait()).exit_code == 0
                 told.append(len(runner.told))
     assert len(set(told)) == 1, runner.told

@@ -30,9 +30,10 @@ from bridge.errors import (
 )
 from bridge.sandbox.backend import Sandbox
 from scripts.fleet.cluster import Cluster, Node
-from tests.contract.programs import BUSY, ECHO, FOREVER, read_all, read_exactly, spec
+from tests.contract.programs import BUSY, ECHO, FOREVER, read_exactly, spec
 from tests.fleet.engine import backend_on
 from tests.fleet.rig import NAMESPACE, pod_names, pods, wait_until
+from tests.sandbox.process.rig import read_all
 
 PATIENCE = 120.0
 ROOT = Path(__file__).resolve().parents[2]

@@ -101,16 +101,6 @@ async def test_an_image_asked_for_is_not_traded_for_bubblewrap(tmp_path: Path) -
         await select_backend(_settings(tmp_path, image="nosuch:latest", runtime_order="bubblewrap"))
 
 
-async def test_without_an_engine_bubblewrap_runs_the_code(tmp_path: Path) -> None:
-    settings = _settings(tmp_path)
-    (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
-    backend = await select_backend(settings)
-    try:
-        assert backend.name == "bubblewrap"
-    finally:
-        await backend.aclose()
-
-
 @pytest.mark.parametrize("problem", ["there is no directory", "is no virtual environment"])
 async def test_packages_that_are_none_are_refused_before_anything_is_tried(
     tmp_path: Path, problem: str

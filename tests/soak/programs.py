@@ -6,6 +6,8 @@ program that does not get its answer.
 
 from __future__ import annotations
 
+import ast
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,19 +15,13 @@ from bridge.model import RunResult
 
 Ends = frozenset[str]
 
-CALM = frozenset(("success",))
-RAISED = frozenset(("exception",))
-TIMEOUT = frozenset(("timeout",))
-KILLED = frozenset(("crash", "oom", "exit", "exception", "timeout"))
-"""Where the kernel decides who dies first."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """One program.
 
     Attributes:
-        ends: What `success` or the reason may be.
+        ends: What `success` or the reason may be; where the kernel decides who dies first, several.
         result: The value that an honest program has to come to.
         truncates: A stream that has to be cut short.
         interrupt: When the caller gives up: "call" once a tool call is under way, "early" at some
@@ -54,7 +50,7 @@ class Case:
         return ""
 
 
-_CHANNEL = """
+CHANNEL = """
 import os, socket, stat
 for name in os.listdir("/proc/self/fd"):
     try:
@@ -66,260 +62,197 @@ for name in os.listdir("/proc/self/fd"):
 """
 """Finds the worker's own end of the channel, as code that forges frames would."""
 
-HONEST = (
-    Case(
-        name="a sum",
-        code="import math\nprint('x' * 10_000)\nmath.factorial(5)",
-        ends=CALM,
-        result=120,
-    ),
-    Case(name="a call", code="(await mcp_workshop.add(a=40, b=2))['sum']", ends=CALM, result=42),
-    Case(
-        name="twenty calls",
-        code=(
-            "import asyncio\n"
-            "found = await asyncio.gather(*(mcp_workshop.echo(n=n) for n in range(20)))\n"
-            "sum(one['n'] for one in found)"
-        ),
-        ends=CALM,
-        result=190,
-    ),
-    Case(
-        name="files",
-        code=(
-            "from pathlib import Path\n"
-            "before = len(list(Path('/workspace').iterdir()))\n"
-            "Path('/workspace/mark').write_text('x'); Path('/tmp/mark').write_text('x')\n"
-            "[before, 1]"
-        ),
-        ends=CALM,
-        # There is an empty directory for what is to come back.
-        result=[1, 1],
-    ),
-)
 
-ATTACKS = (
-    Case(
-        name="fork bomb",
-        code="import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
-        ends=KILLED,
-        timeout=1,
-    ),
-    Case(
-        name="memory bomb",
-        code="kept = []\nwhile True: kept.append(b'x' * 9_999_999)",
-        ends=frozenset(("oom", "crash")),
-    ),
-    Case(
-        name="100 MB of output",
-        code="import sys\nfor _ in range(100): sys.stdout.write('x' * 1_000_000)",
-        ends=CALM,
-        timeout=30,
-        truncates="stdout",
-    ),
-    Case(
-        name="lines without end",
-        code="while True: print()",
-        ends=TIMEOUT,
-        timeout=1,
-        truncates="stdout",
-    ),
-    Case(
-        name="two ends",
-        code=_CHANNEL
-        + 'channel.sendall(b\'{"type":"done","outcome":"ok","exit_code":0}\\n\' * 2)\n'
-        + "import time; time.sleep(60)",
-        ends=frozenset(("crash",)),
-    ),
-    Case(
-        name="one id twice",
-        code=_CHANNEL
-        + 'line = b\'{"type":"call","id":7,"method":"call_tool","params":{"server":'
-        + '"workshop","tool":"meet","arguments":{"count":1000000}}}\\n\'\n'
-        + "channel.sendall(line * 2)\nimport time; time.sleep(60)\nmcp_workshop",
-        ends=frozenset(("crash",)),
-    ),
-    Case(
-        name="a frame of many values",
-        code=_CHANNEL
-        + 'head = b\'{"type":"call","id":7,"method":"m","params":{"a":[\'\n'
-        + "channel.sendall(head + b'{},' * 5_000_000 + b'1]}}\\n')\n"
-        + "import time; time.sleep(60)",
-        ends=frozenset(("crash",)),
-    ),
-    Case(
-        name="half a frame",
-        code=_CHANNEL + 'channel.sendall(b\'{"type":"call",\' * 1000)\nimport os; os._exit(0)',
-        ends=frozenset(("exit", "success", "crash")),
-    ),
-    Case(
-        name="call flood",
-        code=(
-            "import asyncio, os\n"
-            "flood = [asyncio.ensure_future(mcp_workshop.meet(count=10**6)) for _ in range(3000)]\n"
-            "await asyncio.sleep(0.2)\nos._exit(0)"
-        ),
-        ends=frozenset(("exit", "success", "crash", "timeout")),
-        timeout=2,
-    ),
-    Case(
-        name="calls given up",
-        code=(
-            "import asyncio\n"
-            "for n in range(50):\n"
-            "    late = asyncio.ensure_future(mcp_workshop.meet(count=10**6))\n"
-            "    await asyncio.sleep(0)\n    late.cancel()\n"
-            "(await mcp_workshop.add(a=1, b=1))['sum']"
-        ),
-        ends=CALM,
-        result=2,
-    ),
-    Case(
-        name="large answers",
-        code="len(await mcp_workshop.big(size=9_000_000))",
-        ends=CALM,
-        result=9_000_000,
-        timeout=20,
-    ),
-    Case(
-        name="a call cancelled",
-        code="await mcp_workshop.slow(started={started!r}, cancelled={cancelled!r})",
-        ends=frozenset(),
-        interrupt="call",
-        timeout=30,
-    ),
-    Case(
-        name="a run cancelled",
-        code="while True: pass",
-        ends=frozenset(),
-        interrupt="early",
-        timeout=30,
-    ),
-    Case(name="abrupt exit", code="import os\nos._exit(3)", ends=frozenset(("exit",))),
-    Case(
-        name="kill the parent",
-        code="import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(60)",
-        ends=KILLED,
-        timeout=2,
-    ),
-    Case(
-        name="kill everybody",
-        code="import os, time\ntry: os.kill(1, 9)\nexcept OSError: pass\nos.kill(-1, 9)\n"
-        "time.sleep(60)",
-        ends=KILLED,
-        timeout=2,
-    ),
-    Case(name="busy for ever", code="while True: pass", ends=TIMEOUT, timeout=1),
-    Case(
-        name="deaf to signals",
-        code="import signal, time\nfor n in range(1, 65):\n    try: "
-        "signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\n"
-        "time.sleep(60)",
-        ends=TIMEOUT,
-        timeout=1,
-    ),
-    Case(
-        name="stopped",
-        code="import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
-        ends=TIMEOUT,
-        timeout=1,
-    ),
-    Case(name="recursion", code="def dig(): return dig()\ndig()", ends=RAISED),
-    Case(
-        name="recursion in C",
-        code="import sys\nsys.setrecursionlimit(10**9)\ndef dig(n): return dig(n) and dig(n)\n"
-        "class A:\n    def __getattr__(self, name): return getattr(self, name)\nA().x",
-        ends=KILLED,
-    ),
-    Case(
-        name="zombies",
-        code="import os\nfor _ in range(40):\n    try:\n        if not os.fork(): os._exit(0)\n"
-        "    except OSError: pass\n'done'",
-        ends=CALM,
-        result="done",
-    ),
-    Case(
-        name="a daemon",
-        code="import os, time\nif not os.fork():\n    os.setsid()\n    if os.fork(): os._exit(0)\n"
-        "    time.sleep(1000)\n'done'",
-        ends=CALM,
-        result="done",
-    ),
-    Case(
-        name="threads left running",
-        code="import threading, time\nfor _ in range(30):\n    "
-        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n'done'",
-        ends=CALM,
-        result="done",
-    ),
-    Case(
-        name="descriptors",
-        code="import os\nkept = []\nwhile True: kept.append(os.dup(2))",
-        ends=RAISED,
-    ),
-    Case(
-        name="a deleted file that grows",
-        code="import os\nfile = open('/tmp/x', 'wb')\nos.unlink('/tmp/x')\n"
-        "while True: file.write(b'x' * 4_000_000)",
-        ends=frozenset(("exception", "oom")),
-    ),
-    Case(
-        name="all descriptors closed",
-        code="import os\nos.closerange(0, 4096)\n1",
-        ends=frozenset(("success", "exit", "crash", "exception")),
-        timeout=3,
-    ),
-    *(
-        Case(
-            name=f"signal {name}",
-            code=f"import os, signal\nos.kill(os.getpid(), signal.{name})",
-            ends=frozenset(("crash",)),
-        )
-        for name in ("SIGSEGV", "SIGABRT", "SIGUSR1", "SIGTERM", "SIGKILL")
-    ),
-    Case(name="a result too large", code="'x' * 5_000_000", ends=CALM, truncates="result"),
-    Case(
-        name="a result too deep",
-        code="deep = []\nfor _ in range(900): deep = [deep]\ndeep",
-        ends=CALM,
-    ),
-    Case(name="a long complaint", code="raise ValueError('x' * 5_000_000)", ends=RAISED),
-    Case(name="the server crashes", code="await mcp_doomed.crash()", ends=RAISED),
-    Case(name="no program", code="def (", ends=RAISED),
-)
+def cases(text: str) -> tuple[Case, ...]:
+    """Return the programs of a text: `## name: ends; option=value, ...` stands above each."""
+    found = []
+    for part in text.split("\n## ")[1:]:
+        head, _, code = part.partition("\n")
+        about, _, options = head.partition("; ")
+        name, _, ends = about.partition(": ")
+        options = re.sub(r"(\w+)=", r'"\1":', options)
+        given = ast.literal_eval(f"{{{options}}}")
+        code = code.replace("CHANNEL", CHANNEL)
+        found.append(Case(name=name, code=code, ends=frozenset(ends.split()), **given))
+    return tuple(found)
 
 
-DAY = (
-    *HONEST,
-    Case(
-        name="a session",
-        code="turns = globals().get('turns', 0) + 1\nheld = bytes(20_000)\nturns > 0",
-        ends=CALM,
-        result=True,
-        session=True,
-    ),
-    Case(
-        name="a file that stays",
-        code="import os\nfrom pathlib import Path\n"
-        "Path('out/data.bin').write_bytes(os.urandom(20_000))",
-        ends=CALM,
-        result=20_000,
-    ),
-    Case(
-        name="output that is kept",
-        code="import os\nfor _ in range(600): print(os.urandom(50).hex())",
-        ends=CALM,
-        truncates="stdout",
-    ),
-    Case(
-        name="a memory",
-        code="from mcp import runtime\nimport os\n"
-        "await runtime.save_memory(f'note {os.urandom(1)[0] % 10}', os.urandom(500).hex())\n1",
-        ends=CALM,
-        result=1,
-    ),
-    Case(name="a mistake", code="{}['missing']", ends=RAISED),
-)
+HONEST = cases(r"""
+## a sum: success; result=120
+import math
+print('x' * 10_000)
+math.factorial(5)
+## a call: success; result=42
+(await mcp_workshop.add(a=40, b=2))['sum']
+## twenty calls: success; result=190
+import asyncio
+found = await asyncio.gather(*(mcp_workshop.echo(n=n) for n in range(20)))
+sum(one['n'] for one in found)
+## files: success; result=[1, 1]
+from pathlib import Path
+before = len(list(Path('/workspace').iterdir()))
+Path('/workspace/mark').write_text('x'); Path('/tmp/mark').write_text('x')
+[before, 1]
+""")
+
+ATTACKS = cases(r"""
+## fork bomb: crash exception exit oom timeout; timeout=1
+import os
+while True:
+    try: os.fork()
+    except OSError: pass
+## memory bomb: crash oom
+kept = []
+while True: kept.append(b'x' * 9_999_999)
+## 100 MB of output: success; timeout=30, truncates='stdout'
+import sys
+for _ in range(100): sys.stdout.write('x' * 1_000_000)
+## lines without end: timeout; timeout=1, truncates='stdout'
+while True: print()
+## two ends: crash
+CHANNEL
+channel.sendall(b'{"type":"done","outcome":"ok","exit_code":0}\n' * 2)
+import time; time.sleep(60)
+## one id twice: crash
+CHANNEL
+line = b'{"type":"call","id":7,"method":"call_tool","params":{"server":"workshop",'
+line += b'"tool":"meet","arguments":{"count":1000000}}}\n'
+channel.sendall(line * 2)
+import time; time.sleep(60)
+mcp_workshop
+## a frame of many values: crash
+CHANNEL
+head = b'{"type":"call","id":7,"method":"m","params":{"a":['
+channel.sendall(head + b'{},' * 5_000_000 + b'1]}}\n')
+import time; time.sleep(60)
+## half a frame: crash exit success
+CHANNEL
+channel.sendall(b'{"type":"call",' * 1000)
+import os; os._exit(0)
+## call flood: crash exit success timeout; timeout=2
+import asyncio, os
+flood = [asyncio.ensure_future(mcp_workshop.meet(count=10**6)) for _ in range(3000)]
+await asyncio.sleep(0.2)
+os._exit(0)
+## calls given up: success; result=2
+import asyncio
+for n in range(50):
+    late = asyncio.ensure_future(mcp_workshop.meet(count=10**6))
+    await asyncio.sleep(0)
+    late.cancel()
+(await mcp_workshop.add(a=1, b=1))['sum']
+## large answers: success; timeout=20, result=9000000
+len(await mcp_workshop.big(size=9_000_000))
+## a call cancelled: cancelled; timeout=30, interrupt='call'
+await mcp_workshop.slow(started={started!r}, cancelled={cancelled!r})
+## a run cancelled: cancelled; timeout=30, interrupt='early'
+while True: pass
+## abrupt exit: exit
+import os
+os._exit(3)
+## kill the parent: crash exception exit oom timeout; timeout=2
+import os, time
+os.kill(os.getppid(), 9)
+time.sleep(60)
+## kill everybody: crash exception exit oom timeout; timeout=2
+import os, time
+try: os.kill(1, 9)
+except OSError: pass
+os.kill(-1, 9)
+time.sleep(60)
+## busy for ever: timeout; timeout=1
+while True: pass
+## deaf to signals: timeout; timeout=1
+import signal, time
+for n in range(1, 65):
+    try: signal.signal(n, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+time.sleep(60)
+## stopped: timeout; timeout=1
+import os, signal
+os.kill(os.getpid(), signal.SIGSTOP)
+## recursion: exception
+def dig(): return dig()
+dig()
+## recursion in C: crash exception exit oom timeout
+import sys
+sys.setrecursionlimit(10**9)
+def dig(n): return dig(n) and dig(n)
+class A:
+    def __getattr__(self, name): return getattr(self, name)
+A().x
+## zombies: success; result='done'
+import os
+for _ in range(40):
+    try:
+        if not os.fork(): os._exit(0)
+    except OSError: pass
+'done'
+## a daemon: success; result='done'
+import os, time
+if not os.fork():
+    os.setsid()
+    if os.fork(): os._exit(0)
+    time.sleep(1000)
+'done'
+## threads left running: success; result='done'
+import threading, time
+for _ in range(30):
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+'done'
+## descriptors: exception
+import os
+kept = []
+while True: kept.append(os.dup(2))
+## a deleted file that grows: exception oom
+import os
+file = open('/tmp/x', 'wb')
+os.unlink('/tmp/x')
+while True: file.write(b'x' * 4_000_000)
+## all descriptors closed: crash exception exit success; timeout=3
+import os
+os.closerange(0, 4096)
+1
+## a result too large: success; truncates='result'
+'x' * 5_000_000
+## a result too deep: success
+deep = []
+for _ in range(900): deep = [deep]
+deep
+## a long complaint: exception
+raise ValueError('x' * 5_000_000)
+## the server crashes: exception
+await mcp_doomed.crash()
+## no program: exception
+def (
+## signal SIGSEGV: crash
+import os, signal
+os.kill(os.getpid(), signal.SIGSEGV)
+## signal SIGKILL: crash
+import os, signal
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+
+DAY = HONEST + cases(r"""
+## a session: success; result=True, session=True
+turns = globals().get('turns', 0) + 1
+held = bytes(20_000)
+turns > 0
+## a file that stays: success; result=20000
+import os
+from pathlib import Path
+Path('out/data.bin').write_bytes(os.urandom(20_000))
+## output that is kept: success; truncates='stdout'
+import os
+for _ in range(600): print(os.urandom(50).hex())
+## a memory: success; result=1
+from mcp import runtime
+import os
+await runtime.save_memory(f'note {os.urandom(1)[0] % 10}', os.urandom(500).hex())
+1
+## a mistake: exception
+{}['missing']
+""")
 """What an agent runs on an ordinary day."""
 
 

@@ -130,7 +130,12 @@ class ContainerBackend(Backend):
     async def images(self) -> ImageEngine:
         """Return the engine's images, over this backend's connection."""
         connection = await self._connector.connected()
-        return ImageEngine(connection.api.client, connection.facts.kind)
+        return ImageEngine(
+            connection.api.client,
+            connection.facts.kind,
+            command=self._connector.command(connection),
+            run=self._connector.run,
+        )
 
     def use_image(self, image: str) -> None:
         self._image = image

@@ -102,7 +102,7 @@ class Connector:
         self._around = around
         self.oci_runtime = oci_runtime or None
         self._ensure_machine = ensure_machine
-        self._run = run
+        self.run = run
         self._kind: EngineKind | None = None
         self._connecting = anyio.Lock()
         self._connection: Connection | None = None
@@ -116,6 +116,11 @@ class Connector:
     @property
     def connection(self) -> Connection | None:
         return self._connection
+
+    def command(self, connection: Connection) -> list[str]:
+        """Return the words by which the engine's own command reaches a connected engine."""
+        option = "--host" if connection.facts.kind == "docker" else "--url"
+        return [self._engine, option, connection.endpoint.url]
 
     async def connected(self) -> Connection:
         """Return the connection, made anew if there is none or it is dead.
@@ -263,7 +268,7 @@ class Connector:
             return "docker"
         if self._engine == "podman":
             return "podman"
-        return await engines.kind_of(self._engine, self._run)
+        return await engines.kind_of(self._engine, self.run)
 
     async def _find_endpoint(self, kind: EngineKind) -> Endpoint | None:
         if kind == "podman" and self._ensure_machine is not None and self.machine is None:
@@ -271,9 +276,9 @@ class Connector:
         if self.machine is not None:
             # It may have been stopped since.
             await self.machine.bring_up()
-            return await engines.machine_endpoint(self._engine, self.machine.name, self._run)
+            return await engines.machine_endpoint(self._engine, self.machine.name, self.run)
         if kind == "podman":
-            named = await engines.podman_connection(self._engine, self._around, self._run)
+            named = await engines.podman_connection(self._engine, self._around, self.run)
             if named is not None:
                 return named
         endpoints = engines.candidates(kind, self._around)

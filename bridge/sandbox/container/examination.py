@@ -24,7 +24,7 @@ from bridge.model import Isolation, Json
 from bridge.sandbox.container import hardening
 from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.sandbox import run_container
-from bridge.sandbox.layers import require_mandatory_layers, verified
+from bridge.sandbox.layers import of_command, require_mandatory_layers
 from bridge.sandbox.probe import probe_argv, receive_facts
 
 UNEXAMINED = "verification: not examined from inside, since the image has no usable python3"
@@ -72,12 +72,7 @@ def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
     if facts is None:
         require_mandatory_layers(isolation, {})
         return replace(isolation, weaker=(*isolation.weaker, UNEXAMINED), host_kernel=None)
-    found = facts.get("mounts")
-    # The workspace is the user's directory; all else that is writable is in memory.
-    mounts = {hardening.TMP: found[hardening.TMP]} if found and hardening.TMP in found else {}
-    seen = {**facts, "mounts": mounts}
-    require_mandatory_layers(isolation, seen)
-    return verified(isolation, seen)
+    return of_command(isolation, facts)
 
 
 def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:

@@ -19,28 +19,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
+from bridge.model import HostKernel, Isolation, Json
 from bridge.sandbox import proc_entries
-from bridge.sandbox.backend import PENDING_SIGNALS, Bind, LaunchSpec
+from bridge.sandbox.backend import (
+    HOSTNAME,
+    PENDING_SIGNALS,
+    SHM_BYTES,
+    TMP,
+    TMPFS_INODES,
+    WORKSPACE,
+    Bind,
+    LaunchSpec,
+)
 from bridge.sandbox.binds import NOBODY_ID, bind_layers, group_of, has_user_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.ownership import RUN_LABEL
 from bridge.sandbox.syscalls import Purpose
-
-WORKSPACE = "/workspace"
-TMP = "/tmp"
-SHM = "/dev/shm"
-
-HOSTNAME = "sandbox"
-"""The host name inside, so that a guest sees neither the host's name nor the container's id."""
-
-TMPFS_INODES = 16_384
-"""Most files and directories of each writable mount. Small files cost kernel memory, though that
-counts towards the memory limit."""
-
-SHM_BYTES = 16 * MEBIBYTE
-"""For /dev/shm, which multiprocessing's locks need; counts towards the memory limit."""
 
 GVISOR_TASKS = 16
 """Threads of the host that gVisor needs for one process of its guest, measured: 9 to 13. The pids

@@ -1,31 +1,25 @@
-"""Images on an engine: inspect, pull, build, import, tag, remove.
+"""Images on an engine: looked at over its API; pulled, built and imported by its own command.
 
-Owns its requests through the docker SDK, for docker and podman alike: both serve
-the same calls on their sockets, so neither command need be installed, and a remote engine gets its
-context and tarballs over the same connection. Decides no names.
+The command is told the endpoint of the connection, so it reaches the same engine. Decides no names.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import anyio
-import anyio.from_thread
 import anyio.to_thread
 import docker
 import docker.errors
 import requests.exceptions
-import urllib3.exceptions
 
 from bridge.errors import ImageBuildError, ImageMissingError, ImagePullError
 from bridge.sandbox.container import faults
+from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.facts import EngineKind
 
 Progress = Callable[[str], None]
@@ -47,16 +41,24 @@ class ImageFacts:
 class ImageEngine:
     """One engine's images, on a client of the docker SDK that it does not close.
 
-    Everything raises `SandboxError` when the engine does not answer.
+    What is looked at raises `SandboxError` when the engine does not answer.
+
+    Args:
+        command: The engine's command, with the options that lead it to this engine.
     """
 
-    def __init__(self, client: docker.APIClient, kind: EngineKind) -> None:
+    def __init__(
+        self,
+        client: docker.APIClient,
+        kind: EngineKind,
+        *,
+        command: Sequence[str] = (),
+        run: SystemRunner | None = None,
+    ) -> None:
         self._client = client
-        self._kind: EngineKind = kind
-
-    @property
-    def kind(self) -> EngineKind:
-        return self._kind
+        self.kind: EngineKind = kind
+        self._command = command or [kind]
+        self._run = run or SystemRunner()
 
     async def inspect(self, name: str) -> ImageFacts | None:
         """Return what is known of an image; None if there is no such."""
@@ -85,34 +87,19 @@ class ImageEngine:
 
     async def pull(self, name: str, *, progress: Progress) -> None:
         """Fetch an image, or raise `ImagePullError`."""
-        start = partial(self._client.pull, name, stream=True, decode=True)
-        error = await self._stream(start, f"pull {name}", 1800.0, progress)
-        if error:
-            message = f"{self.kind} could not pull {name}: {faults.shorten(error)}."
+        done = await self._order("pull", name, seconds=1800.0, progress=progress)
+        if not done.ok:
+            message = f"{self.kind} could not pull {name}: {faults.shorten(_told(done))}."
             raise ImagePullError(message)
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
         """Make a nameless image of one layer from a root filesystem and return its id."""
-        doing = f"import {tarball.name}"
-        said: list[str] = []
-        try:
-            file = await anyio.to_thread.run_sync(partial(tarball.open, "rb"))
-        except OSError as error:
-            raise build_failure(self.kind, doing, str(error)) from error
-
-        def start() -> Iterator[Any]:
-            # Without a name: podman 4 drops the tag and would leave a stray "latest".
-            answer = self._client.import_image_from_data(file, changes=list(changes))
-            said.append(str(answer))
-            # Some versions answer with one document, some with a line per step.
-            return iter([_loads(line) for line in said[0].splitlines()])
-
-        with file:
-            # The slowest of storage drivers (vfs) unpacks a few hundred megabytes.
-            failed = await self._stream(start, doing, 900.0, lambda _: None)
-        found = re.findall(r"sha256:([0-9a-f]{64})", "".join(said))
-        if failed or not found:
-            raise build_failure(self.kind, doing, failed or "it named no image")
+        words = [word for change in changes for word in ("--change", change)]
+        # The slowest of storage drivers (vfs) unpacks a few hundred megabytes.
+        done = await self._order("import", *words, str(tarball), seconds=900.0)
+        found = re.findall(r"[0-9a-f]{64}", done.stdout)
+        if not done.ok or not found:
+            raise build_failure(self.kind, f"import {tarball.name}", _told(done))
         return str(found[-1])
 
     async def build(
@@ -125,21 +112,13 @@ class ImageEngine:
         progress: Progress,
     ) -> None:
         """Build the stage `target` of the context's Containerfile, or raise `ImageBuildError`."""
-        start = partial(
-            self._client.build,
-            path=str(context),
-            dockerfile="Containerfile",
-            tag=name,
-            target=target,
-            labels=dict(labels),
-            rm=True,
-            forcerm=True,
-            decode=True,
+        words = ["--file", str(context / "Containerfile"), "--target", target, "--tag", name]
+        words += [word for each in labels.items() for word in ("--label", "=".join(each))]
+        done = await self._order(
+            "build", "--force-rm", *words, str(context), seconds=3600.0, progress=progress
         )
-        error = await self._stream(start, f"build {name}", 3600.0, progress)
-        if error:
-            # The steps before it went to `progress`.
-            raise build_failure(self.kind, f"build {name}", error)
+        if not done.ok:
+            raise build_failure(self.kind, f"build {name}", _told(done))
 
     async def tag(self, name: str, new: str) -> None:
         """Give an image a further name with a tag, taking it from another image that has it."""
@@ -168,50 +147,17 @@ class ImageEngine:
                 raise ImageMissingError(message) from error
             raise faults.from_exception(error, doing=doing, engine=self.kind) from error
 
-    async def _stream(
-        self, start: Callable[[], Iterable[Any]], doing: str, seconds: float, progress: Progress
-    ) -> str:
-        """Run a call that answers with a stream of documents; report each, and return the error.
-
-        The thread cannot be interrupted in a read. When the time is up or the caller is cancelled
-        it is left alone, and ends at the next document or with the process.
-        """
-        failed: list[str] = []
-        stop = threading.Event()
-
-        def read() -> None:
-            for document in start():
-                if stop.is_set():
-                    return
-                if isinstance(document, dict) and (said := document.get("error")):
-                    failed.append(str(said))
-                elif line := progress_line(document):
-                    anyio.from_thread.run_sync(progress, line)
-
-        try:
-            with anyio.fail_after(seconds):
-                await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
-        except docker.errors.APIError as error:
-            # A refusal before the stream began is the same as one in it.
-            failed.append(str(error.explanation or error))
-        except TimeoutError:
-            failed.append(f"it was not done after {seconds:.0f} seconds")
-        except (docker.errors.StreamParseError, urllib3.exceptions.HTTPError) as error:
-            failed.append(f"the connection broke: {error}")
-        except _FOREIGN as error:
-            raise faults.from_exception(error, doing=doing, engine=self.kind) from error
-        finally:
-            stop.set()
-        return failed[-1] if failed else ""
+    async def _order(
+        self, *words: str, seconds: float, progress: Progress | None = None
+    ) -> CommandResult:
+        return await self._run([*self._command, *words], timeout=seconds, on_line=progress)
 
 
-def progress_line(document: object) -> str:
-    """Return the line to show for a document of an engine's progress; empty for none."""
-    # A layer's progress bar sends the same status hundreds of times.
-    if not isinstance(document, dict) or document.get("progressDetail"):
-        return ""
-    where = f"{document['id']}: " if document.get("id") else ""
-    return f"{where}{document.get('stream') or document.get('status') or ''}".strip()[:1000]
+def _told(done: CommandResult) -> str:
+    """Return why a command failed: the end of what it wrote, as its cause comes last."""
+    if done.timed_out:
+        return "it was not done in time"
+    return done.stderr.strip() or done.stdout.strip() or "it named no image"
 
 
 def build_failure(engine: str, doing: str, told: str) -> ImageBuildError:
@@ -246,10 +192,3 @@ def _is_missing(error: BaseException) -> bool:
 
 def _names(tags: Iterable[object] | None) -> tuple[str, ...]:
     return tuple(str(tag) for tag in tags or () if "<none>" not in str(tag))
-
-
-def _loads(line: str) -> object:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return {"status": line}

@@ -1,8 +1,7 @@
 """`image build`: the runtime image onto an engine, from the public base image or from packages.
 
 An engine gives an image its name only when it is complete, so a build that fails, is cancelled or
-is killed leaves the previous image. Both ways use the engine's API (`image_engine`), never a
-command.
+is killed leaves the previous image.
 """
 
 from __future__ import annotations
@@ -141,8 +140,7 @@ def assemble(recipe: Path, guest: Path, output: Path, request: BuildRequest) -> 
 def with_guest(containerfile: str) -> str:
     """Fill the Containerfile's empty `guest` stage from the context's `guest/`.
 
-    On the command line that stage is replaced by `--build-context guest=DIR`, which needs BuildKit
-    or buildah; the API that both engines share has no such parameter.
+    `--build-context guest=DIR` would do it with BuildKit or buildah; Docker may be without both.
     """
     filled, count = _GUEST_STAGE.subn(r"\g<0>\nCOPY guest/ /", containerfile)
     if count != 1:

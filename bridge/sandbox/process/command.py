@@ -32,23 +32,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.model import MEBIBYTE, Isolation, Json, Limits
-from bridge.sandbox.backend import HOME, PENDING_SIGNALS, CommandSpec, LaunchSpec
+from bridge.sandbox.backend import (
+    HOME,
+    HOSTNAME,
+    PENDING_SIGNALS,
+    SHM,
+    SHM_BYTES,
+    TMP,
+    TMPFS_INODES,
+    WORKSPACE,
+    CommandSpec,
+    LaunchSpec,
+)
 from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.stage_loader import stage_payload
 
-WORKSPACE = "/workspace"
-TMP = "/tmp"
-SHM = "/dev/shm"
-
-HOSTNAME = "sandbox"
 UID = 65534  # The user id inside, and outside too if the bridge is root. It owns nothing anywhere.
-
-SHM_BYTES = 16 * MEBIBYTE  # For /dev/shm, which multiprocessing's locks need.
-
-TMPFS_INODES = 16_384
-"""Most files and directories of each writable mount: small files cost kernel memory."""
 
 STACK_BYTES = 8 * MEBIBYTE
 """Every distribution's default, so that recursion ends where programs expect it to."""

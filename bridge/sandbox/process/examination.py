@@ -22,9 +22,8 @@ import anyio
 from bridge.errors import LaunchError
 from bridge.model import Isolation
 from bridge.sandbox.bundle import guest_modules
-from bridge.sandbox.layers import require_mandatory_layers, verified
+from bridge.sandbox.layers import of_command
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.command import TMP
 from bridge.sandbox.process.pipes import read_now, wait_ready
 from bridge.sandbox.process.stage_loader import LIST_VERSION, compile_with
 
@@ -51,15 +50,8 @@ def judged(isolation: Isolation, facts: Mapping[str, Any], places: Mapping[str, 
     Args:
         places: The requested mounts: path inside, and whether it is writable.
     """
-    found = facts.get("mounts")
-    seen = {
-        **facts,
-        # The workspace is the user's directory; all else that is writable is in memory.
-        "mounts": {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {},
-        "unexpected_mounts": unexpected_mounts(facts.get("mount_table"), places),
-    }
-    require_mandatory_layers(isolation, seen)
-    return verified(isolation, seen)
+    strays = unexpected_mounts(facts.get("mount_table"), places)
+    return of_command(isolation, {**facts, "unexpected_mounts": strays})
 
 
 def unexpected_mounts(table: object, places: Mapping[str, bool]) -> list[str] | None:

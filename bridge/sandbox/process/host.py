@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError
-from bridge.sandbox.backend import Bind, LaunchSpec
+from bridge.sandbox.backend import WORKSPACE, Bind, LaunchSpec
 from bridge.sandbox.binds import group_of
-from bridge.sandbox.process.command import UID, WORKSPACE
+from bridge.sandbox.process.command import UID
 from bridge.sandbox.process.faults import KernelSettings
 
 

@@ -22,7 +22,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from bridge.errors import EngineNotFoundError, LaunchError, SettingsError
+from bridge.errors import EngineNotFoundError, SettingsError
+from bridge.sandbox.backend import Bind
 
 VARIABLE = "MCP_BRIDGE_PACKAGES"
 
@@ -152,6 +153,7 @@ mount, and bubblewrap takes the longer for a mount the more there are."""
 _LOADER_CACHE = "/etc/ld.so.cache"
 
 _OWNERS_ONLY = "is readable by its owner only"
+_UNFIT = "is version"
 
 _QUESTION = r"""
 import ctypes, json, os, sys, sysconfig, warnings
@@ -208,15 +210,6 @@ print(json.dumps({
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bind:
-    """A host path that is mounted read-only at `inside`."""
-
-    source: str
-    inside: str
-    is_file: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Interpreter:
     """A Python and the host files that it needs.
 
@@ -262,38 +255,38 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
         SettingsError: The packages cannot be used, or not with any of the interpreters.
     """
     offered = read_packages(packages, as_nobody=as_nobody) if packages is not None else None
-    problems, others = [], []
-    remedy = INSTALL_REMEDY
+    problems: dict[str, str] = {}
     for executable in (only,) if only else _all_candidates():
-        real = os.path.realpath(executable)
-        problem = _unusable(real, as_nobody=as_nobody)
-        if problem == _OWNERS_ONLY:
-            remedy = f"{INSTALL_REMEDY}{OWN_REMEDY}"
-        elif not problem:
-            try:
-                facts = _ask(real)
-            except LaunchError as error:
-                # Another one may work.
-                problems.append(error.message.rstrip("."))
-                continue
-            version = _version(facts["version"])
-            if version >= OLDEST and (offered is None or offered.fits(version)):
-                found = describe(facts, offered.directory if offered is not None else None)
-                closed = closed_file(found) if as_nobody else ""
-                if not closed:
-                    return found
-                problem, remedy = (
-                    f"needs {closed}, which {_OWNERS_ONLY}",
-                    f"{INSTALL_REMEDY}{OWN_REMEDY}",
-                )
-            else:
-                problem = f"is version {_dotted(facts['version'])}"
-                others += [executable] if version >= OLDEST else []
-        problems.append(f"{executable} {problem}")
+        found = _usable(os.path.realpath(executable), offered, as_nobody=as_nobody)
+        if isinstance(found, Interpreter):
+            return found
+        problems[executable] = found
+    told = [f"{executable} {problem}" for executable, problem in problems.items()]
+    others = [executable for executable, why in problems.items() if why.startswith(_UNFIT)]
     if offered is not None and others:
-        raise other_version(offered, others, problems)
-    message = f"No Python was found to put into sandboxes: {'; '.join(problems)}."
-    raise EngineNotFoundError(message, remedy=remedy)
+        raise other_version(offered, others, told)
+    message = f"No Python was found to put into sandboxes: {'; '.join(told)}."
+    own = OWN_REMEDY if any(_OWNERS_ONLY in why for why in problems.values()) else ""
+    raise EngineNotFoundError(message, remedy=f"{INSTALL_REMEDY}{own}")
+
+
+def _usable(executable: str, offered: Packages | None, *, as_nobody: bool) -> Interpreter | str:
+    """Return an interpreter with what it needs, or why it cannot be used."""
+    if not os.access(executable, os.X_OK):
+        return "is not there"
+    if as_nobody and not open_to_all(Path(executable)):
+        return _OWNERS_ONLY
+    facts = _ask(executable)
+    if isinstance(facts, str):
+        return facts
+    version = _version(facts["version"])
+    if version < OLDEST:
+        return f"is too old: version {_dotted(facts['version'])}"
+    if offered is not None and not offered.fits(version):
+        return f"{_UNFIT} {_dotted(facts['version'])}"
+    found = describe(facts, offered.directory if offered is not None else None)
+    closed = closed_file(found) if as_nobody else ""
+    return f"needs {closed}, which {_OWNERS_ONLY}" if closed else found
 
 
 def closed_file(found: Interpreter) -> str:
@@ -349,7 +342,7 @@ def _bind(path: str) -> Bind:
     real = os.path.realpath(path)
     parent, name = os.path.split(path)
     inside = str(PurePosixPath(os.path.realpath(parent)) / name)
-    return Bind(source=real, inside=inside, is_file=not Path(real).is_dir())
+    return Bind(source=real, inside=inside, executable=True)
 
 
 def _without_nested(binds: Iterable[Bind]) -> tuple[Bind, ...]:
@@ -371,15 +364,7 @@ def _merged_directories() -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _unusable(executable: str, *, as_nobody: bool) -> str:
-    if not os.access(executable, os.X_OK):
-        return "is not there"
-    if as_nobody and not open_to_all(Path(executable)):
-        return _OWNERS_ONLY
-    return ""
-
-
-def _ask(executable: str) -> dict[str, object]:
+def _ask(executable: str) -> dict[str, object] | str:
     try:
         done = subprocess.run(
             (executable, "-I", "-S", "-c", _QUESTION),
@@ -392,8 +377,7 @@ def _ask(executable: str) -> dict[str, object]:
         )
         facts: dict[str, object] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        message = f"{executable} could not list the files that it needs: {error}."
-        raise LaunchError(message, remedy=INSTALL_REMEDY) from error
+        return f"could not list the files that it needs: {error}"
     return facts
 
 

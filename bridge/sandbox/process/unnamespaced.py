@@ -22,12 +22,12 @@ import anyio.to_thread
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import LaunchSpec, Sandbox
+from bridge.sandbox.backend import TMP, WORKSPACE, LaunchSpec, Sandbox
 from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.process import run_directory as rundir
 from bridge.sandbox.process.base import BaseFindings, ProcessBackend
 from bridge.sandbox.process.cgroups import SandboxCgroups
-from bridge.sandbox.process.command import PYTHON, TMP, WORKSPACE, Descriptors
+from bridge.sandbox.process.command import PYTHON, Descriptors
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.sandbox import Launch, LaunchPlan, run_sandbox
 from bridge.sandbox.process.stage_loader import loader_command, stage_payload

@@ -25,7 +25,6 @@ from bridge.sandbox.container.image_engine import (
     ImageEngine,
     ImageFacts,
     Progress,
-    progress_line,
 )
 
 OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
@@ -35,13 +34,10 @@ OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
 class FakeImages(ImageEngine):
     """An engine's images in a dictionary."""
 
+    kind: EngineKind = "podman"
     images: dict[str, ImageFacts] = field(default_factory=dict)
     pulled: list[str] = field(default_factory=list)
     reachable: bool = True
-
-    @property
-    def kind(self) -> EngineKind:
-        return "podman"
 
     async def inspect(self, name: str) -> ImageFacts | None:
         return self.images.get(name)
@@ -143,21 +139,3 @@ async def test_the_status_names_both_flavours_and_the_image_that_runs_get() -> N
     ]
     set_one = await status(engine, guest_digest="abc", version="3", setting=local_name("slim"))
     assert len(set_one) == 2
-
-
-@pytest.mark.parametrize(
-    ("document", "line"),
-    [
-        ({"stream": "Step 1/4 : FROM x\n"}, "Step 1/4 : FROM x"),
-        (
-            {"status": "Pulling fs layer", "id": "abc", "progressDetail": {}},
-            "abc: Pulling fs layer",
-        ),
-        ({"status": "Downloading", "id": "abc", "progressDetail": {"current": 1}}, ""),
-        ({"aux": {"ID": "sha256:00"}}, ""),
-        ({"stream": "\n"}, ""),
-        ("not an object", ""),
-    ],
-)
-def test_an_engines_progress_is_shown_without_its_bars(document: object, line: str) -> None:
-    assert progress_line(document) == line

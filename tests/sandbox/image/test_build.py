@@ -42,16 +42,13 @@ class FakeEngine(ImageEngine):
         during: Called in the middle of an import or a build.
     """
 
+    kind: EngineKind = "docker"
     fail: str = ""
     labels: Mapping[str, str] | None = None
     during: Callable[[], object] = lambda: None
     by_name: dict[str, str] = field(default_factory=dict)
     by_id: dict[str, ImageFacts] = field(default_factory=dict)
     contexts: list[set[str]] = field(default_factory=list)
-
-    @property
-    def kind(self) -> EngineKind:
-        return "docker"
 
     def add(self, name: str, image: str, labels: Mapping[str, str]) -> None:
         self.by_id[image] = ImageFacts(id=image, size=5 * 1024**2, labels=labels)
@@ -65,12 +62,6 @@ class FakeEngine(ImageEngine):
             return None
         names = tuple(n for n, i in self.by_name.items() if i == image)
         return ImageFacts(id=image, names=names, size=facts.size, labels=facts.labels)
-
-    async def names(self, repository: str) -> frozenset[str]:
-        return frozenset(n for n in self.by_name if n.rpartition(":")[0] == repository)
-
-    async def pull(self, name: str, *, progress: Progress) -> None:
-        raise NotImplementedError
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
         labels = dict(

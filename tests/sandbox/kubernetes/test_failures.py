@@ -26,9 +26,10 @@ from bridge.errors import (
 )
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
-from tests.contract.programs import FOREVER, read_all, read_exactly, spec
+from tests.contract.programs import FOREVER, read_exactly, spec
 from tests.fakes.api_server import ApiServer, Refusal
 from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
+from tests.sandbox.process.rig import read_all
 
 
 @pytest.mark.parametrize(

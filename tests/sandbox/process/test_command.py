@@ -8,7 +8,7 @@ import marshal
 import pytest
 
 from bridge.model import MEBIBYTE, Limits
-from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.process.command import (
     Descriptors,
     Surroundings,
@@ -18,16 +18,16 @@ from bridge.sandbox.process.command import (
     stage_plan,
 )
 from bridge.sandbox.process.host import counts_processes_per_namespace
-from bridge.sandbox.process.interpreter import Bind, Interpreter
+from bridge.sandbox.process.interpreter import Interpreter
 from tests.sandbox.golden import is_golden
 
 INTERPRETER = Interpreter(
     executable="/usr/bin/python3.11",
     version="3.11.2",
     binds=(
-        Bind(source="/usr/bin/python3.11", inside="/usr/bin/python3.11", is_file=True),
-        Bind(source="/usr/lib/python3.11", inside="/usr/lib/python3.11", is_file=False),
-        Bind(source="/usr/lib/libz.so.1.2", inside="/usr/lib/libz.so.1", is_file=True),
+        Bind(source="/usr/bin/python3.11", inside="/usr/bin/python3.11"),
+        Bind(source="/usr/lib/python3.11", inside="/usr/lib/python3.11"),
+        Bind(source="/usr/lib/libz.so.1.2", inside="/usr/lib/libz.so.1"),
     ),
     links=(("/usr/bin/python3.11", "/usr/bin/python3"), ("usr/lib", "/lib")),
     hidden=("/usr/lib/python3.11/site-packages",),

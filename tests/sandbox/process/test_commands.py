@@ -13,17 +13,16 @@ import pytest
 from bridge.errors import SettingsError
 from bridge.model import Limits
 from bridge.sandbox import syscalls
-from bridge.sandbox.backend import Bind as Given
-from bridge.sandbox.backend import CommandSpec, Executable, HostFile, LaunchSpec
+from bridge.sandbox.backend import Bind, CommandSpec, Executable, HostFile, LaunchSpec
 from bridge.sandbox.process import command, landlock
 from bridge.sandbox.process.command import Descriptors, Surroundings
 from bridge.sandbox.process.executables import find_executables, shebang
-from bridge.sandbox.process.interpreter import Bind, Interpreter
+from bridge.sandbox.process.interpreter import Interpreter
 
 INTERPRETER = Interpreter(
     executable="/opt/py/bin/python3",
     version="3.11.2",
-    binds=(Bind(source="/opt/py/bin/python3", inside="/opt/py/bin/python3", is_file=True),),
+    binds=(Bind(source="/opt/py/bin/python3", inside="/opt/py/bin/python3"),),
     links=(),
     hidden=("/opt/py/lib/site-packages",),
 )
@@ -54,8 +53,8 @@ SPEC = LaunchSpec(
     env={"A": "b"},
     limits=Limits(pids=33, open_files=256),
     binds=(
-        Given(source="/srv/ws", inside="/workspace", executable=True),
-        Given(source="/srv/ws/out", inside="/workspace/out", writable=True, executable=True),
+        Bind(source="/srv/ws", inside="/workspace", executable=True),
+        Bind(source="/srv/ws/out", inside="/workspace/out", writable=True, executable=True),
     ),
     command=COMMAND,
 )

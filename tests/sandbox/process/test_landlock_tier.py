@@ -21,9 +21,10 @@ import pytest
 
 from bridge.errors import EngineNotFoundError
 from bridge.model import MEBIBYTE, Limits, RunRequest
+from bridge.sandbox.backend import Bind
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.command import UID, Surroundings
-from bridge.sandbox.process.interpreter import Bind, Interpreter
+from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock_backend import TIER, LandlockBackend, isolation, rules
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.settings import load
@@ -371,10 +372,10 @@ def test_packages_within_the_library_are_left_out_one_by_one() -> None:
         executable="/opt/bin/python3",
         version="3.12.1",
         binds=(
-            Bind(source="/opt/bin/python3", inside="/opt/bin/python3", is_file=True),
-            Bind(source="/opt/lib/python3.12", inside="/opt/lib/python3.12", is_file=False),
-            Bind(source="/lib/ld-2.so", inside="/lib64/ld-linux-x86-64.so.2", is_file=True),
-            Bind(source="/lib/libc.so.6", inside="/lib/libc.so.6", is_file=True),
+            Bind(source="/opt/bin/python3", inside="/opt/bin/python3"),
+            Bind(source="/opt/lib/python3.12", inside="/opt/lib/python3.12"),
+            Bind(source="/lib/ld-2.so", inside="/lib64/ld-linux-x86-64.so.2"),
+            Bind(source="/lib/libc.so.6", inside="/lib/libc.so.6"),
         ),
         links=(),
         hidden=("/opt/lib/python3.12/site-packages",),
