@@ -29,8 +29,7 @@ Detail = Literal["summary", "full"]
 DESCRIPTION_TOKENS = 1_500
 """Budget of the description of `run_python`: paid once per conversation, and saves searches."""
 
-MIN_DESCRIPTION_TOKENS = 500
-"""Least budget of the description: the fixed text, at worst, and a line on the servers."""
+MIN_DESCRIPTION_TOKENS = 500  # The fixed text, at worst, and a line on the servers.
 
 INSTRUCTIONS_TOKENS = 250
 """Budget of the server instructions. Every conversation pays for them, also without using the
@@ -105,9 +104,8 @@ def _example_value(kind: str) -> str:
         # Its first value, as Python writes it.
         found = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)
         return found[1] if found else "..."
-    for start, value in (("list", "[...]"), ("tuple", "[...]"), ("dict", "{...}"), ("{", "{...}")):
-        if kind.startswith(start):
-            return value
+    if kind.startswith(("list", "tuple", "dict", "{")):
+        return "{...}" if kind[0] in "d{" else "[...]"
     plain = {"str": '"..."', "int": "1", "float": "1.0", "bool": "True"}
     return plain.get(kind.split(" | ", 1)[0], "...")
 

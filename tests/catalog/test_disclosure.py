@@ -85,22 +85,6 @@ def test_servers_of_which_none_was_asked_are_a_plain_list() -> None:
     ]
 
 
-def test_each_level_in_full() -> None:
-    entries = servers(2, 1)
-    arguments = ", ".join(f"argument_{number}: str = ..." for number in range(6))
-    line, result = f".tool_0({arguments})", " -> {'id'?: int}"
-    shown = {level: "\n".join(disclosure._lines(entries[1], level)) for level in Level}
-    assert shown == {
-        Level.SUMMARIES: f"mcp_server_1: What it is for.\n  {line}{result}  # Does something.",
-        Level.SIGNATURES: f"mcp_server_1: What it is for.\n  {line}{result}",
-        Level.ARGUMENTS: f"mcp_server_1: What it is for.\n  {line}",
-        Level.SENTENCES: "mcp_server_1: What it is for.\n  tool_0: Does something.",
-        Level.NAMES: "mcp_server_1: What it is for.\n  tool_0",
-        Level.COUNTED: "mcp_server_1: What it is for. (1 tool)",
-        Level.BARE: "mcp_server_1 (1 tool)",
-    }
-
-
 def test_servers_with_the_same_tools_are_told_once() -> None:
     tools = {
         name: [Tool(server=name, name="read", input_schema=WIDE), Tool(server=name, name="write")]

@@ -3,12 +3,15 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.catalog import disclosure
+from bridge.catalog.disclosure import Level
 from bridge.catalog.docs import (
     DESCRIPTION_TOKENS,
     INSTRUCTIONS_TOKENS,
@@ -21,9 +24,11 @@ from bridge.catalog.docs import (
 )
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.offers import MAX_NAMED, Offers, offers_line, offers_section, root_names
+from bridge.catalog.stubs import run_discovered, run_server
 from bridge.model import Directory, Limits, Tool
 from bridge.tokens import count_tokens
 from tests.catalog.nasty_servers import server_entries
+from tests.golden_texts import assert_golden
 
 STRING: dict[str, Any] = {"type": "string"}
 CREATE = Tool(
@@ -73,38 +78,6 @@ def many(count: int, *, tools: int = 5, known: bool = True) -> tuple[ServerEntry
     return server_entries(dict.fromkeys(names, description), made if known else {})
 
 
-def test_summary_docs_say_how_to_call_and_what_it_does() -> None:
-    assert tool_docs(GITHUB, GITHUB.tools[0]) == {
-        "server": "git-hub",
-        "serverAlias": "git_hub",
-        "tool": "create_issue",
-        "toolAlias": "create_issue",
-        "signature": (
-            "mcp_git_hub.create_issue(repo: str, title: str, labels: list = ...) "
-            "-> {'id'?: int}"
-        ),
-        "description": "Create an issue in a repository.",
-    }  # fmt: skip
-
-
-def test_full_docs_hold_everything_the_server_says() -> None:
-    docs = tool_docs(GITHUB, GITHUB.tools[0], "full")
-    assert docs["description"] == CREATE.description
-    assert docs["inputSchema"] == CREATE.input_schema
-    assert docs["outputSchema"] == CREATE.output_schema
-    assert docs["example"] == 'await mcp_git_hub.create_issue(repo="...", title="...")'
-    assert "async def create_issue(" in docs["stub"]
-    ast.parse(docs["stub"])
-    assert "outputSchema" not in tool_docs(GITHUB, GITHUB.tools[1], "full")
-
-
-def test_full_docs_say_what_a_tool_was_seen_to_return() -> None:
-    seen = replace(GITHUB.tools[1], observed={"type": "array"}, observations=3)
-    docs = tool_docs(GITHUB, seen, "full")
-    assert (docs["observedSchema"], docs["observations"]) == ({"type": "array"}, 3)
-    assert "observedSchema" not in tool_docs(GITHUB, GITHUB.tools[0], "full")
-
-
 def test_a_servers_docs_keep_its_order() -> None:
     assert [docs["tool"] for docs in server_docs(GITHUB)] == ["create_issue", "list-issues"]
 
@@ -116,57 +89,26 @@ def test_an_example_passes_names_that_are_no_identifiers_too() -> None:
 CODEX_SHOWS = 247
 """Characters of the instructions, where it loads tools on demand."""
 
-FIXED = """\
-Run a Python program that calls the tools of the MCP servers below. Only what it prints, shows (`display(x)`: figures, images, data frames) and the value of its last expression comes back. Do the whole job in one program: keep results in variables, filter and join them in code, print only what you need.
 
-- Call: `%s`. Always `await`, at top level too. At once: `import asyncio`, then `await asyncio.gather(call1, call2)`.
-- Value: structured content, else text, parsed if it is JSON or a Python literal. If no return type is shown, print a shortened sample first: `print(repr(value)[:500])`.
-- Errors: a failing tool raises `runtime.MCPError`. Unknown tools, wrong arguments and missing awaits are refused before anything runs, with line numbers.
-- More tools: `search_tools`, or `for d in await runtime.search_tool_docs("create issue"): print(d["signature"], d["description"])`. One tool's typed stub: `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
-- A server is loaded because the code names it; `servers` is for names picked at run time.
-- Importable: the standard library. No network. Files that the program writes come back. Time zone: UTC. Time: 30 s, up to 600 s with `timeout`, without the time that tools take. Memory: 512 MiB. Output: 5,000 tokens; more is kept (`runtime.read_output`).
-
-"""  # noqa: E501  # the text as the model sees it
-
-FEW = """\
-Servers and their tools:
-mcp_git_hub = git-hub: Issues and pull requests.
-  .create_issue(repo: str, title: str, labels: list = ...) -> {'id'?: int}  # Create an issue in a repository.
-  .list_issues(per_page: int)
-mcp_time
-mcp_idle_server = idle server: Never asked. (search for its tools)"""  # noqa: E501  # as above
-
-
-def test_the_description_with_few_servers_in_full() -> None:
-    made = tool_description(SERVERS, Limits())
-    call = "await mcp_git_hub.list_issues(per_page=1)"
-    assert made == FIXED % call + FEW
-
-
-def test_the_description_without_servers_in_full() -> None:
-    made = tool_description((), Limits())
-    assert made == FIXED % "await mcp_server.tool_name(argument=value)" + (
-        "No MCP servers are configured; programs can still compute."
-    )
-
-
-def test_the_description_with_many_servers_in_full() -> None:
-    made = tool_description(many(200), Limits(), tokens=560)
-    names = [f"mcp_server_number_{number}" for number in range(200)]
-    call = "await mcp_server_number_0.tool_0()"
-    head, _, tail = made.partition("200 servers (search for their tools): ")
-    assert head == FIXED % call
-    listed, _, rest = tail.partition(" and ")
-    shown = listed.split(", ")
-    assert shown == names[: len(shown)]
-    assert len(shown) > 10
-    assert rest == f"{200 - len(shown)} more: `runtime.discovered_servers()`."
-
-
-def test_a_bridge_that_does_not_check_programs_does_not_say_that_it_does() -> None:
-    made = tool_description(SERVERS, Limits(), checked=False)
-    assert "refused before" not in made
-    assert "Wrong arguments raise `TypeError`." in made
+def test_texts_are_as_the_file_says() -> None:
+    create, listing = GITHUB.tools
+    seen = replace(listing, observed={"type": "array"}, observations=3)
+    entries = server_entries({"git-hub": "Issues."}, {"git-hub": [CREATE]})
+    texts = {
+        "few servers": tool_description(SERVERS, Limits()).splitlines(),
+        "no servers": tool_description((), Limits()).splitlines(),
+        "many servers": tool_description(many(200), Limits(), tokens=560).splitlines()[-1],
+        "unchecked": tool_description(SERVERS, Limits(), checked=False).splitlines()[4],
+        "instructions": instructions(SERVERS).splitlines(),
+        "instructions, no servers": instructions(()),
+        "instructions, waiting": instructions((), "Not approved: git."),
+        "summary": tool_docs(GITHUB, create),
+        "full": tool_docs(GITHUB, create, "full"),
+        "observed": tool_docs(GITHUB, seen, "full"),
+        "levels": {level.name: [*disclosure._lines(entries[0], level)] for level in Level},
+        "run": [run_server(GITHUB), *run_discovered(SERVERS)],
+    }
+    assert_golden(Path(__file__).with_name("golden.json"), texts)
 
 
 @pytest.mark.parametrize(
@@ -186,28 +128,6 @@ def test_the_description_tells_as_much_as_its_budget_holds(
     made = tool_description(servers, Limits())
     assert shows in made
     assert count_tokens(made) <= DESCRIPTION_TOKENS
-
-
-def test_the_instructions_name_the_servers_and_how_to_begin() -> None:
-    assert (
-        instructions(SERVERS)
-        == """\
-The user's MCP servers (git-hub, time, idle server) are behind this one. run_python runs a Python \
-program in a sandbox from which the servers' tools are called as functions: do a whole job in one \
-program, with as many calls as it takes, and print only what you need. For example: \
-`print(await mcp_git_hub.list_issues(per_page=1))`. search_tools finds tools by what they do.
-Servers, in their own words:
-mcp_git_hub = git-hub: Issues and pull requests.
-mcp_time
-mcp_idle_server = idle server: Never asked."""
-    )
-
-
-def test_the_instructions_say_first_that_there_is_no_server_or_what_waits() -> None:
-    alone = instructions(())
-    assert alone.startswith("No MCP server is configured; programs can still compute. run_python ")
-    assert alone.endswith("finds tools by what they do.")
-    assert instructions((), "Not approved: git.").startswith("Not approved: git. run_python runs")
 
 
 def test_the_instructions_tell_names_once_where_servers_say_nothing_of_themselves() -> None:

@@ -11,7 +11,6 @@ from bridge.catalog.entries import ToolEntry, tool_entries
 from bridge.catalog.stubs import (
     MAX_SIGNATURE_CHARS,
     call_signature,
-    run_discovered,
     run_server,
     signature,
     to_call,
@@ -167,43 +166,6 @@ def test_the_guest_learns_what_was_observed() -> None:
 def test_a_plain_signature_is_python() -> None:
     made = tool(properties={"a": STRING, "b": {"type": ["integer", "null"]}}, required=["a"])
     ast.parse(signature(made, "x") + ": ...")
-
-
-def test_the_guests_data_holds_the_loaded_servers_and_their_tools() -> None:
-    one = tool("create", properties={"a": STRING}, description="Makes one.")
-    two = tool("list-all", output={"type": "array"})
-    servers = server_entries(
-        {"git-hub": "Issues.", "time": "The\ntime.", "idle": ""},
-        {"git-hub": [one, two], "time": []},
-        loaded=["git-hub"],
-    )
-    assert [run_server(each) for each in servers if each.loaded] == [
-        {
-            "name": "git-hub",
-            "alias": "git_hub",
-            "description": "Issues.",
-            "tools": [
-                {
-                    "name": "create",
-                    "alias": "create",
-                    "description": "Makes one.",
-                    "inputSchema": one.input_schema,
-                },
-                {
-                    "name": "list-all",
-                    "alias": "list_all",
-                    "description": "",
-                    "inputSchema": two.input_schema,
-                    "outputSchema": {"type": "array"},
-                },
-            ],
-        }
-    ]
-    assert run_discovered(servers) == [
-        {"name": "git-hub", "alias": "git_hub", "description": "Issues.", "loaded": True},
-        {"name": "time", "alias": "time", "description": "The time.", "loaded": False},
-        {"name": "idle", "alias": "idle", "description": "", "loaded": False},
-    ]
 
 
 def test_of_two_tools_with_one_name_the_first_counts() -> None:

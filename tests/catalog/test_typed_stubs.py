@@ -27,6 +27,7 @@ from tests.catalog.nasty_servers import (
     a_tool,
     nasty_entries,
 )
+from tests.golden_texts import assert_golden
 from tests.schema_strategies import ANY_SCHEMA
 
 
@@ -43,51 +44,8 @@ def test_a_docstring_holds_its_text_whatever_that_ends_with(text: str) -> None:
 
 def test_a_tool_becomes_a_typed_function_with_its_units_and_limits() -> None:
     server = a_server(a_tool("create-issue", ISSUE, CREATED, 'Create an issue.\n\nSays """so""".'))
-    assert (
-        tool_stub(server.tools[0], "git_hub")
-        == '''\
-class CreateIssueWhere(TypedDict):
-    field: str  # Its name.
-    all: NotRequired[list[CreateIssueWhere]]
-
-
-class CreateIssueResultUser(TypedDict):
-    login: NotRequired[str]
-
-
-class CreateIssueResult(TypedDict):
-    number: int
-    user: NotRequired[CreateIssueResultUser]
-
-
-# await mcp_git_hub.create_issue(...)
-async def create_issue(
-    repo: str,
-    title: str,
-    labels: list[str] = ...,
-    state: Literal['open', 'closed'] = 'open',
-    limit: int = 30,
-    since: str | None = ...,
-    where: CreateIssueWhere = ...,
-    x_y: bool = ...,
-) -> CreateIssueResult:
-    """Create an issue.
-
-    Says \\"\\"\\"so\\"\\"\\".
-
-    Args:
-        repo: Repository, as owner/name.
-        title: 1-80 characters
-        labels: at most 10 items; default []
-        limit: 1-100
-        since: format: date-time
-        x_y: sent as 'x-y'
-
-    The server calls this tool 'create-issue'.
-    """
-    ...
-'''
-    )
+    stub = tool_stub(server.tools[0], "git_hub")
+    assert_golden(Path(__file__).with_name("stub.json"), {"stub": stub.splitlines()})
 
 
 def test_what_was_only_observed_is_said_to_be() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bridge.model import Effect, HeldCall, Plan, RunResult
@@ -16,6 +17,7 @@ from bridge.render.plan import (
 )
 from bridge.render.structured import MAX_PLAN_CHARACTERS, structured
 from bridge.render.text import compact
+from tests.golden_texts import assert_golden
 
 ID = "ab" * 16
 
@@ -46,62 +48,6 @@ def plan(*calls: HeldCall, plan_id: str = ID, stopped: str = "") -> Plan:
 
 def issues(count: int, first: int = 1, **more: Any) -> list[HeldCall]:
     return [held(n, repo="o/r", title=f"Fix {n}", **more) for n in range(first, first + count)]
-
-
-def test_calls_of_one_tool_are_grouped_with_what_differs_in_a_table() -> None:
-    calls = [
-        held(1, "create_label", asks=False, name="bug"),
-        *issues(2, 2),
-        held(4, "delete", server="m", effect="destructive", id="‹result of #3 github.x›.id"),
-    ]
-    assert plan_text(plan(*calls)) == (
-        "4 calls held, none of them made:\n"
-        "  1 × m.delete (destructive; needs approval: default for writes)\n"
-        "  2 × github.create_issue (write; needs approval: default for writes)\n"
-        "  1 × github.create_label (write; allowed: rule 'own')\n"
-        "\n"
-        "#1 github.create_label (write; allowed: rule 'own')\n"
-        '  name = "bug"\n'
-        "\n"
-        "#2 to #3: 2 × github.create_issue (write; needs approval: default for writes)\n"
-        '  each with repo = "o/r"\n'
-        "      title\n"
-        '  #2  "Fix 2"\n'
-        '  #3  "Fix 3"\n'
-        "\n"
-        "#4 m.delete (destructive; needs approval: default for writes)\n"
-        '  id = "‹result of #3 github.x›.id"\n'
-        "\n"
-        f'run_python(apply="{ID}") makes exactly these calls, in this order, once, within 30 '
-        "minutes."
-    )
-
-
-def test_one_group_is_counted_once() -> None:
-    text = plan_text(plan(*issues(3)), how=False)
-    assert text.count("3 ×") == 1
-    assert "apply" not in text
-
-
-def test_long_values_are_cut_in_the_table_and_in_full_below_for_the_first_few() -> None:
-    calls = issues(6, body="b" * 300 + "END")
-    calls = [held(c.number, **{**c.arguments, "body": f"{c.number}" + "b" * 300}) for c in calls]
-    text = plan_text(plan(*calls))
-    assert text.count("(255 more)") == 6
-    for number in range(1, 3 + 1):
-        assert f"#{number} in full:" in text
-        assert f'body = "{number}{"b" * 300}"' in text
-    assert f"#{3 + 1} in full" not in text
-
-
-def test_tools_that_take_turns_are_grouped_all_the_same() -> None:
-    calls = []
-    for number in range(1, 101, 2):
-        calls += [*issues(1, number), held(number + 1, "comment", text=f"c{number}")]
-    text = plan_text(plan(*calls))
-    assert "#1 … #99: 50 × github.create_issue" in text
-    assert "#2 … #100: 50 × github.comment" in text
-    assert text.count(" × ") == 4
 
 
 def test_a_long_plan_is_cut_and_says_how_much_is_left_out() -> None:
@@ -170,41 +116,6 @@ def test_values_of_different_types_are_not_the_same() -> None:
         assert rows[3:] == [["#4", "–"]][: len(more)]
 
 
-def test_calls_that_are_all_alike_need_no_table() -> None:
-    text = plan_text(plan(*[held(n, repo="o/r") for n in (1, 2, 3)]), how=False)
-    assert text.endswith('each with repo = "o/r"')
-
-
-def test_a_summary_says_what_to_do_next() -> None:
-    assert plan_summary(plan(held(1))) == (
-        f'1 call held, none of them made; apply with run_python(apply="{ID}").'
-    )
-    assert plan_summary(plan(held(1), stopped="why")).endswith("The program stopped there.")
-    assert "would change nothing" in plan_summary(plan(plan_id=""))
-    assert "stopped before" in plan_summary(plan(plan_id="", stopped="why"))
-    assert "nothing to apply" in plan_summary(plan(held(1), plan_id=""))
-
-
-def test_the_compact_text_of_a_run_has_its_plan() -> None:
-    result = RunResult(
-        run_id="r", status="success", summary="s", stdout="out\n", plan=plan(held(1))
-    )
-    assert compact(result) == f"out\n[plan]\n{plan_text(plan(held(1)))}"
-    stopped = plan_text(plan(plan_id="", stopped="line 3 looks"))
-    assert stopped == (
-        "No call is held, so there is nothing to apply.\n\nThe program stopped: line 3 looks"
-    )
-
-
-def test_an_argument_that_has_no_column_is_named_and_shown_where_it_first_is() -> None:
-    calls = [held(n, a=n, b=n, c=n, d=n, e=n, f=n) for n in range(1, 11)]
-    calls[6] = held(7, **calls[6].arguments, bcc="spy@example.org")
-    text = plan_text(plan(*calls), how=False)
-    assert "\n  not in the table: bcc\n  #7 in full:\n" in text
-    assert '    bcc = "spy@example.org"' in text
-    assert text.count("in full:") == 1
-
-
 def test_no_text_passes_for_a_line_of_its_own() -> None:
     gap = " " * 60
     arguments: dict[str, Any] = {f"to{gap}#2 x.y": f"a{gap}#3 x.y"}
@@ -215,14 +126,40 @@ def test_no_text_passes_for_a_line_of_its_own() -> None:
     assert "each with" not in same
 
 
-def test_a_plan_that_cannot_be_applied_or_holds_what_may_be_a_read_says_why() -> None:
-    def ruled(rule: str) -> HeldCall:
-        return replace(held(1), rule=rule)
+def turns() -> list[HeldCall]:
+    pairs = ((*issues(1, n), held(n + 1, "comment", text=f"c{n}")) for n in range(1, 101, 2))
+    return [call for pair in pairs for call in pair]
 
-    failed = plan_text(plan(held(1), plan_id=""))
-    assert failed.endswith("there is nothing to apply: correct it and plan again.")
-    bare = plan_text(plan(ruled("no policy")))
-    assert "`mcp-code-bridge policy init`" in bare
-    assert "policy explain" in plan_text(plan(ruled("default for untrusted tools")))
-    assert "mcp-code-bridge" not in plan_text(plan(held(1)))
-    assert "mcp-code-bridge" not in plan_text(plan(ruled("no policy")), how=False)
+
+WIDE = [held(n, a=n, b=n, c=n, d=n, e=n, f=n) for n in range(1, 11)]
+PLANS = {
+    "several tools": plan(
+        held(1, "create_label", asks=False, name="bug"),
+        *issues(2, 2),
+        held(4, "delete", server="m", effect="destructive", id="‹result of #3 github.x›.id"),
+    ),
+    "long values": plan(*[held(n, repo="o/r", body=f"{n}" + "b" * 300) for n in range(1, 7)]),
+    "turns": plan(*turns()),
+    "all alike": plan(*[held(n, repo="o/r") for n in (1, 2, 3)]),
+    "an argument without a column": plan(
+        *WIDE[:6], held(7, **WIDE[6].arguments, bcc="spy@example.org"), *WIDE[7:]
+    ),
+    "stopped": plan(held(1), stopped="line 3 looks"),
+    "empty": plan(plan_id=""),
+    "stopped before": plan(plan_id="", stopped="line 3 looks"),
+    "failed": plan(held(1), plan_id=""),
+    "no policy": plan(replace(held(1), rule="no policy")),
+    "untrusted": plan(replace(held(1), rule="default for untrusted tools")),
+    "nobody to ask": replace(plan(*(held(n, f"t{n}") for n in range(8))), askable=False),
+    "stale": replace(plan(held(1)), stale="a.b"),
+}
+
+
+def test_plans_are_told_as_the_file_says() -> None:
+    told = {}
+    for name, one in PLANS.items():
+        lines = [*plan_text(one).splitlines(), "", *plan_text(one, how=False).splitlines()[-2:]]
+        told[name] = {"text": lines, "summary": plan_summary(one)}
+    result = RunResult(run_id="r", status="success", summary="s", stdout="out\n")
+    assert compact(replace(result, plan=PLANS["failed"])).startswith("out\n[plan]\n1 call held")
+    assert_golden(Path(__file__).with_name("plans.json"), told)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.model import Finding, Isolation, RunResult, Usage
+from bridge.model import RunResult
 from bridge.render.structured import (
     MAX_DEPTH,
     TOO_DEEP,
@@ -25,113 +25,6 @@ def nested(levels: int) -> Any:
     for level in range(levels):
         value = {"a": value, "b": level} if level % 2 else [value, level]
     return value
-
-
-def test_every_field_of_a_full_result_has_its_contract_name() -> None:
-    result = RunResult(
-        run_id="r1",
-        status="error",
-        summary="The program raised ValueError.",
-        reason="exception",
-        exit_code=1,
-        stdout="a\n\nb\n",
-        stderr="warn",
-        has_result=True,
-        result={"n": 1},
-        result_repr="x",
-        error="Traceback",
-        servers=("git-hub", "time"),
-        timeout_seconds=30.0,
-        truncated={"stdout": 12},
-        isolation=Isolation(
-            backend="podman",
-            oci_runtime="runc",
-            layers=("no-network", "pids-limit"),
-            weaker=("no cpus",),
-            verified=("no-network",),
-        ),
-        usage=Usage(
-            wall_ms=410, cpu_ms=0, peak_memory_bytes=9, tool_calls=3, tool_result_bytes=48211
-        ),
-    )
-    assert structured(result) == {
-        "runId": "r1",
-        "status": "error",
-        "summary": "The program raised ValueError.",
-        "reason": "exception",
-        "exitCode": 1,
-        "stdout": ["a", "", "b"],
-        "stderr": ["warn"],
-        "noFinalNewline": ["stderr"],
-        "result": {"n": 1},
-        "resultRepr": "x",
-        "error": "Traceback",
-        "servers": ["git-hub", "time"],
-        "timeoutSeconds": 30,
-        "truncated": {"stdout": 12},
-        "isolation": {
-            "backend": "podman",
-            "ociRuntime": "runc",
-            "layers": ["no-network", "pids-limit"],
-            "unverified": ["pids-limit"],
-            "weaker": ["no cpus"],
-        },
-        "usage": {
-            "wallMs": 410,
-            "cpuMs": 0,
-            "peakMemoryBytes": 9,
-            "toolCalls": 3,
-            "toolResultBytes": 48211,
-        },
-    }
-
-
-def test_findings_have_their_contract_names() -> None:
-    result = RunResult(
-        run_id="r1",
-        status="success",
-        summary="Done.",
-        findings=(
-            Finding(line=3, column=5, rule="process", message="starts"),
-            Finding(line=0, rule="no-network", message="needs", severity="note"),
-        ),
-        findings_omitted=2,
-    )
-    document = structured(result)
-    assert document["findings"] == [
-        {"line": 3, "column": 5, "rule": "process", "severity": "deny", "message": "starts"},
-        {"rule": "no-network", "severity": "note", "message": "needs"},
-    ]
-    assert document["findingsOmitted"] == 2
-
-
-def test_empty_fields_are_left_out() -> None:
-    result = RunResult(
-        run_id="r1",
-        status="success",
-        summary="Done.",
-        exit_code=0,
-        isolation=Isolation(backend="docker"),
-    )
-    assert structured(result) == {
-        "runId": "r1",
-        "status": "success",
-        "summary": "Done.",
-        "exitCode": 0,
-        "isolation": {"backend": "docker"},
-        "usage": {"wallMs": 0, "toolCalls": 0, "toolResultBytes": 0},
-    }
-
-
-@pytest.mark.parametrize("value", [None, "", [], {}, 0, False])
-def test_an_empty_result_is_still_a_result(value: Any) -> None:
-    result = RunResult(run_id="r", status="success", summary="s", has_result=True, result=value)
-    assert structured(result)["result"] == value
-
-
-def test_a_timeout_keeps_its_fraction() -> None:
-    result = RunResult(run_id="r", status="success", summary="s", timeout_seconds=1.5)
-    assert structured(result)["timeoutSeconds"] == 1.5
 
 
 @pytest.mark.parametrize(

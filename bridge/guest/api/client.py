@@ -127,12 +127,7 @@ class Client:
                 raise
             raise held.stopping(str(error), place) from None
         finally:
-            with self._lock:
-                unanswered = self._waiting.pop(call_id, None)
-            if unanswered is not None and future.cancelled():
-                # The host may stop the call; a late reply is dropped.
-                with suppress(MCPError):
-                    self._write(encode(Cancel(id=call_id)))
+            self._forget(call_id, cancel=future.cancelled())
 
     def call_and_wait(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
         """Call the host as `call` does, and block this thread until the reply.
@@ -148,11 +143,8 @@ class Client:
         if held is not None:
             held.check()
         future_reply = ReplyFuture()
-        with self._lock:
-            if self._closed:
-                raise MCPError(self._closed, kind="channel")
-            others = any(not isinstance(waiter, tuple) for waiter in self._waiting.values())
-            self._waiting[call_id] = future_reply
+        others = any(not isinstance(waiter, tuple) for waiter in [*self._waiting.values()])
+        self._expect(call_id, future_reply)
         try:
             self._write(line)
             if others or self._other_loop_reads():
@@ -161,12 +153,22 @@ class Client:
             self._read_until(future_reply)
             return future_reply.value()
         finally:
-            with self._lock:
-                unanswered = self._waiting.pop(call_id, None)
-            if unanswered is not None:
-                # Something else, such as the run's deadline, ended the wait.
-                with suppress(MCPError):
-                    self._write(encode(Cancel(id=call_id)))
+            # Something else, such as the run's deadline, may have ended the wait.
+            self._forget(call_id, cancel=True)
+
+    def _expect(self, call_id: int, waiter: Waiter) -> None:
+        with self._lock:
+            if self._closed:
+                raise MCPError(self._closed, kind="channel")
+            self._waiting[call_id] = waiter
+
+    def _forget(self, call_id: int, *, cancel: bool) -> None:
+        """Drop a late reply; if there was none, cancel the call, which the host may stop."""
+        with self._lock:
+            unanswered = self._waiting.pop(call_id, None)
+        if unanswered is not None and cancel:
+            with suppress(MCPError):
+                self._write(encode(Cancel(id=call_id)))
 
     def _read_until(self, future_reply: ReplyFuture) -> None:
         while not future_reply.done and self._thread is None:
@@ -196,10 +198,8 @@ class Client:
         if earlier_threads and sys.modules["threading"].current_thread() in earlier_threads:
             raise MCPError("the run that made this call has ended", kind="channel")
         call_id = self._begun = next(self._ids)
-        line = encode(Call(id=call_id, method=method, params=params))
-        if len(line) > self._frame_bytes:
-            message = "the arguments of %s take %s bytes as JSON; the limit is %s"
-            raise ValueError(message % (subject, f"{len(line):,}", f"{self._frame_bytes:,}"))
+        what = "the arguments of %s take" % subject
+        line = self._encode(Call(id=call_id, method=method, params=params), what)
         if count_values(line) > MAX_VALUES:
             message = "the arguments of %s hold more than %s values; pass them in several calls"
             raise ValueError(message % (subject, f"{MAX_VALUES:,}"))
@@ -212,12 +212,16 @@ class Client:
             ValueError: It is too large, or not JSON.
             MCPError: The host is gone.
         """
-        line = encode(frame)
-        if len(line) > self._frame_bytes:
-            message = "what is sent takes %s bytes as JSON; the limit is %s"
-            raise ValueError(message % (f"{len(line):,}", f"{self._frame_bytes:,}"))
+        line = self._encode(frame, "what is sent takes")
         if os.getpid() == self._pid:
             self._write(line)
+
+    def _encode(self, frame: Any, what: str) -> bytes:
+        line = encode(frame)
+        if len(line) > self._frame_bytes:
+            message = "%s %s bytes as JSON; the limit is %s"
+            raise ValueError(message % (what, f"{len(line):,}", f"{self._frame_bytes:,}"))
+        return line
 
     def note(self, line: bytes) -> None:
         """Send a line to the supervisor."""
@@ -262,10 +266,7 @@ class Client:
     def _register(
         self, call_id: int, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]"
     ) -> None:
-        with self._lock:
-            if self._closed:
-                raise MCPError(self._closed, kind="channel")
-            self._waiting[call_id] = (loop, future)
+        self._expect(call_id, (loop, future))
         if self._loop is loop or self._thread is not None:
             return
         if not self._make_reader(loop):

@@ -184,12 +184,12 @@ class Library:
             if not (isinstance(find, str) and find):
                 raise TypeError("find must be a text that is not empty, not %r" % (find,))
             params["find"] = find
-            params["limit"] = _whole("limit", limit, 1)
+            params["limit"] = whole_number("limit", limit, 1)
         if lines is not None:
             if not isinstance(lines, (list, tuple)) or len(lines) != 2:
                 message = "lines must be the first and the last line, such as (100, 200), not %r"
                 raise TypeError(message % (lines,))
-            first, last = (_whole("lines", line, None) for line in lines)
+            first, last = (whole_number("lines", line, None) for line in lines)
             if first < 1 or last < 1:
                 message = "lines are counted from 1, not %r; offset=-1000 is the end, in bytes"
                 raise ValueError(message % (tuple(lines),))
@@ -197,9 +197,9 @@ class Library:
                 message = "lines %r: the first line comes first: (%d, %d)"
                 raise ValueError(message % (tuple(lines), last, first))
             params["lines"] = [first, last]
-        params["offset"] = _whole("offset", offset, None)
+        params["offset"] = whole_number("offset", offset, None)
         if length is not None:
-            params["length"] = _whole("length", length, 0)
+            params["length"] = whole_number("length", length, 0)
         found = await self._client.call("read_output", params, "read_output")
         return [(number, line) for number, line in found] if find is not None else found
 
@@ -247,7 +247,7 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, str) and -1e300 < number < 1e300
 
 
-def _whole(name: str, value: Any, least: Optional[int]) -> int:
+def whole_number(name: str, value: Any, least: Optional[int]) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError("%s must be a whole number, not %s" % (name, type(value).__name__))
     number = int(value.__index__())

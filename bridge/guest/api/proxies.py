@@ -219,8 +219,8 @@ class Server:
     def __dir__(self) -> List[str]:
         return [*object.__dir__(self), *self._tools.aliases()]
 
+    # Programs open it like a client; it is connected already.
     def __enter__(self) -> Server:
-        # Programs open it like a client; it is connected already.
         return self
 
     async def __aenter__(self) -> Server:
@@ -242,17 +242,11 @@ class Server:
 
 
 def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
-    return [
-        Result(
-            {
-                **{key: tool.get(key) or "" for key in ("name", "alias", "description")},
-                **tool,
-                "signature": signature_text(server, tool),
-                "input_schema": tool.get("inputSchema"),
-            }
-        )
-        for tool in server.get("tools") or ()
-    ]
+    tools: List[Dict[str, Any]] = []
+    for tool in server.get("tools") or ():
+        own = {"description": "", **tool, "signature": signature_text(server, tool)}
+        tools.append(Result({**own, "input_schema": tool.get("inputSchema")}))
+    return tools
 
 
 class ToolMap(abc.Mapping):  # type: ignore[type-arg]

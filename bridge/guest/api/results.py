@@ -111,8 +111,8 @@ def more_lines(value: Any) -> List[str]:
     for block in blocks_of(wire) if "value" in wire else ():
         text = text_of(block)
         if text is None:
-            data = binary_data(block)
-            lines.append(repr(_blob(block, "") if isinstance(data, str) else block))
+            binary = isinstance(binary_data(block), str)
+            lines.append(repr(_blob(block, "") if binary else block))
         elif not _is_repeated(text, wire["value"]):
             lines.append(text)
     return lines

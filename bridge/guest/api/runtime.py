@@ -12,7 +12,7 @@ import types
 from collections import abc
 from contextlib import suppress
 
-from bridge.guest.api.library import Library
+from bridge.guest.api.library import Library, whole_number
 from bridge.guest.api.library import text as _text
 from bridge.guest.api.proxies import Server, Servers, Tools, described, install_modules, usable
 from bridge.guest.api.results import from_wire
@@ -71,9 +71,7 @@ class Runtime(Library):
             MCPError: The tool, its server or the bridge refused.
             ArgumentsError: They are not what a loaded server's tool takes; also a TypeError.
         """
-        server, tool, arguments = await self._target(server, tool, arguments, named)
-        value = await self._call(server, tool, arguments, raw=False)
-        return from_wire(value, subject="%s.%s" % (server, tool))
+        return await self._call(server, tool, arguments, named, raw=False)
 
     async def call_tool_raw(
         self, server: Any = None, tool: Any = None, arguments: Any = None, **named: Any
@@ -82,8 +80,7 @@ class Runtime(Library):
 
         The arguments go as they are, and the server judges them.
         """
-        server, tool, arguments = await self._target(server, tool, arguments, named)
-        return from_wire(await self._call(server, tool, arguments, raw=True), raw=True)
+        return await self._call(server, tool, arguments, named, raw=True)
 
     async def _target(
         self, server: Any, tool: Any, arguments: Any, named: Mapping[str, Any]
@@ -109,12 +106,14 @@ class Runtime(Library):
             server, _, tool = path.partition(".")
         return server, tool, arguments
 
-    async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
+    async def send(
+        self, server: str, tool: str, arguments: Dict[str, Any], raw: bool = False
+    ) -> Any:
         """Send a call whose arguments are bound and checked already."""
-        params = {"server": server, "tool": tool, "arguments": arguments, "raw": False}
+        params = {"server": server, "tool": tool, "arguments": arguments, "raw": raw}
         self._called.add(server)
         subject = "%s.%s" % (server, tool)
-        return from_wire(await self._client.call("call_tool", params, subject), subject=subject)
+        return from_wire(await self._client.call("call_tool", params, subject), raw, subject)
 
     async def load(self, name: str) -> Mapping[str, Any]:
         """Load a server, and return what a loaded one has in `Run.servers`."""
@@ -122,7 +121,10 @@ class Runtime(Library):
         self._loaded[name] = await self._client.call("load_server", params, "server %s" % name)
         return self._loaded[name]
 
-    async def _call(self, server: Any, tool: Any, arguments: Any, *, raw: bool) -> Any:
+    async def _call(
+        self, server: Any, tool: Any, arguments: Any, named: Mapping[str, Any], *, raw: bool
+    ) -> Any:
+        server, tool, arguments = await self._target(server, tool, arguments, named)
         name = self._own_name(_text("server", server))
         tool = self._tool_name(name, _text("tool", tool))
         if arguments is None:
@@ -131,7 +133,6 @@ class Runtime(Library):
             message = "arguments must be a dict of the tool's arguments, not a %s"
             raise TypeError(message % type(arguments).__name__)
         subject = "%s.%s" % (name, tool)
-        self._called.add(name)
         entry = None if raw else self._entry(name, tool)
         if entry is None or not all(isinstance(key, str) for key in arguments):
             plain = to_json(dict(arguments), "arguments of %s" % subject)
@@ -139,8 +140,7 @@ class Runtime(Library):
             from bridge.guest.api.arguments import Parameters
 
             plain = Parameters(subject, entry.get("inputSchema"), name, tool).bind((), arguments)
-        params = {"server": name, "tool": tool, "arguments": plain, "raw": raw}
-        return await self._client.call("call_tool", params, subject)
+        return await self.send(name, tool, plain, raw)
 
     async def list_resources(self, server: Optional[str] = None) -> Any:
         """Return the resources of a server, or of all loaded ones: dicts with server, uri, name."""
@@ -469,8 +469,5 @@ def _detail(value: Any) -> str:
 
 
 def _limit(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("limit must be an integer, not %s" % type(value).__name__)
-    if value < 1:
-        raise ValueError("limit must be at least 1, not %d" % value)
-    return min(value, 50)  # More would cost the reader what searching saves.
+    # More would cost the reader what searching saves.
+    return min(whole_number("limit", value, 1), 50)

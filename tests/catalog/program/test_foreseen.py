@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +11,7 @@ from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.expected_calls import ExpectedCalls, expected_calls
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
+from tests.golden_texts import assert_golden
 
 
 def _tool(name: str, **types: str) -> ToolEntry:
@@ -39,84 +40,68 @@ def _foreseen(code: str) -> ExpectedCalls:
     return expected_calls(Survey(ast.parse(code)), SERVERS)
 
 
-def _one(code: str) -> tuple[Any, ...]:
-    found = _foreseen(code)
-    assert found.open == ()
-    [call] = found.calls
-    return call.line, f"{call.server}.{call.tool}", dict(call.arguments), call.unseen, call.open
+CALLS = """\
+await mcp_git_hub.create_issue(repo='o/r', title=t)
+---
+await mcp_git_hub.create_issue('o/r')
+---
+r = 'o/r'
+await mcp_git_hub.create_issue(r)
+---
+r = 'a'
+r = 'b'
+await mcp_git_hub.search(r)
+---
+await mcp_git_hub.create_issue(**given)
+---
+await mcp_git_hub.create_issue(*given)
+---
+await mcp_git_hub.create_issue(**{'repo': 'x', 'count': '5'})
+---
+await mcp_git_hub.create_issue(count=5.0)
+---
+gh = mcp_git_hub
+await gh.search('x')
+---
+find = mcp_servers['git-hub'].search
+await find(query='x')
+---
+from mcp.servers.git_hub import search as s
+await s('x')
+---
+await runtime.call_tool('git-hub', 'create-issue', {'repo': 'x', 'title': t})
+---
+await runtime.call_tool_raw('git_hub', 'search', a)
+---
+from mcp.runtime import call_tool
+await call_tool('git-hub', 'search')
+---
+await mcp_git_hub.read_resource('repo://x')
+---
+await runtime.get_prompt('git-hub', 'review', {'topic': 'x'})
+---
+await runtime.watch_resource('git-hub', 'repo://x', timeout=5)
+---
+await mcp_mail.send(to='a', text=t)
+---
+list(map(mcp_git_hub.search, q))
+---
+try:
+  await mcp_git_hub.search('x')
+except runtime.MCPError:
+  pass
+"""
 
 
-CREATE = "git-hub.create-issue"
-
-
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        (
-            "await mcp_git_hub.create_issue(repo='o/r', title=t)",
-            (1, CREATE, {"repo": "o/r"}, ("title",), False),
-        ),
-        ("await mcp_git_hub.create_issue('o/r')", (1, CREATE, {"repo": "o/r"}, (), False)),
-        ("r = 'o/r'\nawait mcp_git_hub.create_issue(r)", (2, CREATE, {"repo": "o/r"}, (), False)),
-        (
-            "r = 'a'\nr = 'b'\nawait mcp_git_hub.search(r)",
-            (3, "git-hub.search", {}, ("query",), False),
-        ),
-        ("await mcp_git_hub.create_issue(**given)", (1, CREATE, {}, (), True)),
-        ("await mcp_git_hub.create_issue(*given)", (1, CREATE, {}, (), True)),
-        (
-            "await mcp_git_hub.create_issue(**{'repo': 'x', 'count': '5'})",
-            (1, CREATE, {"repo": "x", "count": 5}, (), False),
-        ),
-        ("await mcp_git_hub.create_issue(count=5.0)", (1, CREATE, {"count": 5}, (), False)),
-        (
-            "gh = mcp_git_hub\nawait gh.search('x')",
-            (2, "git-hub.search", {"query": "x"}, (), False),
-        ),
-        (
-            "find = mcp_servers['git-hub'].search\nawait find(query='x')",
-            (2, "git-hub.search", {"query": "x"}, (), False),
-        ),
-        (
-            "from mcp.servers.git_hub import search as s\nawait s('x')",
-            (2, "git-hub.search", {"query": "x"}, (), False),
-        ),
-        (
-            "await runtime.call_tool('git-hub', 'create-issue', {'repo': 'x', 'title': t})",
-            (1, CREATE, {"repo": "x"}, ("title",), False),
-        ),
-        (
-            "await runtime.call_tool_raw('git_hub', 'search', a)",
-            (1, "git-hub.search", {}, (), True),
-        ),
-        (
-            "from mcp.runtime import call_tool\nawait call_tool('git-hub', 'search')",
-            (2, "git-hub.search", {}, (), False),
-        ),
-        (
-            "await mcp_git_hub.read_resource('repo://x')",
-            (1, "git-hub.resources/read", {"uri": "repo://x"}, (), False),
-        ),
-        (
-            "await runtime.get_prompt('git-hub', 'review', {'topic': 'x'})",
-            (1, "git-hub.prompts/get", {"name": "review", "arguments": {"topic": "x"}}, (), False),
-        ),
-        (
-            "await runtime.watch_resource('git-hub', 'repo://x', timeout=5)",
-            (1, "git-hub.resources/read", {"uri": "repo://x"}, (), True),
-        ),
-        ("await mcp_mail.send(to='a', text=t)", (1, "mail.send", {"to": "a"}, ("text",), False)),
-        ("list(map(mcp_git_hub.search, q))", (1, "git-hub.search", {}, (), True)),
-        (
-            "try:\n  await mcp_git_hub.search('x')\nexcept runtime.MCPError:\n  pass",
-            (2, "git-hub.search", {"query": "x"}, (), False),
-        ),
-    ],
-)
-def test_a_call_is_found_with_what_can_be_seen_of_its_arguments(
-    code: str, found: tuple[Any, ...]
-) -> None:
-    assert _one(code) == found
+def test_a_call_is_found_with_what_can_be_seen_of_its_arguments() -> None:
+    found = {}
+    for code in CALLS.split("\n---\n"):
+        foreseen = _foreseen(code)
+        [call] = foreseen.calls
+        assert foreseen.open == ()
+        name = f"{call.server}.{call.tool}"
+        found[code] = [call.line, name, dict(call.arguments), [*call.unseen], call.open]
+    assert_golden(Path(__file__).with_name("calls.json"), found)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import errno
 import socket
 import sys
 import urllib.error
 from pathlib import Path
 from subprocess import CalledProcessError
+from typing import Any
 
 import pytest
 
@@ -150,6 +153,29 @@ def test_who_takes_a_result_for_what_is_in_it_is_told_its_keys(line: str, told: 
     assert told in said
     assert said.count("Hint:") == 1
     assert ("keys:" in said) == ("tree" in line)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("list()['sha']", "take an item"),
+        ("[].sha", "take an item"),
+        ("(c := call())['login']", "only after `await`"),
+        ("[i for i in {}.items]", 'x["items"]'),
+        ("sum(await call() for _ in 'ab')", "[await f(x) for x in xs]"),
+    ],
+)
+def test_a_misuse_of_a_value_names_what_is_meant(line: str, told: str) -> None:
+    code = compile(line, "<run_python>", "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+    async def call() -> None: ...
+
+    names: dict[str, Any] = {"call": call}
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        asyncio.run(eval(code, names)) if "await" in line else eval(code, names)
+    if "c" in names:
+        names["c"].close()
+    assert told in hint(caught.value)
 
 
 def test_an_error_that_wraps_the_lack_of_a_network_is_told_of_it() -> None:
