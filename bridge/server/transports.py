@@ -48,11 +48,7 @@ HTTP_IDLE_SECONDS = 30 * 60
 and begins a new one, as the protocol says."""
 
 
-async def serve_stdio(engine: Engine, greeting: Greeting = NO_GREETING) -> None:
-    await serve_on_stdio(build_server(engine, principal=STDIO), greeting)
-
-
-async def serve_on_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
+async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
     """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
     options = server.create_initialization_options()
     over = anyio.CancelScope()

@@ -28,7 +28,6 @@ ERAS = {"newer": "http", "older": "older-http"}
 
 @pytest.fixture(scope="module")
 def backend() -> FakeBackend:
-    """The backend under the engine."""
     return FakeBackend()
 
 
@@ -54,12 +53,10 @@ async def engine(opened: Engine, backend: FakeBackend) -> AsyncIterator[Engine]:
 
 
 async def accept(params: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Fill the form."""
     return {"action": "accept", "content": {"name": "Ann"}}
 
 
 async def four(params: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Answer as a model."""
     content: Json = {"type": "text", "text": "four"}
     return {"role": "assistant", "content": content, "model": "m"}
 

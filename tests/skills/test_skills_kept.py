@@ -28,8 +28,6 @@ DELETE = "runtime.delete_skill('hello')"
 
 
 def answering(decision: str) -> FakeClient:
-    """Return a client whose person always answers so."""
-
     async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
         return {"action": "accept", "content": {"decision": decision}}
 
