@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 
-
-class HasFileno(Protocol):
-    """Something that the event loop can watch."""
-
-    def fileno(self) -> int: ...
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 
 class Reader:
@@ -30,7 +27,7 @@ class Reader:
             `OSError`, which `read` raises.
     """
 
-    def __init__(self, watched: int | HasFileno, attempt: Callable[[], bytes | None]) -> None:
+    def __init__(self, watched: FileDescriptorLike, attempt: Callable[[], bytes | None]) -> None:
         self._watched = watched
         self._attempt = attempt
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -68,15 +65,10 @@ class Reader:
 
     async def _wait(self) -> bytes | None:
         """Return what came, or None if it must be tried again."""
-        try:
-            loop = asyncio.get_running_loop()
-            if self._loop is None:
-                loop.add_reader(self._watched, self._readable)
-                self._loop = loop
-        except (NotImplementedError, RuntimeError):
-            # A loop that watches only sockets, or none of asyncio's.
-            await anyio.wait_readable(self._watched)
-            return None
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            loop.add_reader(self._watched, self._readable)
+            self._loop = loop
         waiting: asyncio.Future[bytes | None] = loop.create_future()
         self._waiting = waiting
         try:

@@ -48,12 +48,10 @@ def remote_asker(kind: str) -> Iterator[ServerSpec]:
 
 
 def value_of(result: CallToolResult) -> Any:
-    """Return the value of a program that succeeded."""
     assert result.is_error is False, text_of(result)
     return record_of(result)["result"]
 
 
 async def call(client: Client, code: str) -> CallToolResult:
-    """Run a program through the MCP surface."""
     with anyio.fail_after(60):
         return await client.call_tool("run_python", {"code": code})

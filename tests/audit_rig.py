@@ -26,17 +26,14 @@ class FakeClock:
         self.now = now
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
 
 def a_call(tool: str = "write", **arguments: Any) -> CallFacts:
-    """Return a call of a server."""
     return CallFacts(server="shop", tool=tool, arguments=arguments)
 
 
 def records(directory: Path) -> list[dict[str, Any]]:
-    """Return all records, whatever they are worth."""
     found = []
     for path in log_paths(directory):
         for line in path.read_bytes().split(b"\n"):
@@ -59,7 +56,6 @@ def tear(directory: Path, data: bytes) -> None:
 
 
 def kinds(directory: Path) -> list[str]:
-    """Return what the records are about, in order."""
     return [record["kind"] for record in records(directory)]
 
 
@@ -71,15 +67,12 @@ def whole(directory: Path) -> Report:
 
 
 def wrong(directory: Path) -> list[str]:
-    """Return what is wrong."""
     return [str(finding) for finding in verify(directory).problems]
 
 
 async def write(log: AuditLog, *names: str, **more: Any) -> list[str]:
-    """Append records and return their hashes."""
     return [await log.append(note(name, **more)) for name in names]
 
 
 def note(name: str, **more: Any) -> Mapping[str, Any]:
-    """Return some record."""
     return {"kind": "run", "run": name, **more}

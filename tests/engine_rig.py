@@ -22,7 +22,6 @@ WORKSHOP = Path(__file__).parent / "fakes" / "servers" / "workshop.py"
 
 
 def workshop(name: str = "work-shop") -> ServerSpec:
-    """Return the definition of the workshop server."""
     return ServerSpec(
         name=name,
         transport="stdio",
@@ -40,11 +39,9 @@ class ListFinder:
         self.specs = specs
 
     def stamp(self) -> object:
-        """Return the list itself."""
         return self.specs
 
     def find(self) -> Discovery:
-        """Return the list."""
         return Discovery(servers=self.specs, skipped=(), warnings=(), stamp=())
 
 
@@ -81,13 +78,11 @@ def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
 
 @pytest.fixture
 def backend() -> FakeBackend:
-    """The backend under the engine."""
     return FakeBackend()
 
 
 @pytest.fixture
 def finder() -> ListFinder:
-    """What discovery finds."""
     return ListFinder(workshop())
 
 
@@ -95,7 +90,6 @@ def finder() -> ListFinder:
 async def engine(
     settings: Settings, backend: FakeBackend, finder: ListFinder
 ) -> AsyncIterator[Engine]:
-    """An engine, open."""
     async with engine_on(backend, settings, finder=finder) as opened:
         yield opened
     assert backend.live == set()

@@ -29,7 +29,6 @@ class Pixels:
         )
 
     def colours(self) -> int:
-        """Return how many different colours there are."""
         return len({pixel for row in self.rows for pixel in row})
 
 
@@ -44,7 +43,6 @@ def write_png(width: int, height: int, pixel: Callable[[int, int], Colour]) -> b
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
-    """Return a part of a PNG."""
     checksum = zlib.crc32(kind + content)
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
 

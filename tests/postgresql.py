@@ -60,7 +60,6 @@ class Server:
         return f"postgresql://{login}@{host}/{database}?{query}"
 
     def make(self) -> None:
-        """Make its data."""
         password = self.directory / "password"
         password.write_text(PASSWORD)
         words = ("-U", ROLE, "--auth-local=trust", "--auth-host=scram-sha-256", "--no-sync")
@@ -72,7 +71,6 @@ class Server:
         subprocess.run(command, check=True, capture_output=True, cwd="/")
 
     def start(self) -> None:
-        """Start it, and return when it accepts connections."""
         options = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -113,7 +111,6 @@ class Server:
             yield connection
 
     def drop(self) -> None:
-        """Drop the schemas that `store_at` made."""
         with self.connected() as connection:
             found = connection.execute(
                 "SELECT nspname FROM pg_namespace WHERE nspname LIKE 't\\_%'"
@@ -143,7 +140,6 @@ class Server:
                 made.stop()
 
     def promote(self) -> None:
-        """Make a standby the server that is written to."""
         with self.connected() as connection:
             connection.execute("SELECT pg_promote()")
 
@@ -160,7 +156,6 @@ def _place() -> Iterator[Path]:
 
 @contextmanager
 def server(**options: object) -> Iterator[Server]:
-    """Start a server for as long as the context lasts."""
     with _place() as place:
         made = Server(place, options)
         made.make()

@@ -11,7 +11,6 @@ from bridge.server.content import RECORD_KEY
 
 
 def record_of(result: CallToolResult) -> dict[str, Any]:
-    """Return a result's record."""
     assert result.structured_content is None
     assert result.meta is not None, result.content
     record = result.meta[RECORD_KEY]

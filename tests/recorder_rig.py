@@ -66,5 +66,4 @@ def recorded(log: Path) -> list[tuple[str, Any]]:
 
 
 def tools_recorded(log: Path) -> list[str]:
-    """Return the names alone."""
     return [tool for tool, _ in recorded(log)]

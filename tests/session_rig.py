@@ -20,7 +20,6 @@ OWNER = "ada"
 
 
 async def run(engine: Engine, code: str, *, session: str = "work", **fields: Any) -> RunResult:
-    """Run a program in a session."""
     request = RunRequest(code=code, session=session, **{"owner": OWNER, **fields})
     with anyio.fail_after(60):
         return await engine.run(request)
@@ -34,7 +33,6 @@ async def value(engine: Engine, code: str, **fields: Any) -> Any:
 
 
 def told(result: RunResult) -> SessionReport:
-    """Return what a result says of its session."""
     assert result.session is not None
     return result.session
 
@@ -51,8 +49,6 @@ def waits_for(path: Path, *, said: Path | None = None) -> str:
 async def reopened(
     settings: Settings, backend: FakeBackend, *finds: Any, **changes: Any
 ) -> AsyncIterator[Engine]:
-    """Open an engine whose settings differ."""
-
     changed = replace(settings, **changes)
     finder = ListFinder(*finds)
     async with engine_on(backend, changed, finder=finder) as engine:

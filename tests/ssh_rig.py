@@ -60,7 +60,6 @@ class SshServer:
         return {"HOME": str(self.directory), "PATH": path}
 
     def start(self) -> None:
-        """Start it, and wait until it accepts connections."""
         sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
         assert sshd is not None, "openssh-server is wanted, and not installed"
         if os.getuid() == 0:
@@ -82,7 +81,6 @@ class SshServer:
         return False
 
     def connections(self) -> list[int]:
-        """Return the processes that serve its connections."""
         found = [] if self.process is None else [self.process.pid]
         for pid in found:
             # One for its login, and one more with the login's rights, which may outlive the first.
@@ -92,7 +90,6 @@ class SshServer:
         return found[1:]
 
     def cut(self) -> None:
-        """End the connections, and go on serving."""
         for pid in self.connections():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -122,7 +119,6 @@ def _keygen(path: Path) -> None:
 
 @contextmanager
 def ssh_server() -> Iterator[SshServer]:
-    """Start a server; at the end nothing of it is left."""
     # Short, since sockets may lie below it.
     directory = Path(tempfile.mkdtemp(prefix="mcb-ssh-", dir="/tmp"))
     with reserved_port() as port:

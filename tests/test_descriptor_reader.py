@@ -33,7 +33,6 @@ class Pipe:
         return data
 
     def close(self) -> None:
-        """Close what is still open."""
         self.reader.close()
         for descriptor in (self.source, self.sink):
             if descriptor >= 0:

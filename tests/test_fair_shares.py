@@ -34,7 +34,6 @@ def holds(things: Sequence[Thing], **whose: str) -> int:
 
 
 def without(things: Sequence[Thing], gone: Sequence[int]) -> list[Thing]:
-    """Return what stays."""
     return [thing for place, thing in enumerate(things) if place not in gone]
 
 

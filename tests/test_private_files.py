@@ -137,6 +137,5 @@ def test_roots_own_directory_may_lie_in_another_users_home(
 
 
 def make_elsewhere(above: Path) -> Path:
-    """Make a private directory outside of the home."""
     make_directory(above / "elsewhere")
     return above / "elsewhere"

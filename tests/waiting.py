@@ -32,7 +32,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def until_exists(path: Path) -> None:
-    """Return once there is a file at `path`."""
     await until(path.exists)
 
 

@@ -49,11 +49,9 @@ class Watchdog:
         return "asyncio", {"loop_factory": self.make_loop}
 
     def make_loop(self) -> asyncio.AbstractEventLoop:
-        """Return a new loop that tells when it has turned."""
         return asyncio.SelectorEventLoop(_Selector(self))
 
     def turned(self) -> None:
-        """Note that the loop can do something else now."""
         now, process = time.thread_time(), time.process_time()
         if self._watching:
             self.worst = max(self.worst, now - self._since)

@@ -54,7 +54,6 @@ console.log(JSON.stringify(new Function(`let ${chain}; return [${names}]`)()));
 
 @cache
 def schemas() -> Mapping[str, Any]:
-    """Return the schema of each protocol version."""
     read = subprocess.run([NODE, "-e", _READ, SUITE], capture_output=True, check=True)
     newer = dict(zip((*OLDER[1:], NEWEST), json.loads(read.stdout), strict=True))
     oldest = copy.deepcopy(newer["2025-03-26"])
@@ -171,11 +170,9 @@ class Wire:
         self._note(versions[-1], found, best=len(methods) > 1)
 
     def client_is_asked(self, request: Any) -> None:
-        """Take note of a server's request."""
         self._asked[request.id].add(request.method)
 
     def server_sends(self, message: Any, version: str, answers: str = "") -> None:
-        """Check what the bridge sends to a client."""
         self._note(version, [problems(version, message, answers)])
 
     def _note(self, version: str, found: Iterable[list[str]], *, best: bool = False) -> None:
@@ -194,7 +191,6 @@ class _Conversation:
         self._methods: dict[Any, str] = {}
 
     def came(self, message: Any, version: str = "") -> None:
-        """Take note of a client's message."""
         if isinstance(message, dict) and "id" in message and "method" in message:
             meta = (message.get("params") or {}).get("_meta") or {}
             version = version or meta.get(VERSION, "")
@@ -203,7 +199,6 @@ class _Conversation:
             self._methods[message["id"]] = message["method"]
 
     def goes(self, message: Any) -> None:
-        """Check a message to the client."""
         method = self._methods.get(message.get("id"), "") if "method" not in message else ""
         if method == "initialize" and "result" in message:
             self._version = message["result"]["protocolVersion"]

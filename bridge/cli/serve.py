@@ -15,9 +15,9 @@ from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
 from bridge.runs import Engine, open_engine
 from bridge.sandbox.selection import select_present
-from bridge.server.app import error_server
+from bridge.server.app import build_server, error_server
 from bridge.server.greeting import NO_GREETING, Greeting
-from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
+from bridge.server.transports import STDIO, parse_address, serve_http, serve_stdio
 from bridge.servers.config_watch import ConfigWatcher, watch_plan
 from bridge.servers.configuration import context_for
 from bridge.settings import Settings, http_token
@@ -68,7 +68,7 @@ async def serve(
                 raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
             if sys.stdin.isatty():
                 print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
-            await serve_stdio(engine, greeting)
+            await serve_stdio(build_server(engine, principal=STDIO), greeting)
         else:
             host, port = address
             told = partial(_announce, host)
@@ -80,5 +80,5 @@ async def serve(
 
 async def serve_mistake(error: BridgeError, settings: Settings, **_: object) -> int:
     """Answer every request with the mistake in the settings, until the client closes stdin."""
-    await serve_on_stdio(error_server(error))
+    await serve_stdio(error_server(error))
     return error.exit_status

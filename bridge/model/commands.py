@@ -13,7 +13,10 @@ class CommandRequest:
     """One validated wish to run a command or a pipeline.
 
     Attributes:
+        profile: Of the configuration's command profiles.
+        stages: The words of each.
         workdir: Relative to the workspace's root.
+        stdin: What the first stage reads.
         timeout: Seconds; None means the profile's.
         env: Variables of all stages, from those that the profile lets a call set.
     """
@@ -54,6 +57,10 @@ class CommandResult(RunResult):
 
     As that of a run: its stdout is the last stage's, and `truncated` has "stdout", "stderr" or
     "stderr of stage 2"; each stage has its own stderr.
+
+    Attributes:
+        profile: What it ran in.
+        stages: How each ended.
     """
 
     profile: str = ""

@@ -42,9 +42,11 @@ class Artifact:
         uri: What it is read by: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
         name: As the program called it.
         path: Of a file, in the working directory of the run that returns it.
+        mime_type, size: Of the content.
         kind: A file from `out/`, the whole of a stream, a result that its client did not get, or
             the original of what was shown.
         digest: SHA-256 of the content, hexadecimal.
+        expires: When it may go.
         provenance: What the run had read, for the flow rules; None if nothing was written of that.
     """
 
@@ -88,6 +90,7 @@ class Variable:
     """A name that a session holds.
 
     Attributes:
+        name: As programs use it.
         kind: Of its value, as Python calls the type.
         size: Of it and what it consists of, about; None where that cannot be told.
     """
@@ -99,7 +102,12 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Something that could not be kept."""
+    """Something that could not be kept.
+
+    Attributes:
+        name: Of the file or variable.
+        why: The reason, in words.
+    """
 
     name: str
     why: str
@@ -111,6 +119,7 @@ class SessionReport:
 
     Attributes:
         session_id: Random, so that it cannot be guessed; over HTTP it is what opens the session.
+        name: What the caller calls it.
         run: Number of the run in it, from 1.
         state: "new" where it began with this run, "restored" where it began from a checkpoint,
             "kept" where it went on; after the run "lost" or "ended" instead.
@@ -140,6 +149,9 @@ class Directory:
     """A directory of the host that the configuration offers to programs.
 
     Attributes:
+        path: Where it is on the host.
+        writable: Whether programs may write there.
+        inside: Where programs find it.
         labels: For the flow rules: a run that has it counts as having read what has these.
         used_by: Servers that may run what programs write there.
     """

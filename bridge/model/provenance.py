@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from bridge.model.names import Json
 
 MAX_DOCUMENT = 4 * 1024
-"""Characters of it as JSON. Names of some hundred servers; who has more counts as having read
-everything, so that a place for it can be small."""
+"""Characters as JSON: a run may use servers without end. With more it counts as having read all."""
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 

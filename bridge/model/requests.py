@@ -26,14 +26,17 @@ class Limits:
         memory_bytes: RAM and swap together; tmpfs contents count towards it.
         pids: Processes and threads.
         cpus: CPUs' worth of time; None leaves it to the engine.
+        tmp_bytes: Size of /tmp.
         workspace_bytes: Size of /workspace, the working directory.
         open_files: Descriptors per process.
         output_bytes: Kept of stdout, and as much again of stderr.
         output_tokens: What both may cost a model, about; the rest of it is only kept.
         result_bytes: Largest value of the last expression, as JSON, that is not printed instead.
         frame_bytes: Longest line on the channel in either direction.
+        tool_calls: Calls a run may make in all.
         concurrent_calls: Calls that may be under way at once; more wait.
         out_bytes: What it may leave behind.
+        out_files: Files that it may leave behind.
         shown_bytes: Of the pictures that its result holds, as base64.
         directories: Whether it gets the directories of the host that are offered.
     """
@@ -64,6 +67,7 @@ class RunRequest:
 
     Attributes:
         servers: Names to load; None means those that the code refers to.
+        timeout: Seconds; None means the default.
         argv: What the program finds in `sys.argv[1:]`.
         name: Of the file that holds it, without its directory; empty for none.
         principal: On whose behalf it runs, as far as that is known; runs may share a sandbox only
@@ -78,9 +82,11 @@ class RunRequest:
         end_session: Whether that ends with this run; without `code` it only ends.
         named_sessions: Whether a session may be asked for by its name alone, because its caller
             is known; otherwise only by the id that its first result had.
+        files: Put into the workspace before it begins.
         packages: Requirements beside those that the program itself states.
         loses_state: Whether more packages may cost what its session cannot restore.
         ends_bridge: Whether the bridge ends with it, so that no answer of a person holds for more.
+        run_id: The id of the run; empty for a new one.
         profile: The profile that narrows its settings; empty for none.
     """
 

@@ -56,6 +56,8 @@ class Usage:
     Attributes:
         wall_ms: From the program's start to its end.
         cpu_ms, peak_memory_bytes: As the sandbox reports them.
+        tool_calls: Calls that the program made.
+        tool_result_bytes: What they returned.
     """
 
     wall_ms: int = 0
@@ -72,8 +74,10 @@ class Finding:
     Attributes:
         line, column: From 1; 0 when it is about the program as a whole.
         rule: A short, stable name ("native-code", "syntax").
+        message: What was found, in a sentence.
         severity: "deny" if a program is refused for it: by the guard if it enforces, by the
             preflight always.
+        source: Who found it.
     """
 
     line: int
@@ -94,6 +98,7 @@ class CallCount:
 
     Attributes:
         server, tool: As the server names them.
+        count: How many.
         why: What was decided, and by which rule, where that is part of it.
     """
 
@@ -110,11 +115,13 @@ class HeldCall:
     Attributes:
         number: From 1, in the order of the plan.
         server, tool: As the server names them.
+        effect: What it would do.
         arguments: As they are shown: secrets left out, results of other held calls by name.
         unlisted: Names of arguments that the tool's schema does not have.
         cut: Whether the arguments are more than is shown here.
         digest: Of all the arguments as canonical JSON, with results of other held calls by name.
         action: What the policy says of it; "ask" if it wants a person's approval in any case.
+        rule: Which rule says so.
     """
 
     number: int
@@ -136,6 +143,7 @@ class Plan:
     Attributes:
         plan_id: What it is applied by; empty if there is nothing to apply.
         seconds: For which it can be applied.
+        calls: What it holds back.
         stopped: Why the program did not get to its end; empty if it did.
         stale: What it read without the changes that calls held by then will make, in words.
         askable: Whether an answer of whoever it was made for would count as an approval.
@@ -160,8 +168,11 @@ class Receipt:
         held: Calls held back for a plan.
         refused: Calls that were not allowed.
         unknown: Calls whose outcome is unknown: they were sent, and no answer came.
+        result_bytes: What servers returned.
         returned_bytes: What the run passed on.
         tokens_kept: Tokens of what servers returned that stayed out of the conversation, about.
+        code_ms: Time in the program itself.
+        calls_ms: Time in calls.
         waiting_ms: Time waiting for people.
         audit: Hash of the last record of the audit log; empty without one.
         masked: Names of the secrets that were taken out of what servers and the program said.
@@ -191,6 +202,8 @@ class RunResult:
 
     Attributes:
         run_id: What the run is called in `retry_of`, in `read_output` and in the audit log.
+        status: How it ended, in short.
+        summary: The same, in a sentence.
         reason: Why it did not succeed; None exactly when `status` is "success".
         code: Of the error that kept it from running, for its text.
         exit_code: Of the program's process; None if none ran.
@@ -199,8 +212,13 @@ class RunResult:
         result: The value of the last expression, if JSON can hold it.
         result_repr: `repr` of a value that JSON cannot hold; of a large one, what was printed.
         error: The traceback, or what the bridge has to say, for the model.
+        servers: Those that the run loaded.
+        timeout_seconds: What the program was allowed.
         truncated: Stream name to the number of bytes dropped.
+        isolation: What separated it from the host.
+        usage: What it used.
         findings: What the static guard has to say, in the order of the program's lines.
+        findings_omitted: How many more there were.
         plan: What a run in plan mode holds back.
         replayed: Calls that a retry did not make again.
         unused: Calls that change something, which the run before made and a retry did not make.
@@ -209,6 +227,8 @@ class RunResult:
         unsent: Tasks that were cancelled and coroutines that were not awaited, by name.
         receipt: What it did and cost; None where no program ran.
         shown: Pictures and texts that it showed, in that order.
+        artifacts: What it left that the bridge keeps.
+        missing: What it left that could not be kept or read.
         session: The report on its session; None where it had none.
         recorded: Whether `runs show` has a record of it.
     """

@@ -173,6 +173,7 @@ class Tool:
 
     @property
     def says_it_reads(self) -> bool:
+        """Whether its server says that it changes nothing."""
         return self.annotations.get("readOnlyHint") is True
 
     @property

@@ -36,8 +36,7 @@ from bridge.settings import Settings, narrowed
 
 logger = logging.getLogger(__name__)
 
-MAX_CODE_BYTES = 1024 * 1024
-"""Longest program. Models write thousands of bytes; data belongs in tool calls."""
+MAX_CODE_BYTES = 1024 * 1024  # Of a program: a client may send megabytes, which are parsed.
 
 
 class Admission:

@@ -51,8 +51,8 @@ class Engine:
         servers: Servers,
         choose_backend: Callable[[Settings], Awaitable[Backend]],
     ) -> None:
-        self._settings = settings
-        self._servers = servers
+        self.settings = settings
+        self.servers = servers
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes)
         lasting = self.sandboxes.reserve_lasting
@@ -98,14 +98,6 @@ class Engine:
             self.records,
         )
 
-    @property
-    def settings(self) -> Settings:
-        return self._settings
-
-    @property
-    def servers(self) -> Servers:
-        return self._servers
-
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Engine]:
         """Open all parts; leaving ends every sandbox and every server that it started."""
@@ -115,7 +107,7 @@ class Engine:
             stack.callback(self.gate.audit.close)
             for part in (
                 self.gate.ongoing_calls.open(),
-                self._servers,
+                self.servers,
                 self.commands,
                 self.sandboxes.opened(),
                 self.sessions,
@@ -147,7 +139,7 @@ class Engine:
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord
     ) -> RunResult:
-        await self._servers.refresh()
+        await self.servers.refresh()
         await record.begin()
         return await self.plan_executor.apply(request, caller)
 

@@ -216,6 +216,5 @@ class Execution(Program):
             gate=gate,
             tracker=self._provenance,
             own=BridgeCalls(run.gate.context, gate),
-            run_id=run.run_id,
         )
         return {"read_output": with_call_errors(outputs.read_output), **skills}

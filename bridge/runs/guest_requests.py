@@ -38,11 +38,9 @@ READS: Mapping[Kind, str] = {
 }
 """What rules know the request by that reads what is listed."""
 
-MAX_NAME_CHARS = 1024
-"""Of a tool or a prompt. Names go into records, errors and questions; the protocol recommends 128
-characters at most."""
+MAX_NAME_CHARS = 1024  # Of a guest's text that goes into records, errors and questions.
 
-MAX_QUERY_CHARS = 8_000  # Of a query or of a text that is looked for.
+MAX_QUERY_CHARS = 8_000  # Of a text that a guest has looked for.
 
 LONGEST: Mapping[str, int] = {
     **dict.fromkeys(

@@ -20,13 +20,10 @@ from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
 from bridge.rpc.channel import as_base64
 from bridge.runs.file_names import name_problem, quoted
 
+# What a client may send with one run, in a frame of at most 64 MiB, as base64.
 MAX_FILES = 100
-
 MAX_BYTES = 32 * MEBIBYTE
-"""Of all files of a run. They travel in one frame of at most 64 MiB, as base64."""
-
-MAX_SESSION_BYTES = 12 * MEBIBYTE
-"""Of all files of a run in a session, whose frame may have to hold the session's state besides."""
+MAX_SESSION_BYTES = 12 * MEBIBYTE  # In a session the frame has its state besides.
 
 OUT = "out"
 

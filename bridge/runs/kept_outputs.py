@@ -15,9 +15,27 @@ from bridge.artifacts import ArtifactStore
 from bridge.artifacts.parts import nth_line_end
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
 from bridge.gate.provenance import ProvenanceTracker
+from bridge.guest.schema.validation import problem
 from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import CallFailedError
 from bridge.text import counted
+
+_PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "run_id": {"type": "string"},
+        "stream": {"enum": list(STREAMS)},
+        "lines": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1},
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        "find": {"type": "string", "minLength": 1},
+        **dict.fromkeys(("offset", "length", "limit"), {"type": "integer"}),
+    },
+    "required": ["run_id", "stream"],
+}
 
 ALL = 32 * MEBIBYTE  # Of a stream, at least: as more is not kept.
 
@@ -42,27 +60,21 @@ class KeptOutputs:
             CallFailedError: The parameters are wrong, or there is no such output.
             AuditError: That it was read cannot be recorded.
         """
-        run_id, stream = params.get("run_id"), params.get("stream")
-        if not isinstance(run_id, str) or stream not in STREAMS:
-            message = 'read_output(run_id, stream): stream is "stdout", "stderr" or "result".'
-            raise CallFailedError(message, kind="usage")
-        lines, find = params.get("lines"), params.get("find")
-        if lines is not None and not _is_range(lines):
-            message = "lines must be the first and the last line, such as (100, 200)."
-            raise CallFailedError(message, kind="usage")
-        if find is not None and (not isinstance(find, str) or not find):
-            raise CallFailedError("find must be a text that is not empty.", kind="usage")
-        offset = _number(params, "offset", 0)
-        if (lines is not None or find is not None) and (offset or params.get("length") is not None):
-            message = "offset and length are about bytes: leave them out with lines or find."
-            raise CallFailedError(message, kind="usage")
-        length = _number(params, "length", ALL)
-        limit = max(_number(params, "limit", 100), 1)
+        given = {name: value for name, value in params.items() if value is not None}
+        wrong = problem(given, _PARAMETERS, _PARAMETERS)
+        lines, find = given.get("lines"), given.get("find")
+        if wrong is None and (lines or find) and (given.get("offset") or "length" in given):
+            wrong = "offset and length are about bytes: leave them out with lines or find"
+        if wrong is not None:
+            raise CallFailedError(f"read_output(run_id, stream): {wrong}.", kind="usage")
+        run_id, stream = given["run_id"], given["stream"]
+        offset, length = int(given.get("offset", 0)), int(given.get("length", ALL))
+        limit = max(int(given.get("limit", 100)), 1)
 
         def work() -> tuple[Artifact, Json]:
-            artifact, data = self._read(run_id, str(stream), offset, max(length, 0))
-            first, last = (lines[0], lines[1]) if isinstance(lines, list) else (1, None)
-            if isinstance(find, str):
+            artifact, data = self._read(run_id, stream, offset, max(length, 0))
+            first, last = map(int, lines) if lines else (1, None)
+            if find is not None:
                 return artifact, found_lines(data, find, first, last, limit)
             wanted = data if lines is None else part(data, first, last)
             return artifact, wanted.decode("utf-8", "replace")
@@ -70,7 +82,7 @@ class KeptOutputs:
         try:
             artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
         except UnknownArtifactError:
-            raise await self._unknown(run_id, str(stream)) from None
+            raise await self._unknown(run_id, stream) from None
         await self._tracker.add(artifact.uri, artifact.provenance)
         return found
 
@@ -158,22 +170,6 @@ def _line_start(data: bytes, start: int, lines: int) -> int:
     if data.count(b"\n", start) < lines:
         return len(data)
     return nth_line_end(data, lines, start) + 1
-
-
-def _is_range(lines: Json) -> bool:
-    whole = isinstance(lines, list) and all(
-        isinstance(line, int) and not isinstance(line, bool) and line >= 1 for line in lines
-    )
-    return whole and isinstance(lines, list) and len(lines) == 2
-
-
-def _number(params: Mapping[str, Json], name: str, default: int) -> int:
-    value = params.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise CallFailedError(f"{name} must be a whole number.", kind="usage")
-    return value
 
 
 def _told(artifact: Artifact) -> str:

@@ -48,12 +48,10 @@ logger = logging.getLogger(__name__)
 _STILL_REMEDY = "Something on this machine pauses its containers; see the engine's events."
 
 GRACE_SECONDS = 2.0
-"""The guest interrupts its program when the time is over, which keeps the tail of the output. This
-much later the host ends the sandbox, whatever the guest does."""
+"""After its time a guest may end its program, which keeps the tail of the output; then the host
+ends the sandbox, whatever the guest does."""
 
-COLLECT_SECONDS = 30.0
-"""For the files that a program left, from the first of them on, whatever its time limit was. The
-guest begins no further one after two thirds of it."""
+COLLECT_SECONDS = 30.0  # For a guest's files, from the first on, whatever its time limit was.
 
 YIELD_EVERY = 64
 """Frames taken in a row before other tasks have their turn: thousands of them fit into one read."""

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 KEPT_BYTES = 4 * 1024  # Of each stream, of the value and of the error.
 DAYS = 14
-MAX_ALL_BYTES = 200 * 1024**2
+MAX_ALL_BYTES = 200 * 1024**2  # A client may start runs without end.
 
 TIDY_BYTES = 10 * 1024**2  # One bridge writes so much before it removes what is old or too much.
 

@@ -29,11 +29,11 @@ from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 32  # Runs that wait for their client at a time. Each holds a sandbox.
+MAX_WAITING = 32  # Runs that wait for clients, which may never come back, each in a sandbox.
 
 WAIT_SECONDS = 540.0
-"""For a client to come back. A little less than one answer may take, so that a run whose client
-has gone ends here, and does not go on with the question counted as cancelled."""
+"""For a client to come back: a little less than one answer may take, so that its run ends here, and
+does not go on with the question counted as cancelled."""
 
 
 @dataclass(eq=False)

@@ -64,9 +64,13 @@ class UnderWay:
             waits: Whether something else is to be waited for as well.
         """
         self.draining = True
-        with anyio.move_on_after(seconds):
+
+        async def none_left() -> None:
             while self._scopes or waits():  # noqa: ASYNC110 - `waits` announces nothing
                 await anyio.sleep(LOOK_SECONDS)
+
+        with anyio.move_on_after(seconds):
+            await none_left()
             return
         logger.warning("%d runs are ended: %g s are over", self.count, seconds)
         for scope in self._scopes:
@@ -74,5 +78,4 @@ class UnderWay:
         # A session's program is interrupted first, which keeps its state. So long a client that
         # answers a question, or looks after its task, is told too.
         with anyio.move_on_after(12.0):
-            while self._scopes or waits():  # noqa: ASYNC110
-                await anyio.sleep(LOOK_SECONDS)
+            await none_left()

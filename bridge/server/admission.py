@@ -39,7 +39,7 @@ BOUNDS: dict[str, int] = {
 """What all callers share. A session takes some forty kilobytes while its client does nothing. The
 bytes of a request are in memory until it is answered."""
 
-BODY_SECONDS = 60.0  # For a body to arrive, so that a slow client does not block others.
+BODY_SECONDS = 60.0  # For a body to arrive: a client may send it as slowly as it likes.
 
 _SINGLE = ("authorization", "origin", "mcp-session-id", "mcp-protocol-version", "content-type")
 """Headers that are sent once: of two, a proxy and the bridge might each believe another one."""

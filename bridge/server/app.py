@@ -27,6 +27,7 @@ from bridge.server.clients import HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
     RESULT_SIZE,
+    acting_tool,
     adapt_to_client,
     cleared_content,
     output_schema,
@@ -94,10 +95,11 @@ async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
         brief: For a client that loads tools on demand.
     """
     settings, limits = engine.settings, limits_for(engine.settings)
-    tool = types.Tool(
+    tool = acting_tool(
+        TOOL,
+        "Run Python with MCP tools",
+        open_world=True,
         _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT, **RESULT_SIZE},
-        name=TOOL,
-        title="Run Python with MCP tools",
         description=await engine.guide.tool_description(brief=brief),
         input_schema=input_schema(
             limits.longest_timeout,
@@ -107,13 +109,6 @@ async def tool_list(engine: Engine, *, brief: bool = False) -> list[types.Tool]:
             profiles=settings.profiles,
         ),
         output_schema=output_schema(OUTPUT_SCHEMA, settings.structured),
-        annotations=types.ToolAnnotations(
-            title="Run Python with MCP tools",
-            read_only_hint=False,
-            destructive_hint=True,
-            idempotent_hint=False,
-            open_world_hint=True,
-        ),
     )
     profiles = engine.commands.profiles
     commands = [command_tool(profiles, settings.structured)] if profiles else []

@@ -142,7 +142,7 @@ class RunClient:
     def __init__(self, context: Context, identity: Hashable) -> None:
         self._context: Context | None = context
         self._capable = context
-        self._identity = identity
+        self.identity = identity
         self._came = anyio.Event()
 
     def attach(self, context: Context, *, answers: bool = False) -> None:
@@ -155,10 +155,6 @@ class RunClient:
         if self._context is context:
             self._context = None
             self._came = anyio.Event()
-
-    @property
-    def identity(self) -> Hashable:
-        return self._identity
 
     @property
     def wants_progress(self) -> bool:
@@ -228,19 +224,11 @@ class HandshakeClient(RunClient):
             log_level: The level that it has set; empty if none.
         """
         super().__init__(context, identity)
-        self._log_level = log_level or DEFAULT_LEVEL
-        self._chose_level = bool(log_level)
+        self.log_level = log_level or DEFAULT_LEVEL
+        # Only a client that has set a level itself gets output as messages.
+        self.wants_output = bool(log_level)
         over_http = isinstance(context.request, Request)
         self._patience = WAIT_SECONDS if over_http else math.inf
-
-    @property
-    def log_level(self) -> str:
-        return self._log_level
-
-    @property
-    def wants_output(self) -> bool:
-        """Whether it has set a level itself: only then output is sent as messages."""
-        return self._chose_level
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
         request = _request_of(method, params)

@@ -16,7 +16,14 @@ from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
 from bridge.server.arguments import checked_arguments, field
-from bridge.server.content import RESULT_SIZE, Kind, output_schema, record_schema, tool_result
+from bridge.server.content import (
+    RESULT_SIZE,
+    Kind,
+    acting_tool,
+    output_schema,
+    record_schema,
+    tool_result,
+)
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
 
@@ -43,20 +50,14 @@ COMMAND_OUTPUT_SCHEMA = record_schema(
 
 
 def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "meta") -> types.Tool:
-    return types.Tool(
+    return acting_tool(
+        COMMAND_TOOL,
+        "Run a command in a sandbox",
+        open_world=any(profile.network for profile in profiles.values()),
         _meta={**RESULT_SIZE},
-        name=COMMAND_TOOL,
-        title="Run a command in a sandbox",
         description=_description(profiles),
         input_schema=_input_schema(profiles),
         output_schema=output_schema(COMMAND_OUTPUT_SCHEMA, place),
-        annotations=types.ToolAnnotations(
-            title="Run a command in a sandbox",
-            read_only_hint=False,
-            destructive_hint=True,
-            idempotent_hint=False,
-            open_world_hint=any(profile.network for profile in profiles.values()),
-        ),
     )
 
 

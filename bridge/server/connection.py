@@ -11,7 +11,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bridge.server.admission import Admission
 
-HEAD_SECONDS = 10.0  # For the head of a request to arrive.
+HEAD_SECONDS = 10.0  # For the head of a request to arrive: a client may never send it.
 
 
 class Connection(H11Protocol):

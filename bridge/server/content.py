@@ -54,6 +54,18 @@ def tool_result(
     return result
 
 
+def acting_tool(name: str, title: str, *, open_world: bool, **more: Any) -> types.Tool:
+    """Return a tool that may change anything."""
+    hints = types.ToolAnnotations(
+        title=title,
+        read_only_hint=False,
+        destructive_hint=True,
+        idempotent_hint=False,
+        open_world_hint=open_world,
+    )
+    return types.Tool(name=name, title=title, annotations=hints, **more)
+
+
 def adapt_to_client(client: KnownClient, result: types.CallToolResult) -> None:
     """Change a result for clients that would not show its text, or would show its record."""
     if result.is_error and client.shows_failures:

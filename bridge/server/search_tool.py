@@ -25,7 +25,7 @@ from bridge.servers.project_servers import waiting_line
 
 SEARCH_TOOL = "search_tools"
 
-MAX_TEXT_CHARS = 60_000  # Of an answer. Fifty hits in full can be more than a conversation holds.
+MAX_TEXT_CHARS = 60_000  # Of an answer: servers may describe fifty hits at any length.
 
 _GOOD = "Best first. Call them in run_python, each with `await`:"
 _ELSE = "Otherwise try other words, such as a verb and what it acts on, or the name of a server."

@@ -160,8 +160,7 @@ def _flush() -> None:
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 48 * 1024 * 1024
-"""Of a client's message, over either transport: the files that a run may bring, as base64 broken
-into lines, and a program."""
+"""Of what a client may send as one message: a run's files, as base64 in lines, and a program."""
 
 CHUNK_BYTES = 64 * 1024  # Read at once: what a pipe holds.
 

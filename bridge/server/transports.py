@@ -43,16 +43,10 @@ STDIO = "stdio"
 
 SHUTDOWN_SECONDS = 3  # Runs still under way when the server stops are cancelled after this.
 
-HTTP_IDLE_SECONDS = 30 * 60
-"""After which a session without requests and without an open stream ends. Its client gets 404
-and begins a new one, as the protocol says."""
+HTTP_IDLE_SECONDS = 30 * 60  # Then a session ends: a client may begin many and use none.
 
 
-async def serve_stdio(engine: Engine, greeting: Greeting = NO_GREETING) -> None:
-    await serve_on_stdio(build_server(engine, principal=STDIO), greeting)
-
-
-async def serve_on_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
+async def serve_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
     """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
     options = server.create_initialization_options()
     over = anyio.CancelScope()

@@ -38,7 +38,8 @@ from bridge.store import Store, Transaction
 
 logger = logging.getLogger(__name__)
 
-MAX_SKILLS = 500  # In one folder; more is no collection that anybody keeps in mind.
+# Programs may save without end.
+MAX_SKILLS = 500
 MAX_VERSIONS = 50  # Of one skill that stay; the oldest go.
 
 _APPROVED = "approved"

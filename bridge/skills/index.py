@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 
 import anyio
 import anyio.lowlevel
@@ -36,14 +35,10 @@ class SkillIndex:
     def __init__(self, settings: Settings, servers: Servers) -> None:
         self._servers = servers
         self._store = store_of(settings)
-        folder = settings.skills_dir or settings.state_dir / "skills"
-        self.files = SkillFiles(folder, self._store)
+        self.folder = settings.skills_dir or settings.state_dir / "skills"
+        self.files = SkillFiles(self.folder, self._store)
         self._read: dict[str, tuple[State, Skill]] = {}
         self._turn = anyio.Lock()
-
-    @property
-    def folder(self) -> Path:
-        return self.files.folder
 
     async def all(self) -> Mapping[str, Skill]:
         async with self._turn:

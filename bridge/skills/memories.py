@@ -19,8 +19,8 @@ from bridge.model import MEBIBYTE, Json, Provenance
 from bridge.skills.provenance import add_read, read_by_writers
 from bridge.store import Store, Transaction, owner_digest
 
+# Programs may save without end.
 MAX_VALUE_BYTES = 64 * 1024  # Of one value, as JSON.
-
 MAX_TOTAL_BYTES = 1 * MEBIBYTE  # Of all values of an owner: what a list of them has to read.
 MAX_OWNERS = 500  # Most owners: over HTTP anybody can use a new credential, and be a new owner.
 VERSIONS = "memory-old"  # Documents of what was replaced or deleted.

@@ -12,7 +12,7 @@ import json
 from bridge.model import Json, Provenance
 from bridge.store import Store, Transaction
 
-MAX_NAMES = 200  # Names with an entry of their own, which can be removed; others share one.
+MAX_NAMES = 200  # Entries of their own, which can be removed: programs make names without end.
 
 SKILLS = "skills"
 

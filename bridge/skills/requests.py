@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
@@ -28,12 +29,13 @@ from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.identity import PERSON, owner_of, principal_of
 from bridge.rpc.dispatcher import Answer, CallFailedError, with_call_errors
-from bridge.servers.servers import Servers
-from bridge.skills.index import SkillIndex
 from bridge.skills.memories import MAX_OWNERS, Memories, Memory
-from bridge.skills.review import Review, Reviews
+from bridge.skills.review import Review
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
 from bridge.store import Store
+
+if TYPE_CHECKING:
+    from bridge.skills.skills import Skills
 
 _SAVE_FIX = (
     "Save it under another name, or ask the user to remove the skill that is there: "
@@ -46,9 +48,7 @@ class KeptRequests:
 
     def __init__(
         self,
-        shelf: SkillIndex,
-        servers: Servers,
-        reviews: Reviews,
+        skills: Skills,
         store: Store,
         *,
         gate: Gate,
@@ -58,10 +58,10 @@ class KeptRequests:
         request: RunRequest,
         note: Callable[[Mapping[str, Json]], None],
     ) -> None:
-        self._shelf = shelf
-        self._servers = servers
-        self._redactor = servers.secrets.redactor
-        self._reviews = reviews
+        self._skills = skills
+        self._shelf = skills.shelf
+        self._servers = skills.servers
+        self._redactor = skills.servers.secrets.redactor
         self._gate = gate
         self._tracker = tracker
         self._own = own
@@ -126,8 +126,8 @@ class KeptRequests:
         unknown = self._shelf.references(code).unknown
         if unknown:
             raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(unknown.values())}")
-        scan = check(Survey(code.tree), self._reviews.denied)
-        if self._reviews.guard == "enforce" and scan.certain:
+        scan = check(Survey(code.tree), self._skills.denied)
+        if self._skills.guard == "enforce" and scan.certain:
             raise InvalidRequestError(
                 f"The static guard does not allow the skill: {scan.certain[0]}."
             )
@@ -147,7 +147,7 @@ class KeptRequests:
         async with self._own.permitted("save_skill", shown, effect, ask, _SAVE_FIX):
             skill, changed = await self._shelf.save(code, told, provenance, before=before)
         if ask is None:
-            self._reviews.saved(principal_of(self._request), skill)
+            self._skills.saved(principal_of(self._request), skill)
         self._note({"did": "save", "skill": skill.name, "digest": skill.digest})
         answer = self._told_skill(skill) | {"changed": changed}
         if scan.findings:

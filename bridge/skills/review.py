@@ -8,8 +8,8 @@ Owns, too, what a program may not replace or remove without a person.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -28,45 +28,19 @@ from bridge.gate.decision import Decision
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.model import Action, Json, Provenance
-from bridge.settings import GuardMode
-from bridge.skills.index import SkillIndex
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, Skill
 
+if TYPE_CHECKING:
+    from bridge.skills.skills import Skills
+
 _INDENT = "    "
-
-
-class Reviews:
-    """What holds until the bridge ends.
-
-    Args:
-        guard: Where it may refuse programs, it may refuse skills.
-    """
-
-    def __init__(self, shelf: SkillIndex, guard: GuardMode, denied: Sequence[str] = ()) -> None:
-        self.shelf = shelf
-        self.denied = denied
-        self.guard = guard
-        self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
-
-    def saved(self, caller: str, skill: Skill) -> None:
-        self._own[caller, skill.name, skill.digest] = None
-        while len(self._own) > 1000:
-            self._own.popitem(last=False)
-
-    def is_own(self, caller: str, skill: Skill, approved: Set[str]) -> bool:
-        """Return whether the caller itself saved the skill's present text.
-
-        Args:
-            approved: The digests that a person approved of under that name.
-        """
-        return bool(caller) and not approved and (caller, skill.name, skill.digest) in self._own
 
 
 class Review:
     """What one run may use; one question at a time."""
 
-    def __init__(self, reviews: Reviews, *, policy: Action, caller: str, run: RunCaller) -> None:
-        self._reviews = reviews
+    def __init__(self, skills: Skills, *, policy: Action, caller: str, run: RunCaller) -> None:
+        self._skills = skills
         self._policy = policy
         self._caller = caller
         self._run = run
@@ -88,8 +62,8 @@ class Review:
     async def admit(self, skill: Skill) -> None:
         """Check that a skill may be used in this run; ask a person if the policy says so."""
         self.check("use")
-        scan = None if skill.code is None else check(Survey(skill.code.tree), self._reviews.denied)
-        if scan is not None and scan.certain and self._reviews.guard == "enforce":
+        scan = None if skill.code is None else check(Survey(skill.code.tree), self._skills.denied)
+        if scan is not None and scan.certain and self._skills.guard == "enforce":
             # What is saved is checked then; its file may be another by now.
             message = (
                 f"The static guard does not allow the skill {skill.name!r}: {scan.certain[0]}."
@@ -102,7 +76,7 @@ class Review:
             approved = self._answers.get(key)
             if approved is None:
                 digests = await self._approved(skill)
-                if self._reviews.is_own(self._caller, skill, digests):
+                if self._skills.is_own(self._caller, skill, digests):
                     return
                 approved = skill.digest in digests
             if not approved:
@@ -113,12 +87,12 @@ class Review:
             self._answers[key] = True
 
     async def _approved(self, skill: Skill) -> Set[str]:
-        approved = await self._reviews.shelf.approved()
+        approved = await self._skills.shelf.approved()
         return {digest for name, digest in approved if name == skill.name}
 
     async def is_reviewed(self, skill: Skill) -> bool:
         digests = await self._approved(skill)
-        return skill.digest in digests or self._reviews.is_own(self._caller, skill, digests)
+        return skill.digest in digests or self._skills.is_own(self._caller, skill, digests)
 
     async def add_provenance(self, skill: Skill, tracker: ProvenanceTracker) -> bool:
         """Add to a run's labels those of the run that saved a skill it gets to see.
@@ -141,7 +115,7 @@ class Review:
         approved of. Anything else may be what a person wrote.
         """
         digests = await self._approved(skill)
-        if self._reviews.is_own(self._caller, skill, digests):
+        if self._skills.is_own(self._caller, skill, digests):
             return None
         reason = f"{doing} {skill.name!r}, which a person may have written"
         # An answer counts only from an identified caller.
@@ -151,7 +125,7 @@ class Review:
     async def _ask(self, skill: Skill, findings: tuple[str, ...]) -> None:
         key = (skill.name, skill.digest)
         choices = offered(skill)
-        asked = question(skill, self._reviews.shelf.stale(skill), findings)
+        asked = question(skill, self._skills.shelf.stale(skill), findings)
         try:
             answer = await self._run.elicit(asked)
         except CannotAskError as error:
@@ -171,7 +145,7 @@ class Review:
         self._seen.add(key)
         if decision == "always":
             try:
-                await self._reviews.shelf.approve(skill)
+                await self._skills.shelf.approve(skill)
             except LibraryError:
                 # It holds for the run, and is asked about again in the next.
                 return

@@ -7,7 +7,8 @@ sandbox is taken, for those that it names.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from bridge.callers.client import RunCaller
@@ -25,7 +26,7 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings, store_of
 from bridge.skills.index import SkillIndex
 from bridge.skills.requests import KeptRequests
-from bridge.skills.review import Review, Reviews
+from bridge.skills.review import Review
 from bridge.skills.source import PACKAGE, Skill, named_skills
 
 
@@ -73,11 +74,27 @@ class Skills:
         note: Callable[[Mapping[str, Json]], None],
     ) -> None:
         self._settings = settings
-        self._servers = servers
+        self.servers = servers
         self._policy = policy
         self._note = note
         self.shelf = SkillIndex(settings, servers)
-        self._reviews = Reviews(self.shelf, settings.guard, settings.guard_denies)
+        # Where the guard may refuse programs, it may refuse skills.
+        self.guard, self.denied = settings.guard, settings.guard_denies
+        # What was saved by whom, until the bridge ends.
+        self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+
+    def saved(self, caller: str, skill: Skill) -> None:
+        self._own[caller, skill.name, skill.digest] = None
+        while len(self._own) > 1000:
+            self._own.popitem(last=False)
+
+    def is_own(self, caller: str, skill: Skill, approved: Set[str]) -> bool:
+        """Return whether the caller itself saved the skill's present text.
+
+        Args:
+            approved: The digests that a person approved of under that name.
+        """
+        return bool(caller) and not approved and (caller, skill.name, skill.digest) in self._own
 
     async def of_program(
         self, request: RunRequest, survey: Survey | Unread, run: RunCaller
@@ -119,7 +136,7 @@ class Skills:
         return policy == "allow" or (policy != "deny" and bool(principal))
 
     def review(self, request: RunRequest, run: RunCaller) -> Review:
-        return Review(self._reviews, policy=self._policy(), caller=principal_of(request), run=run)
+        return Review(self, policy=self._policy(), caller=principal_of(request), run=run)
 
     async def refusal(self, use: SkillUse, run_id: str, timeout: float) -> RunResult | None:
         """Review a program's skills; return its result if one may not be used."""
@@ -178,19 +195,16 @@ class Skills:
         gate: Gate,
         tracker: ProvenanceTracker,
         own: BridgeCalls,
-        run_id: str,
     ) -> dict[str, Answer]:
         return KeptRequests(
-            self.shelf,
-            self._servers,
-            self._reviews,
+            self,
             store_of(self._settings),
             gate=gate,
             tracker=tracker,
             own=own,
             review=use.review or self.review(request, run),
             request=request,
-            note=lambda facts: self._note({"kind": "skill", "run": run_id, **facts}),
+            note=lambda facts: self._note({"kind": "skill", "run": request.run_id, **facts}),
         ).methods
 
 

@@ -21,12 +21,9 @@ from bridge.errors import InvalidRequestError
 from bridge.model import Json, Provenance
 from bridge.text import valid_text
 
+# A program may save any text; to parse or walk more takes the better part of a second.
 MAX_SOURCE_BYTES = 64 * 1024
-"""Of one skill. Models write a tenth of it; to parse more takes the better part of a second."""
-
-MAX_NODES = 15_000
-"""Nodes of its syntax tree, which is walked on the event loop. Python's own modules of 64 KiB
-have fewer than 10,000."""
+MAX_NODES = 15_000  # Of its syntax tree; Python's own modules of 64 KiB have fewer than 10,000.
 
 MAX_DESCRIPTION_CHARS = 500
 

@@ -14,14 +14,12 @@ __all__ = ["data_image"]
 
 @pytest.fixture(params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()])
 def engine_name(request: pytest.FixtureRequest) -> str:
-    """The engine that the bridge is told to use."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
 def user(tmp_path: Path, engine_name: str) -> User:
-    """Somebody who uses Claude Code with three servers."""
     for name in ("home", "project"):
         (tmp_path / name).mkdir()
     (tmp_path / "home" / "run").mkdir(mode=0o700)

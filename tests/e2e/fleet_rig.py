@@ -37,11 +37,9 @@ class Bridge:
 
     @property
     def url(self) -> str:
-        """Where it listens, without a path."""
         return f"http://127.0.0.1:{self.port}"
 
     async def listening(self) -> None:
-        """Wait until clients can come."""
         pattern = re.compile(r"Serving http://127\.0\.0\.1:(\d+)/mcp")
         await until(lambda: bool(pattern.search(self.log.read_text())) or self.ended)
         found = pattern.search(self.log.read_text())
@@ -50,7 +48,6 @@ class Bridge:
 
     @property
     def ended(self) -> bool:
-        """Whether its process is over."""
         return self.process.poll() is not None
 
     async def ready(self) -> dict[str, Any]:
@@ -67,7 +64,6 @@ class Bridge:
         return told
 
     async def end(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal, and wait for the process to end."""
         self.process.send_signal(number)
         await until(lambda: self.ended)
 
@@ -96,15 +92,12 @@ class Fleet:
 
     @property
     def kept(self) -> Path:
-        """The file with one line for each write."""
         return self.home / "kept"
 
     def writes(self) -> Counter[str]:
-        """Return how often each id was written."""
         return Counter(self.kept.read_text().split() if self.kept.exists() else ())
 
     async def start(self, name: str) -> Bridge:
-        """Start a replica, and wait until it is ready."""
         bridge = self._spawn(name)
         await bridge.listening()
         await bridge.until_ready()
@@ -135,7 +128,6 @@ class Fleet:
         return Bridge(name, process, log)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return all records of the audit logs."""
         found = []
         for file in sorted((self.home / "state").rglob("audit/*.jsonl")):
             found += [json.loads(line) for line in file.read_text().splitlines()]
@@ -152,7 +144,6 @@ class Fleet:
         return ends
 
     def stop(self) -> None:
-        """End every process that is left."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -160,7 +151,6 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(home: Path, *names: str, **settings: str) -> AsyncIterator[Fleet]:
-    """Start replicas; yield them."""
     if (store := url_for(home)) is not None:
         settings["MCP_BRIDGE_STORE"] = store.text
     made = Fleet(home, settings)

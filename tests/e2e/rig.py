@@ -103,7 +103,6 @@ class User:
                 yield client
 
     def command(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run the bridge's command line."""
         command = [str(BRIDGE), *arguments]
         with subprocess.Popen(
             command,
@@ -171,11 +170,9 @@ def _containers(engine: str) -> dict[str, int]:
 
 
 def document_of(result: CallToolResult) -> dict[str, Any]:
-    """Return a result's record."""
     return record_of(result)
 
 
 def engines() -> Sequence[str]:
-    """Return the engines that end-to-end tests run on."""
     chosen = os.environ.get("MCP_BRIDGE_TEST_ENGINES", "podman,docker")
     return [name for name in chosen.split(",") if name in ("podman", "docker")]

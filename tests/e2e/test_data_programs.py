@@ -23,7 +23,6 @@ PROGRAMS = Path(__file__).with_suffix("").with_name("data_programs.toml")
 
 
 async def texts(home: Path, engine: str, programs: dict[str, Any]) -> dict[str, str]:
-    """Return what a model gets of each program."""
     environ = {**os.environ, "HOME": str(home), "MCP_BRIDGE_RUNTIME": engine}
     for name in ("XDG_CONFIG_HOME", "MCP_BRIDGE_STATE_DIR"):
         environ.pop(name, None)

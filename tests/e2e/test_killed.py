@@ -60,7 +60,6 @@ def _bridge() -> int:
 
 
 def _groups(bridge: int) -> list[Path]:
-    """Return the control groups of a bridge's sandboxes."""
     return list(Path("/sys/fs/cgroup").rglob(f"mcp-code-bridge_{bridge}_*"))
 
 

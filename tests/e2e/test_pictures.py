@@ -40,7 +40,6 @@ axes.bar([0.5, 1.5, 2.5], frame["commits"], width=1, color=["#cc0000", "#0000cc"
 
 @pytest.fixture
 def analyst(tmp_path: Path) -> User:
-    """Somebody whose project has a history."""
     for name in ("home", "project"):
         (tmp_path / name).mkdir()
     (tmp_path / "home" / "run").mkdir(mode=0o700)

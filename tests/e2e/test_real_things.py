@@ -176,7 +176,6 @@ def kit() -> Iterator[Path]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A home and a project."""
     with open_directory() as place:
         _fill(place / "project")
         (place / "home").mkdir()

@@ -34,13 +34,11 @@ def holding(begun: Path, go: Path, what: str) -> str:
 
 
 async def run(client: Client, code: str, **more: Any) -> dict[str, Any]:
-    """Run a program; return its record."""
     arguments = {"code": code, "servers": ["keeper"], **more}
     return document_of(await client.call_tool("run_python", arguments))
 
 
 async def value(client: Client, code: str, **more: Any) -> Any:
-    """Run a program that must succeed; return its value."""
     record = await run(client, code, **more)
     assert record["status"] == "success", record
     return record.get("result")

@@ -38,7 +38,6 @@ def words(engine: str, line: str, mark: str) -> list[str]:
 
 
 def left(engine: str, mark: str) -> list[str]:
-    """Return the containers with a mark, dead or alive."""
     command = [engine, "ps", "--all", "--quiet", "--filter", f"label=mark={mark}"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.e2e.rig import (
     PATIENCE_SECONDS,
-    WORKSHOP,
     User,
     document_of,
     text_of,
@@ -45,22 +44,6 @@ async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
             assert user.servers_running() == 2
     await until(lambda: not user.server_processes())
     await until(lambda: not user.containers())
-
-
-async def test_runs_at_the_same_time_share_the_servers(user: User) -> None:
-    results: list[str] = []
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with user.client() as client:
-
-            async def one(number: int) -> None:
-                code = f"print((await mcp_workshop.add(a={number}, b=1)).sum)"
-                results.append(text_of(await client.call_tool("run_python", {"code": code})))
-
-            async with anyio.create_task_group() as tasks:
-                for number in range(5):
-                    tasks.start_soon(one, number)
-            assert sum(WORKSHOP.name in each for each in user.server_processes()) == 1
-    assert sorted(text.split()[0] for text in results) == ["1", "2", "3", "4", "5"]
 
 
 ENDS = [

@@ -40,11 +40,9 @@ class Scripted:
         """Take the program in."""
 
     async def write(self, pieces: Iterable[bytes], *, batched: bool = False) -> None:
-        """Take a reply."""
         self.replies.append(b"".join(pieces))
 
     async def receive(self) -> Any:
-        """Say the next thing when its time has come."""
         if not self._frames:
             await anyio.sleep_forever()
         seconds, frame = self._frames.pop(0)
@@ -55,21 +53,17 @@ class Scripted:
         """Be gone already."""
 
     async def wait(self) -> ExitReport:
-        """Know nothing."""
         return ExitReport()
 
     def diagnostics(self) -> str:
-        """Say nothing."""
         return ""
 
 
 def session_of(sandbox: object) -> GuestSession:
-    """Return what `Program` uses of a session."""
     return cast("GuestSession", SimpleNamespace(sandbox=sandbox, channel=sandbox))
 
 
 async def refuse(method: str, params: Mapping[str, Any]) -> object:
-    """Answer no call."""
     raise AssertionError(method)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import anyio
 import pytest
@@ -20,7 +19,7 @@ from tests.asker_rig import asker, remote_asker
 from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
-from tests.waiting import PATIENCE_SECONDS, until, until_exists
+from tests.waiting import until
 
 ERAS = {"newer": "http", "older": "older-http"}
 """Names of the servers over HTTP, and how each is run."""
@@ -28,7 +27,6 @@ ERAS = {"newer": "http", "older": "older-http"}
 
 @pytest.fixture(scope="module")
 def backend() -> FakeBackend:
-    """The backend under the engine."""
     return FakeBackend()
 
 
@@ -54,12 +52,10 @@ async def engine(opened: Engine, backend: FakeBackend) -> AsyncIterator[Engine]:
 
 
 async def accept(params: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Fill the form."""
     return {"action": "accept", "content": {"name": "Ann"}}
 
 
 async def four(params: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Answer as a model."""
     content: Json = {"type": "text", "text": "four"}
     return {"role": "assistant", "content": content, "model": "m"}
 
@@ -144,33 +140,6 @@ async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> Non
 async def _start_asker(engine: Engine) -> None:
     """Have the server running, so that its start takes nothing of a run's time."""
     await engine.run(RunRequest(code="await mcp_asker.count()"))
-
-
-async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
-    client = FakeClient(answer=accept)
-    code = "await mcp_asker.name()\nprint('asked', flush=True)\nimport time\ntime.sleep(60)"
-    with anyio.fail_after(PATIENCE_SECONDS):
-        await _start_asker(engine)
-        result = await engine.run(RunRequest(code=code, timeout=1.0), client)
-    assert (result.status, result.stdout) == ("timeout", "asked\n")
-
-
-async def test_the_question_of_a_server_that_two_clients_use_is_refused(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Else for a moment the next test's client is not the only one.
-    monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
-    me, you = FakeClient("me", answer=accept), FakeClient("you", answer=accept)
-    started = tmp_path / "started"
-    code = f"await mcp_asker.hold(started={str(started)!r})"
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engine.run, RunRequest(code=code), you)
-            await until_exists(started)
-            result = await engine.run(RunRequest(code="await mcp_asker.name()"), me)
-            assert "refused with -32601: Nobody can be asked" in result.error
-            await engine.run(RunRequest(code="await mcp_asker.release()"), you)
-    assert me.asked == you.asked == []
 
 
 @pytest.mark.parametrize("server", ["asker", *ERAS])

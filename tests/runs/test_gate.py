@@ -26,7 +26,6 @@ DENY = '[policy]\n[[policy.rules]]\nname = "no sums"\ntool = "add"\naction = "de
 async def opened(
     settings: Settings, finder: ListFinder, backend: FakeBackend, config: Path
 ) -> AsyncIterator[Engine]:
-    """Open an engine whose settings came from a file."""
     async with engine_on(backend, settings, config=config, finder=finder) as engine:
         yield engine
 

@@ -47,12 +47,10 @@ class Arena:
     logs: Path
 
     async def run(self, code: str, **more: Any) -> RunResult:
-        """Run a program that nobody answers questions for."""
         with anyio.fail_after(60):
             return await self.engine.run(RunRequest(code=code, **more))
 
     def forget(self) -> None:
-        """Begin anew."""
         for log in self.logs.iterdir():
             log.unlink()
 
@@ -68,14 +66,12 @@ class Arena:
 
 @pytest.fixture
 async def arena(tmp_path: Path) -> AsyncIterator[Arena]:
-    """All servers, under the policy."""
     async with opened(tmp_path) as found:
         yield found
 
 
 @asynccontextmanager
 async def opened(tmp_path: Path, policy: str = POLICY, *more: ServerSpec) -> AsyncIterator[Arena]:
-    """Open an engine under a policy."""
     config, logs = tmp_path / "config.toml", tmp_path / "logs"
     config.write_text(policy)
     logs.mkdir()

@@ -27,7 +27,6 @@ RUN = "0123456789abcdef"
 
 
 def files(*names: str) -> list[InputFile]:
-    """Return files of these names."""
     return [InputFile(name=name, data=b"x") for name in names]
 
 

@@ -50,7 +50,6 @@ LONG = "import sys\nfor n in range(1, 30001): print('line', n)\nprint('oops', fi
 
 
 async def run(engine: Engine, code: str, owner: str = "") -> RunResult:
-    """Run a program that works."""
     result = await engine.run(RunRequest(code=code, owner=owner))
     assert result.status == "success", result.error
     return result

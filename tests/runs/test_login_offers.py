@@ -24,14 +24,12 @@ RUN = RunRequest(code="await mcp_server.echo(a=1)", principal="me")
 
 @pytest.fixture
 def fake() -> Iterator[Guarded]:
-    """A server that wants a login."""
     with guarded() as made:
         yield made
 
 
 @pytest.fixture
 async def engine(settings: Settings, tmp_path: Path, fake: Guarded) -> AsyncIterator[Engine]:
-    """An engine on that server alone."""
     spec = Rig(tmp_path).remote(fake.url)
     async with opened(settings, [spec], tmp_path=tmp_path) as engine:
         yield engine

@@ -49,12 +49,10 @@ class Distant(Scripted):
         self.gone = anyio.Event()
 
     async def send(self, frame: object) -> None:
-        """Take the program in, or a question."""
         if isinstance(frame, Ping):
             self.asked.append(anyio.current_time())
 
     async def receive(self) -> Any:
-        """Answer as long as it works; end when it is killed."""
         if len(self.asked) < self.answers:
             await anyio.sleep(1)
             return Pong()
@@ -62,11 +60,9 @@ class Distant(Scripted):
         return None
 
     async def why_lost(self, silence: str) -> SandboxError:
-        """Know that it is the node."""
         return NodeLostError(silence)
 
     async def kill(self) -> None:
-        """End."""
         self.gone.set()
 
 

@@ -40,7 +40,6 @@ anyio.run(main)
 
 
 async def keep(kept: RunRecords, run_id: str, owner: str = "stdio", stdout: str = "") -> None:
-    """Keep the record of a run that has ended."""
     request = RunRequest(code="1", run_id=run_id, owner=owner)
     async with kept.recording(request) as record:
         await record.begin()

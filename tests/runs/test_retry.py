@@ -27,7 +27,6 @@ trust = true
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Where the server writes its calls down."""
     return tmp_path / "log"
 
 

@@ -27,7 +27,6 @@ from tests.waiting import until, until_exists
 
 @pytest.fixture
 async def narrow(settings: Settings) -> AsyncIterator[Engine]:
-    """An engine with one place."""
     async with engine_on(
         FakeBackend(), replace(settings, runs=1), finder=ListFinder(workshop())
     ) as engine:

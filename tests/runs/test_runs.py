@@ -16,11 +16,10 @@ from bridge.discovery.finder import Discovery, SkippedServer
 from bridge.errors import (
     EngineDownError,
     InvalidRequestError,
-    LaunchError,
     ServerStartError,
     UnknownServerError,
 )
-from bridge.model import RunRequest, RunResult, ServerSettings, ServerSpec
+from bridge.model import RunRequest, RunResult, ServerSpec
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on, workshop
@@ -48,18 +47,6 @@ async def test_the_trace_that_a_run_belongs_to_goes_along_with_its_calls(
         assert result.result == f"00-{number:032x}-{number:016x}-01"
 
 
-async def test_a_server_is_spoken_to_in_the_protocol_that_the_settings_give_it(
-    settings: Settings, backend: FakeBackend, finder: ListFinder
-) -> None:
-    raw = Path(__file__).parents[1] / "fakes" / "servers" / "raw.py"
-    finder.specs = (dataclasses.replace(workshop("raw"), args=(str(raw),)),)
-
-    own = dataclasses.replace(settings, server_settings={"raw": ServerSettings(protocol="modern")})
-    async with engine_on(backend, own, finder=finder) as engine:
-        await _run(engine, "await runtime.call_tool('raw', 'echo')")
-        assert engine.servers.pool.state("raw").server_info["protocol"] == "2026-07-28"
-
-
 async def test_a_program_too_large_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidRequestError, match="the limit is"):
         await _run(engine, "#" * 2_000_000)
@@ -75,29 +62,6 @@ async def test_a_server_that_cannot_start_stops_the_run_before_it_begins(
     with pytest.raises(ServerStartError, match="/no/such/command"):
         await _run(engine, "print(1)\nawait mcp_broken.x()")
     assert (await _run(engine, "print(1)")).status == "success"
-
-
-async def test_an_edited_configuration_is_seen_by_the_next_run(
-    engine: Engine, finder: ListFinder
-) -> None:
-    finder.specs = (workshop(), workshop("second"))
-    result = await _run(engine, "await mcp_second.add(a=1, b=1)")
-    assert result.result == {"sum": 2}
-
-
-async def test_a_server_that_crashes_in_a_call_fails_that_call_and_comes_back(
-    engine: Engine,
-) -> None:
-    code = """
-try:
-    await mcp_work_shop.crash()
-except runtime.MCPError as error:
-    problem = error.kind
-[problem, (await mcp_work_shop.add(a=2, b=2)).sum]
-"""
-    result = await _run(engine, code)
-    assert result.error == ""
-    assert result.result == ["upstream", 4]
 
 
 async def test_errors_told_to_a_program_hold_nothing_of_the_host(
@@ -155,31 +119,6 @@ while True:
     result = await _run(engine, code)
     assert "completed" in result.stdout
     assert (result.status, "Timed out after 1 s" in result.error) == ("timeout", True)
-
-
-async def test_runs_at_the_same_time_do_not_see_each_other(engine: Engine) -> None:
-    results: dict[int, RunResult] = {}
-
-    async def one(number: int) -> None:
-        code = f"x = {number}\nprint(x)\n(await mcp_work_shop.add(a=x, b=0)).sum"
-        results[number] = await _run(engine, code)
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(5):
-            tasks.start_soon(one, number)
-    assert {n: (r.stdout, r.result) for n, r in results.items()} == {
-        n: (f"{n}\n", n) for n in range(5)
-    }
-
-
-async def test_a_sandbox_that_cannot_start_is_an_error_not_a_result(
-    engine: Engine, backend: FakeBackend
-) -> None:
-    backend.failure = LaunchError("the image is broken")
-    with pytest.raises(LaunchError, match="the image is broken"):
-        await _run(engine, "1")
-    backend.failure = None
-    assert (await _run(engine, "1")).status == "success"
 
 
 async def test_leftovers_that_cannot_be_removed_are_no_reason_not_to_run(

@@ -24,7 +24,6 @@ class Heard:
     news: anyio.Event = field(default_factory=anyio.Event)
 
     def note(self, what: str) -> None:
-        """Keep it, and wake who waits."""
         self.told.add(what)
         self.news.set()
 
@@ -38,7 +37,6 @@ class Heard:
         self.told.clear()
 
     async def shown(self) -> str:
-        """Return what the client sees of the servers."""
         tools = (await self.client.list_tools()).tools
         return tools[0].description or ""
 

@@ -28,14 +28,12 @@ class Peer:
         os.set_blocking(writing, False)
 
     async def send(self, message: Any) -> None:
-        """Write one message, or several as a batch."""
         rest = memoryview(json.dumps(message).encode() + b"\n")
         while rest:
             await anyio.wait_writable(self._writing)
             rest = rest[os.write(self._writing, rest) :]
 
     async def receive(self) -> Any:
-        """Return the next line as JSON."""
         while b"\n" not in self._read:
             await anyio.wait_readable(self._reading)
             self._read += os.read(self._reading, 65536)
@@ -51,14 +49,12 @@ class Peer:
                 return found
 
     def close(self) -> None:
-        """Close the writing end: the bridge's stdin ends."""
         if self._writing >= 0:
             os.close(self._writing)
             self._writing = -1
 
 
 def hello(version: str, **capabilities: Any) -> dict[str, Any]:
-    """Return a request for a handshake."""
     params = {
         "protocolVersion": version,
         "capabilities": capabilities,
@@ -68,7 +64,6 @@ def hello(version: str, **capabilities: Any) -> dict[str, Any]:
 
 
 def request(number: int | str, method: str, params: Any = None) -> dict[str, Any]:
-    """Return a request."""
     found = {"jsonrpc": "2.0", "id": number, "method": method}
     return found if params is None else {**found, "params": params}
 
@@ -77,7 +72,6 @@ def request(number: int | str, method: str, params: Any = None) -> dict[str, Any
 async def piped(
     engine: Engine, version: str = "2025-06-18", *, principal: str = STDIO, **capabilities: Any
 ) -> AsyncIterator[Peer]:
-    """Serve one client over pipes, and shake hands."""
     there, back = os.pipe(), os.pipe()
     over = anyio.CancelScope()
     server = build_server(engine, principal=principal)

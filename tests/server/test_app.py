@@ -24,7 +24,6 @@ from tests.waiting import until, until_exists
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
 async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    """A client of either era of the protocol."""
     async with Client(build_server(engine), mode=request.param) as connected:
         yield connected
 

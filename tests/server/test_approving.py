@@ -78,13 +78,11 @@ class Person:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """What was really called."""
     return tmp_path / "calls.log"
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """The policy's file."""
     path = tmp_path / "config.toml"
     path.write_text(POLICY)
     return path
@@ -227,7 +225,6 @@ async def test_over_http_without_authentication_no_answer_is_an_approval(
 
 
 async def _applied(client: Client, code: str) -> CallToolResult:
-    """Make a plan and apply it."""
     with anyio.fail_after(60):
         made = await client.call_tool("run_python", {"code": code, "mode": "plan"})
         found = record_of(made)["plan"]["id"]

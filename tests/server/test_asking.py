@@ -39,7 +39,6 @@ Elicit = ElicitationFnT
 
 @pytest.fixture(scope="module")
 def backend() -> FakeBackend:
-    """The backend under the engine."""
     return FakeBackend()
 
 
@@ -57,7 +56,6 @@ async def engine(
 
 @pytest.fixture
 async def undisturbed(engine: Engine, backend: FakeBackend) -> AsyncIterator[None]:
-    """See that no test leaves a run to the next."""
     assert backend.live == set()
     yield
     await until(lambda: not backend.live)
@@ -69,13 +67,10 @@ pytestmark = pytest.mark.usefixtures("undisturbed")
 
 @pytest.fixture
 def server(engine: Engine) -> Server[Any]:
-    """The bridge, for one client."""
     return build_server(engine, principal="test")
 
 
 def answering(action: Any, **content: Any) -> Elicit:
-    """Return a callback that always answers so."""
-
     async def elicit(context: Any, params: Any) -> ElicitResult:
         return ElicitResult(action=action, content=content or None)
 
@@ -193,7 +188,6 @@ async def _raw(client: Client, **params: Any) -> CallToolResult | InputRequiredR
 
 @pytest.fixture
 async def modern(server: Server[Any]) -> AsyncIterator[Client]:
-    """A client of the newer era that can be asked."""
     callback = answering("accept", name="Ann")
     async with Client(server, mode="2026-07-28", elicitation_callback=callback) as client:
         yield client

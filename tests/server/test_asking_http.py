@@ -25,7 +25,6 @@ ERAS = ["legacy", "2026-07-28"]
 
 @pytest.fixture
 def finder() -> ListFinder:
-    """The server that asks, and nothing else."""
     return ListFinder(asker())
 
 

@@ -39,7 +39,6 @@ except MCPError as error:
 
 @pytest.fixture
 def finder() -> ListFinder:
-    """A server that asks, and nothing else."""
     return ListFinder(asker())
 
 
@@ -47,7 +46,6 @@ def finder() -> ListFinder:
 async def connected(
     url: str, token: str, era: str = "legacy", **more: Any
 ) -> AsyncIterator[Client]:
-    """Connect a client with a token of its own."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
@@ -90,7 +88,6 @@ async def begun(
 
 
 async def read(client: Client, run: SuspendedRun, stream: str = "stdout") -> str:
-    """Return what is kept of a run once it is there."""
     while True:
         code = f"print(await runtime.read_output({run.run_id!r}, {stream!r}))"
         text = text_of(await call(client, code))

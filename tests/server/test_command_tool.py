@@ -36,7 +36,6 @@ TWO = parse_commands(
 
 @pytest.fixture
 def there() -> Iterator[Place]:
-    """A place for commands."""
     with place() as made:
         yield made
 

@@ -81,7 +81,6 @@ async def test_claude_code_is_told_to_load_run_python_and_to_show_results_whole(
 
 
 async def instructions_of(client: Client) -> str:
-    """Return what the client was told when it connected."""
     said = client.instructions
     assert said is not None
     return said

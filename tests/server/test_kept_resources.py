@@ -33,13 +33,11 @@ RUN = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(params=ERAS)
 async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
-    """The one client that there is over stdio."""
     async with Client(build_server(engine, principal="stdio"), mode=request.param) as connected:
         yield connected
 
 
 def left(engine: Engine, name: str, data: bytes, owner: str = "stdio", **more: Any) -> Artifact:
-    """Have something kept as a run would."""
     return engine.artifacts.of_run(owner, RUN).add(name, data, **more)
 
 
@@ -57,7 +55,6 @@ def unknown(client: Client) -> int:
 
 
 async def text_of(client: Client, uri: str) -> list[str]:
-    """Return the texts that reading a resource gives."""
     return [getattr(one, "text", "") for one in (await client.read_resource(uri)).contents]
 
 

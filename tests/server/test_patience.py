@@ -28,18 +28,15 @@ TASKS = "import asyncio\nawait asyncio.sleep(0.3)\n"
 
 @pytest.fixture
 def finder() -> ListFinder:
-    """The server that asks, and nothing else."""
     return ListFinder(asker())
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that stops waiting at once."""
     monkeypatch.setattr(known_clients, "_CLIENTS", {NAME: KnownClient(seconds=0.05)})
 
 
 def connected(server: Any, era: str, **more: Any) -> Client:
-    """Return a client that stops waiting at once."""
     return Client(server, mode=era, client_info=Implementation(name=NAME, version="1"), **more)
 
 
@@ -54,7 +51,6 @@ async def early_id(client: Client, code: str) -> str:
 
 
 async def read(client: Client, number: str) -> Any:
-    """Do what the answer says until there is a result."""
     while True:
         result = await client.call_tool("run_python", {"retry_of": number, "code": ""})
         if record_of(result)["status"] != "running":

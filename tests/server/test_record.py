@@ -23,7 +23,6 @@ from tests.record import record_of, texts_of
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
 def era(request: pytest.FixtureRequest) -> Any:
-    """The era of the protocol that the client speaks."""
     return request.param
 
 

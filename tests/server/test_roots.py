@@ -56,8 +56,6 @@ def filesystem(*arguments: str) -> ServerSpec:
 async def opened(
     settings: Settings, backend: FakeBackend, *specs: ServerSpec
 ) -> AsyncIterator[Engine]:
-    """Open an engine with these servers."""
-
     async def choose(_: Settings) -> FakeBackend:
         return backend
 

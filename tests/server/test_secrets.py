@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote
 
 import anyio
@@ -20,9 +20,9 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.types import ElicitResult, LoggingMessageNotificationParams
 from pydantic import BaseModel
 
-from bridge.model import Isolation, ServerSpec, Source
+from bridge.model import ServerSpec, Source
 from bridge.runs import Engine
-from bridge.sandbox.backend import ExitReport, LaunchSpec, Sandbox
+from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder
@@ -86,36 +86,12 @@ class Recorded:
         self._inner = inner
         self._sent = sent
 
-    @property
-    def id(self) -> str:
-        return self._inner.id
-
-    @property
-    def isolation(self) -> Isolation:
-        return self._inner.isolation
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     async def send(self, data: bytes) -> None:
         self._sent.append(data)
         await self._inner.send(data)
-
-    def end_input(self) -> None:
-        """Let its input end."""
-
-    async def end_output(self) -> None:
-        """End it, as engines do."""
-        await self.kill()
-
-    async def receive(self) -> bytes:
-        return await self._inner.receive()
-
-    def diagnostics(self) -> str:
-        return self._inner.diagnostics()
-
-    async def kill(self) -> None:
-        await self._inner.kill()
-
-    async def wait(self) -> ExitReport:
-        return await self._inner.wait()
 
 
 class RecordingBackend(FakeBackend):
@@ -128,7 +104,7 @@ class RecordingBackend(FakeBackend):
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
         async with super().launch(spec) as sandbox:
-            yield Recorded(sandbox, self.sent)
+            yield cast("Sandbox", Recorded(sandbox, self.sent))
 
 
 BROKEN = "import os, sys; sys.exit(f'cannot log in with {os.environ[\"LEAKY_TOKEN\"]}')"
@@ -149,13 +125,11 @@ def leaky(name: str, *arguments: str) -> ServerSpec:
 
 @pytest.fixture
 def backend() -> RecordingBackend:
-    """A backend that remembers."""
     return RecordingBackend()
 
 
 @pytest.fixture
 def finder() -> ListFinder:
-    """The server, and one that cannot be started."""
     return ListFinder(leaky("leaky", str(LEAKY)), leaky("broken", "-c", BROKEN))
 
 
@@ -180,7 +154,6 @@ class Listener:
 
 
 async def ask_for_everything(client: Client, listener: Listener) -> None:
-    """Use all that the bridge offers."""
     listener.take(await client.list_tools())
     program = {"code": PROGRAM.replace("%s", ARGUMENT)}
     result = await client.call_tool("run_python", program, progress_callback=listener.on_progress)

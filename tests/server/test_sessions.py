@@ -25,7 +25,6 @@ SESSIONS_URI = "bridge://sessions"
 
 @pytest.fixture
 def finder() -> ListFinder:
-    """No servers."""
     return ListFinder()
 
 

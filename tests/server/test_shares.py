@@ -30,7 +30,6 @@ async def _run(client: Client, **arguments: Any) -> dict[str, Any]:
 
 
 async def _open(client: Client, code: str = "kept = 1") -> str:
-    """Begin a session; return its id."""
     session = (await _run(client, code=code, session="work"))["session"]
     assert session["state"] == "new"
     return str(session["id"])

@@ -38,8 +38,6 @@ display(png, Table(), Page(), png)
 
 @pytest.fixture
 async def engine(settings: Settings, backend: FakeBackend) -> AsyncIterator[Engine]:
-    """An engine with room for one small picture."""
-
     own = replace(settings, shown_bytes=BUDGET)
     async with engine_on(backend, own, finder=ListFinder()) as opened:
         yield opened

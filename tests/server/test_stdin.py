@@ -35,12 +35,10 @@ class RawClient:
         self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
 
     def send(self, line: str | bytes) -> None:
-        """Write one line."""
         self.stdin.write((line.encode() if isinstance(line, str) else line) + b"\n")
         self.stdin.flush()
 
     def answer(self, request_id: int | str | None) -> dict[str, Any]:
-        """Return the answer to one request."""
         while True:
             message: dict[str, Any] = json.loads(self.stdout.readline())
             if "method" not in message and message["id"] == request_id:

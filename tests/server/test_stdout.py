@@ -30,7 +30,6 @@ def message(name: str, size: int = 0) -> SessionMessage:
 
 @contextmanager
 def pipe() -> Iterator[tuple[int, int]]:
-    """Yield both ends."""
     reading, writing = os.pipe()
     try:
         yield reading, writing

@@ -30,7 +30,6 @@ from tests.waiting import until
 
 @pytest.fixture
 def finder() -> ListFinder:
-    """The server that asks, and nothing else."""
     return ListFinder(asker())
 
 
@@ -47,7 +46,6 @@ async def pool(
 
 
 async def run(pool: Pool, code: str, timeout: float = 60) -> str:
-    """Return the text of a run's result."""
     result = await pool.call_tool("server", "run_python", {"code": code}, timeout=timeout)
     text: str = result["content"][0]["text"]
     return text

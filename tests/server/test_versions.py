@@ -71,6 +71,5 @@ async def test_a_client_of_the_newest_version_is_answered_in_it(engine: Engine, 
 
 
 async def _ignoring(call: Any) -> None:
-    """Make a call that may be answered with an error."""
     with suppress(MCPError):
         await call

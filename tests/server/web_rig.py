@@ -33,7 +33,6 @@ async def serving(server: uvicorn.Server) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def web(engine: Engine) -> AsyncIterator[str]:
-    """Serve the bridge over HTTP; yield its URL."""
     app = build_server(engine).streamable_http_app()
     config = uvicorn.Config(app, port=0, log_level="error", lifespan="on")
     async with serving(uvicorn.Server(config)) as url:

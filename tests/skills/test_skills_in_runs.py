@@ -138,8 +138,8 @@ async def test_a_skill_whose_tool_has_changed_is_stale_and_still_runs(
     await value(engine, SAVE)
     file = engine.skills.shelf.folder / "shout.py"
     text = file.read_text()
-    head, _, rest = text.partition('"echo" = "sha256:')
-    file.write_text(f'{head}"echo" = "sha256:0{rest[1:]}')
+    head, mark, rest = text.partition('"echo": "sha256:')
+    file.write_text(f"{head}{mark}0{rest[1:]}")
     # The text is another, which nobody has seen.
     assert (await run(engine, "from skills import shout")).reason == "policy"
     assert await engine.skills.shelf.approve(await engine.skills.shelf.get("shout"))

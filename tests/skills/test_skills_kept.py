@@ -28,8 +28,6 @@ DELETE = "runtime.delete_skill('hello')"
 
 
 def answering(decision: str) -> FakeClient:
-    """Return a client whose person always answers so."""
-
     async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
         return {"action": "accept", "content": {"decision": decision}}
 
@@ -126,7 +124,7 @@ async def test_an_approval_is_of_the_whole_text(engine: Engine) -> None:
     file = engine.skills.shelf.folder / "hello.py"
     approved = file.read_text()
     other = file.read_text().replace("It greets", "It greets and pays")
-    for text in (other, approved + "# Note.\n", approved.replace("version = 1", "version = 2")):
+    for text in (other, approved + "# Note.\n", approved.replace('"version": 1', '"version": 2')):
         write(engine, approved)
         await approve(engine)
         assert await value(engine, USE) == "x"

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MAX_SIDE = 8192  # Pixels; services refuse larger ones.
+MAX_SIDE = 8192  # Pixels of a guest's picture; services refuse larger ones.
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHUNK_HEAD = 8

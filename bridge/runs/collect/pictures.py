@@ -28,10 +28,10 @@ from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.picture_formats import Picture, examine, mended, mime_of
 from bridge.text import valid_text, visible
 
-MAX_PAGE_TEXT = 4_000  # Characters of what is made of a page or a drawing, which is kept.
+MAX_PAGE_TEXT = 4_000  # Characters of what is made of a guest's page or drawing.
 
 MAX_STEPS = 50_000
-"""Tags and texts of one page that are looked at: a tenth of a second. Others follow no text."""
+"""Tags and texts of a guest's page that are looked at: a tenth of a second."""
 
 # Possessive: a name of a million letters that no ">" follows would be tried in a million ways, by a
 # machine that lets no other thread run meanwhile.
@@ -146,8 +146,9 @@ def svg_text(text: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
     return whole[:limit], at >= len(text) and len(whole) <= limit and size <= limit
 
 
-MAX_ITEMS = 20  # Of a result. What is shown after them is counted only.
-MAX_PICTURES = 10  # Of a result, as pictures: clients and models take few. Others are kept only.
+# What a guest may put into one result, whatever it sends.
+MAX_ITEMS = 20  # What is shown after them is counted only.
+MAX_PICTURES = 10  # As pictures: clients and models take few. Others are kept only.
 MAX_TEXT = 8_000  # Characters of one text.
 MAX_TEXTS = 32_000  # Characters of all texts together: about what a run's output may be by default.
 MAX_SOURCE = 1024 * 1024  # Characters of a text that are looked at and kept.

@@ -27,12 +27,10 @@ LIMITS = Limits(out_bytes=1000, out_files=5, timeout=5)
 
 
 def store(tmp_path: Path, run_bytes: int = 1 << 20) -> ArtifactStore:
-    """Return one that is empty."""
     return ArtifactStore(Store(tmp_path / "kept"), total_bytes=1 << 30, run_bytes=run_bytes, days=1)
 
 
 def part(name: str, data: bytes = b"x", **more: Any) -> File:
-    """Return a part of a file."""
     return File(name=name, data=data, **more)
 
 

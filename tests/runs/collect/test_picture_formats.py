@@ -30,21 +30,18 @@ def png(
     interlaced: int = 0,
     extra: bytes = b"",
 ) -> bytes:
-    """Return a PNG whose parts need not fit each other."""
     head = struct.pack(">IIBBBBB", width, height, depth, colours, 0, 0, interlaced)
     parts = (chunk(b"IHDR", head), extra, chunk(b"IDAT", packed), chunk(b"IEND", b""))
     return SIGNATURE + b"".join(parts)
 
 
 def jpeg(width: int, height: int) -> bytes:
-    """Return the frame of a JPEG."""
     size = struct.pack(">HBHHB", 11, 8, height, width, 1) + b"\1\x11\0"
     scan = b"\xff\xda" + struct.pack(">H", 8) + b"\1\1\0\0\x3f\0" + b"picture"
     return b"\xff\xd8\xff\xe0\0\x04ab\xff\xc0" + size + scan + b"\xff\xd9"
 
 
 def webp(kind: bytes, body: bytes) -> bytes:
-    """Return a WebP with one part."""
     content = b"WEBP" + kind + struct.pack("<I", len(body)) + body
     return b"RIFF" + struct.pack("<I", len(content)) + content
 

@@ -37,15 +37,12 @@ class Upper:
     """Clears by a rule that shows."""
 
     def text(self, text: str) -> str:
-        """Take the secret out."""
         return text.replace("secret", "[gone]")
 
     def frame(self, line: bytes) -> bytes:
-        """Not asked for here."""
         raise NotImplementedError
 
     def stream(self) -> RedactStream:
-        """Not asked for here."""
         raise NotImplementedError
 
 
@@ -61,7 +58,6 @@ class Rig:
         )
 
     async def left(self, *frames: Shown) -> Collected:
-        """Take frames and return what there is."""
         for frame in frames:
             await self.items.take(frame)
         return await self.items.finish()
@@ -69,12 +65,10 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
-    """One with the usual limits."""
     return Rig(tmp_path)
 
 
 def picture(data: bytes = PNG, mime: str = "image/png", **more: Any) -> Shown:
-    """Return the frame of a picture."""
     return Shown(mime, data=data, **more)
 
 

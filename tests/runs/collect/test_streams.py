@@ -28,14 +28,12 @@ SECRET = "correct-horse-battery-staple"
 
 
 def store_in(path: Path, run_bytes: int = 64 * MEBIBYTE) -> ArtifactStore:
-    """Return a store of a test's own."""
     return ArtifactStore(Store(path / "kept"), total_bytes=1 << 30, run_bytes=run_bytes, days=1)
 
 
 async def written(
     store: ArtifactStore | None, *frames: Output, limits: Limits = LIMITS
 ) -> Collected:
-    """Return what is left of these."""
     artifacts = None if store is None else store.of_run("", RUN)
     streams = Streams(limits, artifacts=artifacts, clear=Redactor({SECRET: "TOKEN of x"}))
     for frame in frames:
@@ -44,7 +42,6 @@ async def written(
 
 
 def all_of(store: ArtifactStore, stream: str = "stdout") -> bytes:
-    """Return what is kept of a stream."""
     return store.read("", f"bridge://runs/{RUN}/{stream}")
 
 
@@ -229,6 +226,5 @@ async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
 
 
 def _notice(text: str) -> str:
-    """Return the line about what is left out."""
     start = text.index("\n[\u2026")
     return text[start : text.index("\u2026]\n") + 3]
