@@ -308,15 +308,3 @@ def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> C
 
 Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
 """Answers the calls of one method, or raises `CallFailedError`, or a `BridgeError`."""
-
-
-def with_call_errors(answer: Answer) -> Answer:
-    """Return a handler that raises `CallFailedError` for every `BridgeError` of `answer`."""
-
-    async def answered(params: Mapping[str, Json]) -> Json:
-        try:
-            return await answer(params)
-        except BridgeError as error:
-            raise as_failed_call(error) from error
-
-    return answered

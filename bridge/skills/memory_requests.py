@@ -19,7 +19,7 @@ from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.identity import PERSON, owner_of
-from bridge.rpc.dispatcher import Answer, CallFailedError, with_call_errors
+from bridge.rpc.dispatcher import Answer, CallFailedError
 from bridge.skills.memories import MAX_OWNERS, Memories, Memory
 from bridge.store import Store
 
@@ -62,7 +62,7 @@ class MemoryAnswers:
             async with self._turn:
                 return await self._own.make(method, params, effect, answer)
 
-        return with_call_errors(answered)
+        return answered
 
     def _check(self) -> None:
         if not owner_of(self._request):

@@ -16,7 +16,7 @@ from bridge.gate.pipeline import Gate
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.identity import principal_of
-from bridge.rpc.dispatcher import Answer, with_call_errors
+from bridge.rpc.dispatcher import Answer
 from bridge.servers.servers import Servers
 from bridge.skills.index import SkillIndex
 from bridge.skills.memory_requests import reject_plan
@@ -62,12 +62,10 @@ class SkillAnswers:
     @property
     def methods(self) -> dict[str, Answer]:
         return {
-            "save_skill": with_call_errors(self._once("save_skill", "write", self._save)),
-            "list_skills": with_call_errors(self._list),
-            "load_skill": with_call_errors(self._load),
-            "delete_skill": with_call_errors(
-                self._once("delete_skill", "destructive", self._delete)
-            ),
+            "save_skill": self._once("save_skill", "write", self._save),
+            "list_skills": self._list,
+            "load_skill": self._load,
+            "delete_skill": self._once("delete_skill", "destructive", self._delete),
         }
 
     def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
