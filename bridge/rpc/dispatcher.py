@@ -218,8 +218,8 @@ class Dispatcher:
         accepted.begun = True
         with anyio.CancelScope() as accepted.scope:
             reply = await self._answer(accepted.call)
-        # Outside of the scope it cannot be cancelled: half a reply would corrupt the channel for all
-        # other calls.
+        # Outside of the scope it cannot be cancelled: half a reply would corrupt the channel for
+        # all other calls.
         if accepted.cancelled:
             return
         try:
