@@ -124,6 +124,21 @@ async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
         host.release.set()
 
 
+async def test_calls_that_are_sent_and_cancelled_again_fill_no_queue() -> None:
+    """Each holds its arguments until its turn comes, so each keeps its room."""
+    host = _Host()
+    async with dispatching(host) as dispatcher:
+        for number in range(8):
+            await dispatcher.accept(_call(number, "wait"))
+        for number in range(4, 8):
+            dispatcher.cancel(number)
+        with anyio.move_on_after(0.01) as scope:
+            await dispatcher.accept(_call(99))
+        assert scope.cancelled_caught
+        host.release.set()
+    assert sorted(reply.id for reply in host.replies) == [0, 1, 2, 3]
+
+
 async def test_an_id_in_use_is_a_violation() -> None:
     host = _Host()
     async with anyio.create_task_group() as tasks:
