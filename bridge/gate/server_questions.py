@@ -25,8 +25,6 @@ from bridge.settings.policy import Asking, PolicySpec
 from bridge.text import visible
 
 # Bounds on what a server asks.
-MAX_MESSAGE_CHARS = 4000
-MAX_CHOICES = 200  # Choices of a field, and members of each other part of a form.
 MAX_NAME_CHARS = 100  # Of a field's name.
 MAX_TEXT_CHARS = 1000  # Of each title, description, choice and default.
 
@@ -172,10 +170,10 @@ def _bound(server: str, what: str, size: float, unit: str, most: int) -> None:
 
 def _lines(server: str, message: str) -> list[str]:
     """Return a message's lines that have something in them, with nothing hidden."""
-    _bound(server, "The question's message", len(message), "characters", MAX_MESSAGE_CHARS)
+    _bound(server, "The question's message", len(message), "characters", 4000)
     lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
     _bound(server, "The question's message", len(lines), "lines", 40)
-    return [one_line(line, MAX_MESSAGE_CHARS) for line in lines]
+    return [one_line(line, len(line)) for line in lines]
 
 
 def _address(server: str, url: Json) -> tuple[str, str]:
@@ -217,7 +215,7 @@ def _part(server: str, value: Json, key: str, depth: int) -> Json:
         return value
     if depth == 0:
         _refuse(server, "The form is nested more than 8 levels deep")
-    _bound(server, "A part of the form", len(value), "members", MAX_CHOICES)
+    _bound(server, "A part of the form", len(value), "members", 200)
     if isinstance(value, list):
         inside = "title" if key == "enumNames" else key
         return [_part(server, item, inside, depth - 1) for item in value]

@@ -100,7 +100,7 @@ class Starts:
         asker = self._asker()
         if asker is None:
             why = "Nobody is asked about servers that no program names."
-            raise await self._refused(spec, decision, _needed(spec, decision, why))
+            raise await self._needed(spec, decision, why)
         if _key(spec) in asker.given:
             return
         async with asker.turn:
@@ -122,7 +122,7 @@ class Starts:
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
         if decision.action == "ask" and approval is None:
-            raise await self._refused(spec, decision, _needed(spec, decision, ""))
+            raise await self._needed(spec, decision)
         policy = self._policy()
         if policy.spec.present and policy.spec.pin and approval is None:
             await self._pins.keep_server(spec.name, spec.definition)
@@ -130,8 +130,8 @@ class Starts:
             change = self._pins.redefined(spec.name, spec.definition)
             if change:
                 decision = Decision(action="ask", rule=REDEFINED, reason=change)
-                raise await self._refused(spec, decision, _needed(spec, decision, ""))
-        await self._audit.append(start_record(spec, decision, self._run, approval=approval))
+                raise await self._needed(spec, decision)
+        await self._record(spec, decision, approval)
 
     async def _undenied(self, spec: ServerSpec) -> Decision:
         await self._pins.refresh()
@@ -169,7 +169,7 @@ class Starts:
                 raise CannotAskError("Its definition is too long for a question.")
             answer = await asker.ask(question)
         except CannotAskError as error:
-            raise await self._refused(spec, decision, _needed(spec, decision, error.why)) from None
+            raise await self._needed(spec, decision, error.why) from None
         said = read_answer(answer, choices, "once")
         if said == "always":
             await self.approve(spec, "client")
@@ -195,38 +195,37 @@ class Starts:
             self._recorded[key] = None
             if len(self._recorded) > 1000:  # A model may search without end.
                 self._recorded.popitem(last=False)
-            await self._audit.append(start_record(spec, decision, self._run, why=error.code))
+            await self._record(spec, decision, why=error.code)
         return error
 
+    async def _needed(
+        self, spec: ServerSpec, decision: Decision, why: str = ""
+    ) -> ApprovalNeededError:
+        name = safe_name(spec.name)
+        message = f"The server {name} is not started: that needs a person's approval"
+        message = f"{message} ({because(decision)}). {why}".rstrip()
+        remedy = f"Only the user can allow it: they run `mcp-code-bridge servers approve {name}`."
+        error = ApprovalNeededError(message, remedy=remedy)
+        await self._refused(spec, decision, error)
+        return error
 
-def start_record(
-    spec: ServerSpec,
-    decision: Decision,
-    run: str = "",
-    *,
-    approval: Approval | None = None,
-    why: str = "",
-) -> Record:
-    """Return the record of a server's start, or of one that does not happen.
-
-    Args:
-        run: That needs it; empty for a listing, a search or a person's command.
-        why: The code of the error, of one that does not happen.
-    """
-    return without_empty(
-        {
+    async def _record(
+        self, spec: ServerSpec, decision: Decision, approval: Approval | None = None, why: str = ""
+    ) -> None:
+        """Record a start; with `why`, the code of an error, one that does not happen."""
+        record = {
             "kind": "start",
             "server": spec.name,
             "definition": spec.definition,
             "transport": spec.transport,
             "decision": decision.action,
             "rule": decision.rule,
-            "run": run,
+            "run": self._run,
             "reason": decision.reason,
             "approval": None if approval is None else approval_fields(approval),
             "why": why,
         }
-    )
+        await self._audit.append(without_empty(record))
 
 
 def approved_record(
@@ -244,12 +243,3 @@ def approved_record(
 
 def _key(spec: ServerSpec) -> tuple[str, str]:
     return spec.name, spec.definition
-
-
-def _needed(spec: ServerSpec, decision: Decision, why: str) -> ApprovalNeededError:
-    name = safe_name(spec.name)
-    message = f"The server {name} is not started: that needs a person's approval"
-    return ApprovalNeededError(
-        f"{message} ({because(decision)}). {why}".rstrip(),
-        remedy=f"Only the user can allow it: they run `mcp-code-bridge servers approve {name}`.",
-    )

@@ -85,14 +85,12 @@ class _Accepted:
 
     Attributes:
         scope: Cancels it, while it is being served.
-        begun: Whether a task has taken it.
         cancelled: Whether its program gave it up.
     """
 
     call: Call
     cost: int
     scope: anyio.CancelScope | None = None
-    begun: bool = False
     cancelled: bool = False
 
 
@@ -171,11 +169,10 @@ class Dispatcher:
     def cancel(self, call_id: int) -> None:
         """Cancel a call, if it is pending; it gets no reply unless one is being sent."""
         if accepted := self._under_way.get(call_id):
+            # One that waits keeps its room until its turn, so that the queue stays bounded.
             accepted.cancelled = True
             if accepted.scope is not None:
                 accepted.scope.cancel()
-            elif not accepted.begun:
-                self._settle(accepted)
 
     def close(self) -> None:
         """Accept no more: the tasks end with the calls under way."""
@@ -196,11 +193,13 @@ class Dispatcher:
     async def _serve(self) -> None:
         try:
             while (accepted := await self._queue.get()) is not None:
-                if not accepted.cancelled:
-                    try:
+                try:
+                    if not accepted.cancelled:
                         await self._serve_one(accepted)
-                    finally:
-                        self._settle(accepted)
+                finally:
+                    del self._under_way[accepted.call.id]
+                    self._cost -= accepted.cost
+                    self._freed.set()
                 if not self._queue.empty():
                     # Many short calls in a row must not starve other tasks.
                     await anyio.lowlevel.checkpoint()
@@ -209,18 +208,11 @@ class Dispatcher:
             if not self._workers:
                 self._over.set()
 
-    def _settle(self, accepted: _Accepted) -> None:
-        del self._under_way[accepted.call.id]
-        self._cost -= accepted.cost
-        self._freed.set()
-
     async def _serve_one(self, accepted: _Accepted) -> None:
-        accepted.begun = True
         with anyio.CancelScope() as accepted.scope:
             reply = await self._answer(accepted.call)
-        # From here on it cannot be cancelled: half a reply would corrupt the channel for all other
-        # calls.
-        accepted.scope = None
+        # Outside of the scope it cannot be cancelled: half a reply would corrupt the channel for
+        # all other calls.
         if accepted.cancelled:
             return
         try:
@@ -308,15 +300,3 @@ def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> C
 
 Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
 """Answers the calls of one method, or raises `CallFailedError`, or a `BridgeError`."""
-
-
-def with_call_errors(answer: Answer) -> Answer:
-    """Return a handler that raises `CallFailedError` for every `BridgeError` of `answer`."""
-
-    async def answered(params: Mapping[str, Json]) -> Json:
-        try:
-            return await answer(params)
-        except BridgeError as error:
-            raise as_failed_call(error) from error
-
-    return answered

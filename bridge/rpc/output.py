@@ -5,6 +5,7 @@ Takes bytes and returns bytes; callers store them. A guest may send anything, an
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,14 +34,8 @@ def shares(costs: Sequence[float], most: float) -> list[float]:
     One that needs less than half gets all it needs, and the other the rest.
     """
     first, second = costs
-    if first + second <= most:
-        return [first, second]
     half = most / 2
-    if first <= half:
-        return [first, most - first]
-    if second <= half:
-        return [most - second, second]
-    return [half, half]
+    return [min(first, max(half, most - second)), min(second, max(half, most - first))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,13 +235,11 @@ def _whole_head(head: bytes) -> bytes:
     end = head.rfind(b"\n", max(0, len(head) - _WHOLE_LINES_WITHIN)) + 1
     if end:
         return head[:end]
-    for back in range(1, min(4, len(head)) + 1):
-        byte = head[-back]
-        if byte & 0xC0 != 0x80:
-            # A character that needs more bytes than there are begins here.
-            needed = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return head[:-back] if needed > back else head
-    return head
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(head[-4:])
+    # The bytes of a character that needs more than there are.
+    incomplete, _ = decoder.getstate()
+    return head[: len(head) - len(incomplete)]
 
 
 def _whole_tail(tail: bytes) -> bytes:

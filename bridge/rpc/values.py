@@ -25,9 +25,6 @@ from bridge.guest.protocol.results import (
 )
 from bridge.model import Json
 
-MAX_ERROR_TEXT = 16_000
-"""Characters kept of a tool's own error message: enough for a stack trace, not for a page dump."""
-
 
 def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = None) -> str | None:
     """Return the tool's error message, or None when the result is no error.
@@ -48,8 +45,9 @@ def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = 
         message = "The tool reported an error without saying which."
     if clear is not None:
         message = clear(message)
-    if len(message) > MAX_ERROR_TEXT:
-        message = f"{message[:MAX_ERROR_TEXT]} … ({len(message) - MAX_ERROR_TEXT} more characters)"
+    # Enough for a stack trace of a server, not for a page dump.
+    if rest := message[16_000:]:
+        message = f"{message[:16_000]} … ({len(rest)} more characters)"
     return message
 
 

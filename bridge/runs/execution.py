@@ -23,7 +23,7 @@ from bridge.plans.plan_result import planned
 from bridge.plans.plan_store import Plans
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.channel import Redact
-from bridge.rpc.dispatcher import Answer, with_call_errors
+from bridge.rpc.dispatcher import Answer
 from bridge.runs.collect import Collector
 from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.guest_session import GuestSession
@@ -217,4 +217,4 @@ class Execution(Program):
             tracker=self._provenance,
             own=BridgeCalls(run.gate.context, gate),
         )
-        return {"read_output": with_call_errors(outputs.read_output), **skills}
+        return {"read_output": outputs.read_output, **skills}

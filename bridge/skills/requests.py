@@ -28,7 +28,7 @@ from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.identity import PERSON, owner_of, principal_of
-from bridge.rpc.dispatcher import Answer, CallFailedError, with_call_errors
+from bridge.rpc.dispatcher import Answer, CallFailedError
 from bridge.skills.memories import MAX_OWNERS, Memories, Memory
 from bridge.skills.review import Review
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
@@ -89,7 +89,7 @@ class KeptRequests:
             "delete_memory": (self._delete_memory, "destructive"),
         }
         return {
-            name: with_call_errors(answer if effect is None else self._once(name, effect, answer))
+            name: answer if effect is None else self._once(name, effect, answer)
             for name, (answer, effect) in methods.items()
         }
 

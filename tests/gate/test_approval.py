@@ -198,22 +198,6 @@ async def test_where_nobody_can_be_asked_the_error_says_how_it_is_allowed() -> N
     assert "`mcp-code-bridge run` in a terminal" in tail
 
 
-@pytest.mark.parametrize(
-    ("asks", "said"),
-    [
-        ([FLOW], "change the flow rule 'lethal-combination' in the policy"),
-        ([DEFAULT, FLOW], "and change the flow rule 'lethal-combination'"),
-        ([ALTERED], 'answer "always" if the change is all right'),
-        ([DEFAULT, ALTERED], 'answer "always" if the change is all right'),
-    ],
-)
-async def test_each_reason_has_a_way_of_its_own(asks: list[Decision], said: str) -> None:
-    """No rule on a tool helps against what is asked because of other calls."""
-    with pytest.raises(ApprovalNeededError) as caught:
-        await Approver().approve(CALL, asks)
-    assert said in caught.value.remedy
-
-
 async def test_a_name_that_is_none_gets_no_rule_and_no_room() -> None:
     call = CallFacts(server="git", tool="x" * 10**6)
     with pytest.raises(ApprovalNeededError) as caught:
@@ -333,31 +317,6 @@ async def test_a_plan_is_approved_of_as_a_whole() -> None:
     for answer in ("no", "run", {"action": "decline"}, {"action": "cancel"}):
         with pytest.raises(ApprovalRefusedError, match="whether to apply the plan"):
             await Approver(Person(answer)).approve_plan(_plan("allow"), "1. git.push", [1])
-
-
-async def test_a_plan_that_nobody_can_be_asked_about_goes_on_if_nobody_had_to_be() -> None:
-    """Else each tool that needs somebody is named, and how to allow it."""
-    deaf = Approver(Person(CannotAskError("Nobody is there.", quoted="Wanted: x")))
-    assert (await deaf.approve_plan(_plan("allow", "allow"), "", [1])).earlier
-    with pytest.raises(ApprovalNeededError) as caught:
-        await deaf.approve_plan(_plan("allow", "ask", "ask"), "", [1])
-    assert caught.value.message == (
-        "The plan needs a person's approval, for git.push (default for writes). "
-        "Nobody is there. Nothing of it was done."
-    )
-    assert caught.value.remedy.count("[[policy.rules]]") == 1
-    assert "`mcp-code-bridge run --plan FILE`" in caught.value.remedy
-    plan = _plan(*["ask"] * 7)
-    calls = [replace(held, tool=f"t{held.number}") for held in plan.calls]
-    with pytest.raises(
-        ApprovalNeededError, match=r"git\.t5 \(default for writes\), 2 more\."
-    ) as many:
-        await deaf.approve_plan(replace(plan, calls=tuple(calls)), "", [1])
-    assert many.value.remedy.count("[[policy.rules]]") == 5
-    changed = tuple(replace(held, rule=CHANGED) for held in plan.calls)
-    with pytest.raises(ApprovalNeededError) as other:
-        await deaf.approve_plan(replace(plan, calls=changed), "", [1])
-    assert "[[policy.rules]]" not in other.value.remedy
 
 
 def test_a_session_s_answers_end_with_the_rules_that_asked() -> None:

@@ -229,15 +229,6 @@ async def test_what_cannot_be_written_is_remembered_by_this_bridge(
     assert list(json.loads(_text(file))["servers"]["git"]) == ["pull", "push"]
 
 
-async def test_a_known_tool_costs_no_look_at_the_disk(file: Store) -> None:
-    pins = Pins(file)
-    await pins.keep(TOOL)
-    _remove(file)
-    assert pins.change(TOOL) == ""
-    await pins.keep(TOOL)
-    assert not (file.directory / "store.db").exists()
-
-
 async def test_without_a_file_nothing_is_remembered() -> None:
     pins = Pins()
     await pins.keep(TOOL)

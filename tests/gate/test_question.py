@@ -12,13 +12,11 @@ from mcp_types import ElicitRequestFormParams
 from mcp_types._v2025_11_25 import LegacyTitledEnumSchema
 from mcp_types._v2026_07_28 import LegacyTitledEnumSchema as ModernEnumSchema
 
-from bridge.gate.canonical import arguments_digest
-from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.question import (
     _MARKDOWN,
     MAX_ITEMS,
     MAX_NAME_CHARS,
-    MAX_PLAN_LINES,
     WIDTH,
     Holds,
     offered,
@@ -55,27 +53,6 @@ def _message(call: CallFacts, *asks: Decision) -> str:
     return str(asked["message"])
 
 
-def test_a_question_says_what_is_called_with_what_and_why_it_is_asked() -> None:
-    call = _call(body="one\ntwo", title="It breaks", repo="o/r", private=None, n=[1, {"a": True}])
-    digest = arguments_digest(call.arguments).removeprefix("sha256:")[:16]
-    assert _message(call, DEFAULT, FLOW) == (
-        '    Allow github.create_issue(repo="o/r", title="It breaks", body="one\\ntwo", '
-        "private=null, n=[1, {a: true}])?\n"
-        "    Reason: your policy asks before writes; flow rule 'lethal-combination' "
-        "(text may steer it), after web.fetch, mail.read\n"
-        "    The tool does not describe: body, private, n\n"
-        '      repo = "o/r"\n'
-        '      title = "It breaks"\n'
-        '      body (the tool describes no such argument) = "one\\ntwo"\n'
-        "      private (the tool describes no such argument) = null\n"
-        "      n (the tool describes no such argument) = [1, {a: true}]\n"
-        f"    Arguments digest: {digest}"
-    )
-    assert _message(_call()) == (
-        "Allow github.create_issue()?\nReason: your policy asks before writes"
-    )
-
-
 FULL = ["call", "run", "session", "always", "no"]
 
 
@@ -108,15 +85,6 @@ def test_a_person_can_allow_no_more_than_three_lines_show(
     assert len(lines[0]) < 2 * WIDTH + 80
 
 
-def test_the_first_line_of_a_long_call_has_its_short_arguments_whole() -> None:
-    call = _call(title="/srv/x/newdir", body="line\n" * 1000)
-    assert _message(call).startswith(
-        '    Allow github.create_issue(title="/srv/x/newdir", '
-        'body="line\\nline\\nline\\nline\\nlin" … "e\\nline\\n" '
-        "(5,000 characters in 1,001 lines, shortened))?\n"
-    )
-
-
 def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
     asked = question(_call(), [DEFAULT], ["call", "run", "session", "always"], {})
     params = ElicitRequestFormParams.model_validate(asked, by_name=False)
@@ -134,17 +102,6 @@ def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
             "Always (adds a rule)",
             "No",
         ]
-
-
-def test_what_always_means_for_a_tool_that_changed_is_said() -> None:
-    changed = Decision(action="ask", rule=CHANGED, reason="its title changed")
-    asked = question(_call(), [changed], ["always"], {})
-    names = asked["requestedSchema"]["properties"]["decision"]["enumNames"]
-    assert names[0] == "Always (accepts this definition)"
-    assert (
-        "    Reason: changed tool (its title changed). Effect: write\n"
-        "    `mcp-code-bridge tools github.create_issue` shows its definition"
-    ) in str(asked["message"])
 
 
 @pytest.mark.parametrize(
@@ -243,47 +200,6 @@ def test_every_size_has_a_bound() -> None:
     # Each character that hides takes ten to be shown, of which two are.
     assert len(message) < 3 * (2400 + 25 * 120)
     assert f"and {1000 - 25} more arguments" in message
-
-
-def test_a_plan_is_asked_about_by_counts_and_as_a_list() -> None:
-    calls = [
-        HeldCall(number=number, server="s", tool="close" if number > 37 else "open", arguments={})
-        for number in range(1, 40)
-    ]
-    plan = Plan(plan_id="a" * 16, seconds=600, calls=tuple(calls))
-    listed = "\n".join(f"{number}. s.open(\x1b[2J)" for number in range(MAX_PLAN_LINES + 5))
-    whole = range(MAX_PLAN_LINES - 37, MAX_PLAN_LINES + 2)
-    asked = plan_question(plan, listed, whole)
-    message = str(asked["message"])
-    assert message.startswith(
-        "    Apply 39 calls: 37 × s.open, 2 × s.close?\n"
-        "    Reason: the program ran as a plan, and changed nothing so far\n"
-        "    Not shown whole: 1 of 39\n"
-        "      0. s.open(\\x1b[2J)\n"
-    )
-    assert "\n    Cut: 5 more lines are in the result that the plan came with.\n" in message
-    decision = asked["requestedSchema"]["properties"]["decision"]
-    assert "Apply all 39, 1 not shown whole" in str(decision)
-    assert asked["requestedSchema"]["properties"]["decision"]["enum"] == ["apply", "no"]
-    one = Plan(plan_id="a", seconds=1, calls=(calls[0],))
-    assert plan_question(one, "#1 s.open", [1])["message"] == (
-        "    Apply 1 call: s.open()?\n"
-        "    Reason: the program ran as a plan, and changed nothing so far\n"
-        "      #1 s.open"
-    )
-    cut = plan_question(one, "#1 s.open", [])
-    assert "    Not shown whole: 1 of 1\n" in str(cut["message"])
-    assert "Apply it, 1 not shown whole" in str(cut)
-
-
-def test_a_plan_of_many_tools_names_some() -> None:
-    calls = [
-        HeldCall(number=number, server="s", tool=f"t{number}", arguments={}) for number in range(30)
-    ]
-    calls[20] = replace(calls[20], effect="destructive")
-    plan = Plan(plan_id="a", seconds=1, calls=tuple(calls))
-    first, *_ = str(plan_question(plan, "", [])["message"]).split("\n")
-    assert first == "    Apply 30 calls: 1 × s.t20, 1 × s.t0, 1 × s.t1, 27 of 27 other tools?"
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,21 @@ class _Host:
         return reply.error
 
 
+class _Halves:
+    """A channel that is in the middle of a reply until it may go on."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.begun, self.going_on = anyio.Event(), anyio.Event()
+
+    async def send(self, pieces: Sequence[bytes], *, batched: bool) -> None:
+        [line] = pieces
+        self.written += line[:5]
+        self.begun.set()
+        await self.going_on.wait()
+        self.written += line[5:]
+
+
 def _call(number: int, method: str = "echo", **params: Any) -> Call:
     return Call(id=number, method=method, params=params)
 
@@ -107,6 +122,21 @@ async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
             await dispatcher.accept(_call(99, "wait"))
         assert scope.cancelled_caught
         host.release.set()
+
+
+async def test_calls_that_are_sent_and_cancelled_again_fill_no_queue() -> None:
+    """Each holds its arguments until its turn comes, so each keeps its room."""
+    host = _Host()
+    async with dispatching(host) as dispatcher:
+        for number in range(8):
+            await dispatcher.accept(_call(number, "wait"))
+        for number in range(4, 8):
+            dispatcher.cancel(number)
+        with anyio.move_on_after(0.01) as scope:
+            await dispatcher.accept(_call(99))
+        assert scope.cancelled_caught
+        host.release.set()
+    assert sorted(reply.id for reply in host.replies) == [0, 1, 2, 3]
 
 
 async def test_an_id_in_use_is_a_violation() -> None:
@@ -209,25 +239,16 @@ async def test_the_guest_is_not_read_while_large_calls_are_pending() -> None:
 
 async def test_a_reply_under_way_is_written_whole_although_its_call_is_cancelled() -> None:
     """Half a frame on the channel would garble the replies to every other call."""
-    written: list[bytes] = []
-    begun, going_on = anyio.Event(), anyio.Event()
-
-    async def send_in_halves(pieces: Sequence[bytes], *, batched: bool) -> None:
-        [line] = pieces
-        written.append(line[:5])
-        begun.set()
-        await going_on.wait()
-        written.append(line[5:])
-
+    stream = _Halves()
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, send_in_halves, _Host().handle, LIMITS)
+            dispatcher = Dispatcher(tasks, stream.send, _Host().handle, LIMITS)
             await dispatcher.accept(_call(1))
-            await begun.wait()
+            await stream.begun.wait()
             dispatcher.cancel(1)
-            going_on.set()
+            stream.going_on.set()
             dispatcher.close()
-    assert decode_host_frame(b"".join(written)) == Reply(id=1)
+    assert decode_host_frame(bytes(stream.written)) == Reply(id=1)
     assert dispatcher.under_way == 0
 
 
@@ -292,31 +313,22 @@ async def test_a_run_cancelled_between_two_calls_takes_more_and_ends_without_an_
 
 
 async def test_winding_up_ends_what_is_under_way_and_lets_replies_go_out_whole() -> None:
-    host, written = _Host(), bytearray()
-    begun, going_on = anyio.Event(), anyio.Event()
-
-    async def send_in_halves(pieces: Sequence[bytes], *, batched: bool) -> None:
-        [line] = pieces
-        written.extend(line[:5])
-        begun.set()
-        await going_on.wait()
-        written.extend(line[5:])
-
+    host, stream = _Host(), _Halves()
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, send_in_halves, host.handle, LIMITS)
+            dispatcher = Dispatcher(tasks, stream.send, host.handle, LIMITS)
             await dispatcher.accept(_call(1))
             for number in range(2, 8):
                 await dispatcher.accept(_call(number, "wait"))
-            await begun.wait()
+            await stream.begun.wait()
             await anyio.wait_all_tasks_blocked()
             async with anyio.create_task_group() as ending:
                 ending.start_soon(dispatcher.cancel_all)
                 await anyio.wait_all_tasks_blocked()
                 assert host.cancelled == 3
                 assert host.running == 0
-                going_on.set()
-            assert decode_host_frame(bytes(written)) == Reply(id=1)
+                stream.going_on.set()
+            assert decode_host_frame(bytes(stream.written)) == Reply(id=1)
             assert dispatcher.under_way == 0
             # Nothing to wait for any more.
             await dispatcher.cancel_all()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from bridge.rpc.values import (
-    MAX_ERROR_TEXT,
     call_parts,
     prompt_value,
     resource_value,
@@ -90,7 +89,7 @@ def test_a_tools_error_is_told_apart(result: dict[str, Any], message: str | None
 
 def test_a_long_error_is_cut_and_says_so() -> None:
     """A page dump in an error must not fill the traceback."""
-    message = tool_error({"isError": True, "content": [_text("x" * (MAX_ERROR_TEXT + 5))]})
+    message = tool_error({"isError": True, "content": [_text("x" * (16_000 + 5))]})
     assert message is not None
     assert message.endswith("… (5 more characters)")
 

@@ -45,8 +45,6 @@ RUN_BYTES = 64 * 1024 * 1024
 
 WHOLE_RECORDS = 10  # Refused calls of one kind with a record each; those after them are counted.
 
-MAX_KINDS = 50  # Kinds of refused calls with records: a program makes up names without end.
-
 
 class _RefusedKind(NamedTuple):
     """What equal refused calls have in common."""
@@ -286,7 +284,8 @@ class RunAudit:
         """Count a refused call as one without a record."""
         parts = (call.server, call.tool, decision.action, decision.rule, why)
         kind = _RefusedKind(*(part if len(part) <= 100 else f"{part[:100]}…" for part in parts))
-        if kind not in self._refused and len(self._refused) >= MAX_KINDS:
+        if kind not in self._refused and len(self._refused) >= 50:
+            # A program makes up names without end.
             kind = _OTHERS
         count = self._refused.setdefault(kind, _Count())
         count.total += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from pathlib import Path
 
@@ -174,53 +173,20 @@ async def test_a_record_that_is_not_surely_on_the_disk_is_answered_by_what_is_ow
     assert [found["run"] for found in records(tmp_path)] == ["one", "not made", "two"]
 
 
-def _link(directory: Path) -> None:
-    directory.mkdir(mode=0o700)
-    (directory / "2026-09-21-000001.jsonl").symlink_to(directory.parent / "elsewhere")
-
-
-def _second_name(directory: Path) -> None:
-    directory.mkdir(mode=0o700)
-    (directory.parent / "elsewhere").touch(mode=0o600)
-    (directory / "2026-09-21-000001.jsonl").hardlink_to(directory.parent / "elsewhere")
-
-
-def _pipe(directory: Path) -> None:
-    directory.mkdir(mode=0o700)
-    os.mkfifo(directory / "2026-09-21-000001.jsonl", 0o600)
-
-
-def _linked_directory(directory: Path) -> None:
-    (directory.parent / "other").mkdir()
-    directory.symlink_to(directory.parent / "other")
-
-
-def _open_directory(directory: Path) -> None:
-    directory.mkdir()
-    directory.chmod(0o770)
-
-
-def _open_file(directory: Path) -> None:
-    directory.mkdir(mode=0o700)
-    (directory / "2026-09-21-000001.jsonl").touch()
-    (directory / "2026-09-21-000001.jsonl").chmod(0o666)
-
-
 @pytest.mark.parametrize(
     "prepare",
     [
-        _link,
-        _second_name,
-        _pipe,
-        _linked_directory,
-        _open_directory,
-        _open_file,
+        "mkdir -m 700 audit; ln -s ../elsewhere audit/2026-09-21-000001.jsonl",
+        "mkdir -m 700 audit; touch elsewhere; ln elsewhere audit/2026-09-21-000001.jsonl",
+        "mkdir -m 700 audit; mkfifo -m 600 audit/2026-09-21-000001.jsonl",
+        "mkdir other; ln -s other audit",
+        "mkdir -m 770 audit",
+        "mkdir -m 700 audit; touch audit/2026-09-21-000001.jsonl; chmod 666 audit/*",
     ],
 )
-async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare: object) -> None:
-    assert callable(prepare)
+async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare: str) -> None:
+    await anyio.run_process(["sh", "-ec", f"umask 077; {prepare}"], cwd=tmp_path)
     directory = tmp_path / "audit"
-    prepare(directory)
     log = AuditLog(directory, now=FakeClock())
     with (
         anyio.fail_after(PATIENCE_SECONDS),
