@@ -16,9 +16,8 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import anyio
 from mcp import ClientSession
@@ -54,14 +53,18 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.clock import current_time
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
-from bridge.model import ProtocolMode, ServerSpec
-from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_result
+from bridge.model import ServerSettings
+from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
+from bridge.upstream.installation import installs_packages
 from bridge.upstream.refusal import Refusal
 from bridge.upstream.task_calls import EXTENSION
-from bridge.upstream.transport import Endpoint
+
+if TYPE_CHECKING:
+    from bridge.upstream.pool import Pool
+    from bridge.upstream.server import UpstreamServer
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +90,6 @@ _CHANGES: dict[type, ListName] = {
 }
 
 
-@dataclass(eq=False, repr=False)
 class Connection:
     """A connection and its owner task.
 
@@ -111,21 +113,18 @@ class Connection:
         roots_shared: The client's roots have not changed since the server got them.
     """
 
-    spec: ServerSpec
-    endpoint: Endpoint
-    _: KW_ONLY
-    admit: Callable[[], Awaitable[None]]
-    start_timeout: float
-    call_timeout: float
-    login_timeout: float = 0.0
-    answer_timeout: float = math.inf
-    idle_seconds: float | None
-    remedy: str
-    on_changed: Callable[..., None] = lambda *lists: None
-    roots: Roots = ()
-    mode: ProtocolMode = "auto"
-
-    def __post_init__(self) -> None:
+    def __init__(self, server: UpstreamServer, pool: Pool) -> None:
+        self._server, self._pool = server, pool
+        self.spec = spec = server.spec
+        self.endpoint = pool.endpoint(spec)
+        self.roots = server.roots
+        local, start = spec.transport == "stdio", spec.start_timeout or pool.start_timeout
+        installs = local and installs_packages(spec.command, spec.args)
+        self._login_timeout = max(start, pool.start_patience)
+        self._start_timeout = self._login_timeout if installs else start
+        self._answer_timeout = math.inf if pool.patient else start
+        # A process may hold something in memory, for as long as the bridge runs.
+        self._idle_seconds = pool.idle_seconds or (None if local else 1800.0)
         self.ready = anyio.Event()
         self.ended = anyio.Event()
         self.listing = anyio.Lock()
@@ -211,7 +210,7 @@ class Connection:
                 self.stop()
 
     async def wait_ready(self, *, patient: bool = False) -> None:
-        """Wait until it is ready or has failed; at most `answer_timeout`, unless `patient`.
+        """Wait until it is ready or has failed; at most for a start's usual time, unless `patient`.
 
         For `FAILURE_SECONDS` after a wait in vain, for this connection or the one before, later
         callers do not wait at all; the start continues.
@@ -220,13 +219,13 @@ class Connection:
             ServerStartError: It is still starting.
         """
         hurried = anyio.current_time() < self.hurried_until
-        seconds = 0.0 if hurried else self.answer_timeout
+        seconds = 0.0 if hurried else self._answer_timeout
         while True:
             with anyio.move_on_after(math.inf if patient else seconds):
                 await self.ready.wait()
                 return
             # Any other start fails by then, by itself.
-            if hurried or self.start_timeout > self.answer_timeout:
+            if hurried or self._start_timeout > self._answer_timeout:
                 break
         if not hurried:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
@@ -242,8 +241,8 @@ class Connection:
     def _wait_for_login(self, scope: anyio.CancelScope, address: str) -> None:
         logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
         self._login_address = address
-        self.start_timeout = self.login_timeout
-        scope.deadline = anyio.current_time() + self.login_timeout
+        self._start_timeout = self._login_timeout
+        scope.deadline = anyio.current_time() + self._login_timeout
 
     def stop(self) -> None:
         """Close it now; pending requests fail."""
@@ -269,7 +268,7 @@ class Connection:
         Args:
             waited: Seconds that the request waited for it.
         """
-        self._probe_patience = max(PROBE_SECONDS, self.call_timeout - waited)
+        self._probe_patience = max(PROBE_SECONDS, self._server.call_timeout - waited)
         self._probe_requested.set()
 
     def mark_silent(self) -> None:
@@ -298,7 +297,7 @@ class Connection:
         try:
             if after is not None:
                 await after.wait()
-            await self.admit()
+            await self._pool.admission.start(self.spec)
             # The context was inherited from the first caller; later callers use this task too.
             clear_caller()
             await self._connect_with_fallback()
@@ -332,7 +331,7 @@ class Connection:
 
     async def _connect(self) -> None:
         self._disconnected = False
-        deadline = anyio.current_time() + self.start_timeout
+        deadline = anyio.current_time() + self._start_timeout
         with anyio.CancelScope(deadline=deadline) as scope:
             if not await self._unless_stopped(self.endpoint.prepare):
                 return
@@ -367,9 +366,8 @@ class Connection:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
             self.failure = start_timeout(
                 self.spec,
-                self.start_timeout,
+                self._start_timeout,
                 end_report=self.endpoint.end_report(),
-                remedy=self.remedy,
             )
             if self._login_address:
                 self.failure = login_at(self.spec)
@@ -377,7 +375,10 @@ class Connection:
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         """Negotiate the revision."""
         try:
-            await negotiate_version(client, self.endpoint, self.mode, self.start_timeout)
+            settings = self._pool.server_settings.get(self.spec.name, ServerSettings())
+            legacy = settings.protocol == "auto" and self._server.legacy
+            mode = "legacy" if legacy else settings.protocol
+            await negotiate_version(client, self.endpoint, mode, self._start_timeout)
         except Exception:
             self.endpoint.started()
             raise
@@ -415,12 +416,12 @@ class Connection:
             tg.cancel_scope.cancel()
 
     async def _wait_stop(self) -> None:
-        """Wait until `stop` or `mark_broken`, or until it was idle for `idle_seconds`."""
+        """Wait until `stop` or `mark_broken`, or until it was idle for long."""
         while not self._over.is_set():
             left = math.inf
-            if self.idle_seconds is not None:
+            if self._idle_seconds is not None:
                 since = anyio.current_time() if self._users else self._last_used
-                left = since + self.idle_seconds - anyio.current_time()
+                left = since + self._idle_seconds - anyio.current_time()
                 if left <= 0:
                     self.idle = True
                     self.stop()
@@ -482,19 +483,19 @@ class Connection:
                     prompts_list_changed="prompts" in announced,
                 ) as changes:
                     # Changes before the subscription were not notified.
-                    self.on_changed(*announced)
+                    self._pool.lists_changed(self._server, *announced)
                     async for event in changes:
                         if type(event) in _CHANGES:
-                            self.on_changed(_CHANGES[type(event)])
+                            self._pool.lists_changed(self._server, _CHANGES[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
-        self.on_changed(*announced)
+        self._pool.lists_changed(self._server, *announced)
 
     async def _handle_notification(self, message: IncomingMessage) -> None:
         if type(message) in _CHANGES:
-            self.on_changed(_CHANGES[type(message)])
+            self._pool.lists_changed(self._server, _CHANGES[type(message)])
         elif isinstance(message, ResourceUpdatedNotification):
             self.updates.wake(message.params.uri)
         elif isinstance(message, ProgressNotification):
@@ -546,7 +547,6 @@ class Connection:
                 error,
                 end_report=self.endpoint.end_report(),
                 refusal=self.endpoint.refusal,
-                remedy=self.remedy,
             )
             return
         self.end_report = f"{reason(error)}.".capitalize()

@@ -92,15 +92,15 @@ def reason(error: BaseException) -> str:
 
 
 def start_error(
-    spec: ServerSpec, error: BaseException, *, end_report: str, refusal: Refusal | None, remedy: str
+    spec: ServerSpec, error: BaseException, *, end_report: str, refusal: Refusal | None
 ) -> UpstreamError:
     """Return the error for a server that did not become ready.
 
     Args:
         end_report: What the transport knows about the end.
         refusal: The last HTTP response that was an error.
-        remedy: What to do about it.
     """
+    remedy = _start_remedy(spec)
     for cause in causes(error):
         if isinstance(cause, UpstreamError):
             return cause
@@ -122,14 +122,18 @@ def start_error(
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
 
 
-def start_timeout(
-    spec: ServerSpec, seconds: float, *, end_report: str, remedy: str
-) -> ServerStartError:
+def _start_remedy(spec: ServerSpec) -> str:
+    if spec.transport == "stdio":
+        return f"Run its command by hand to see more, and check its entry in {spec.source.path}."
+    return f"Check that it is running, and its `url` in {spec.source.path}."
+
+
+def start_timeout(spec: ServerSpec, seconds: float, *, end_report: str) -> ServerStartError:
     remedy = (
-        f"{remedy} A first start may download what it starts: MCP_BRIDGE_START_TIMEOUT sets how "
-        "long the bridge waits, in seconds; MCP_BRIDGE_START_PATIENCE how long package runners "
-        "such as npx and uvx may take."
-    ).lstrip()
+        f"{_start_remedy(spec)} A first start may download what it starts: "
+        "MCP_BRIDGE_START_TIMEOUT sets how long the bridge waits, in seconds; "
+        "MCP_BRIDGE_START_PATIENCE how long package runners such as npx and uvx may take."
+    )
     why = explain_route(httpx2.URL(spec.url or "http://localhost"), TimeoutError())
     text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s{why}."
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)

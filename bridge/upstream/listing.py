@@ -6,6 +6,7 @@ warning, so that it does not hide the others; the SDK rejects the whole list.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from typing import Any, Literal
 
 import anyio
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
-from pydantic_core import to_json
 
 from bridge.errors import ToolCallError
 from bridge.guest.schema.names import nearest
@@ -165,8 +165,8 @@ def reduce_page(page: Page) -> dict[str, Json]:
 
 
 def _schema_with_headers(schema: Json) -> Json:
-    data = to_json(schema, inf_nan_mode="constants")
-    if b'"x-mcp-header"' not in data:
+    data = json.dumps(schema)
+    if '"x-mcp-header"' not in data:
         return {"type": "object"}
     # The SDK repeats such a parameter in a header of the request.
     return schema if len(data) <= MAX_SCHEMA_BYTES else {}
@@ -246,7 +246,7 @@ def _bounded(tool: Tool, most: int) -> tuple[Tool, int]:
     size = 0
     empty: Mapping[str, Any] = {"input_schema": {"type": "object"}, "output_schema": None}
     for field, instead in {**empty, "annotations": {}}.items():
-        own = len(to_json(getattr(tool, field), inf_nan_mode="constants"))
+        own = len(json.dumps(getattr(tool, field)))
         if size + own > most:
             tool = replace(tool, **{field: instead})
         else:

@@ -7,12 +7,10 @@ owner tasks. `server.py` handles one server.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
@@ -26,7 +24,6 @@ from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec
 from bridge.upstream.client_features import Roots
 from bridge.upstream.connection import Connection, ListName
 from bridge.upstream.http import HttpEndpoint
-from bridge.upstream.installation import installs_packages
 from bridge.upstream.launch import Containers
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
@@ -159,7 +156,7 @@ class Pool:
         servers: dict[str, UpstreamServer] = {}
         for name, spec in wanted.items():
             old = self._servers.get(name)
-            servers[name] = old if old and old.spec == spec else self._new_server(spec)
+            servers[name] = old if old and old.spec == spec else UpstreamServer(spec, self)
         for name, old in self._servers.items():
             if servers.get(name) is not old:
                 old.close(drain=True)
@@ -202,17 +199,7 @@ class Pool:
         msg = f"There is no server named {server!r}.{hint}"
         raise UnknownServerError(msg, remedy=f"Available: {names}.")
 
-    def _new_server(self, spec: ServerSpec) -> UpstreamServer:
-        return UpstreamServer(
-            spec,
-            connect=self._connect,
-            permit=lambda spec: self.admission.permit(spec),
-            call_timeout=self.call_timeout,
-            max_message_bytes=self.max_message_bytes,
-            roots=self._roots_of(spec),
-        )
-
-    def _roots_of(self, spec: ServerSpec) -> Roots:
+    def roots_of(self, spec: ServerSpec) -> Roots:
         """Return the configured roots, else the client's if no argument names a directory."""
         # As "--root=/a" or "/a:/b"; an argument may be no path, or longer than one can be.
         parts = (part for word in spec.args for part in re.split("[=:,]", word) if part)
@@ -224,33 +211,17 @@ class Pool:
         for connection in self._connections:
             connection.roots_shared = False
 
-    def _connect(self, upstream_server: UpstreamServer, after: anyio.Event | None) -> Connection:
+    def connect(self, upstream_server: UpstreamServer, after: anyio.Event | None) -> Connection:
+        """Make a connection and start its owner task, which waits for the end of another one."""
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
-        spec = upstream_server.spec
-        mode = self.server_settings.get(spec.name, ServerSettings()).protocol
-        start = spec.start_timeout or self.start_timeout
-        installs = spec.transport == "stdio" and installs_packages(spec.command, spec.args)
-        connection = Connection(
-            spec,
-            self._endpoint(spec),
-            admit=lambda: self.admission.start(spec),
-            start_timeout=max(start, self.start_patience) if installs else start,
-            call_timeout=spec.call_timeout or self.call_timeout,
-            login_timeout=max(start, self.start_patience),
-            answer_timeout=math.inf if self.patient else start,
-            # A process may hold something in memory, for as long as the bridge runs.
-            idle_seconds=self.idle_seconds or (None if spec.transport == "stdio" else 1800.0),
-            remedy=_start_remedy(spec),
-            on_changed=partial(self._lists_changed, upstream_server),
-            roots=self._roots_of(spec),
-            mode="legacy" if mode == "auto" and upstream_server.legacy else mode,
-        )
+        connection = Connection(upstream_server, self)
         self._connections.add(connection)
         self._tasks.start_soon(self._run_connection, connection, after)
         return connection
 
-    def _lists_changed(self, upstream_server: UpstreamServer, *lists: ListName) -> None:
+    def lists_changed(self, upstream_server: UpstreamServer, *lists: ListName) -> None:
+        """Drop the cached lists of a server, and tell of changed tools."""
         upstream_server.forget(*lists)
         # A change of a list that was never requested concerns no caller.
         if "tools" in lists and upstream_server.listed and self.on_tools_changed is not None:
@@ -262,7 +233,8 @@ class Pool:
         finally:
             self._connections.discard(connection)
 
-    def _endpoint(self, spec: ServerSpec) -> Endpoint:
+    def endpoint(self, spec: ServerSpec) -> Endpoint:
+        """Return a server's address, for one connection."""
         if spec.transport != "stdio":
             return HttpEndpoint(spec, max_message_bytes=self.max_message_bytes, logins=self.logins)
         return StdioEndpoint(
@@ -281,9 +253,3 @@ class Pool:
             return
         if count:
             logger.warning("ended %d processes that an earlier bridge had left behind", count)
-
-
-def _start_remedy(spec: ServerSpec) -> str:
-    if spec.transport == "stdio":
-        return f"Run its command by hand to see more, and check its entry in {spec.source.path}."
-    return f"Check that it is running, and its `url` in {spec.source.path}."

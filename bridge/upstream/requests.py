@@ -111,7 +111,7 @@ class Requests:
 
     def __init__(self, spec: ServerSpec, call_timeout: float, max_message_bytes: int) -> None:
         self._spec = spec
-        self._call_timeout = spec.call_timeout or call_timeout
+        self._call_timeout = call_timeout
         self._max_bytes = max_message_bytes
 
     def prepare(

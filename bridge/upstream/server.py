@@ -19,9 +19,9 @@ import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import anyio
 from mcp import ClientSession
@@ -37,7 +37,6 @@ from bridge.errors import (
 )
 from bridge.model import Json, ServerSpec, Tool
 from bridge.upstream.client_features import (
-    Roots,
     complete_url_elicitations,
     current_caller,
     resolve_input,
@@ -46,6 +45,9 @@ from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
 from bridge.upstream.failure import lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
 from bridge.upstream.requests import KINDS, AgainError, Call, Method, Reason, Requests
+
+if TYPE_CHECKING:
+    from bridge.upstream.pool import Pool
 
 MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
 
@@ -142,7 +144,6 @@ class ServerState:
     restarts: int = 0
 
 
-@dataclass(eq=False, repr=False)
 class UpstreamServer:
     """One server. Requests may come from any task and be cancelled at any time.
 
@@ -151,24 +152,17 @@ class UpstreamServer:
     Attributes:
         legacy: Over HTTP, the last connection was made with `initialize`: the next one does not
             try `server/discover` first.
-
-    Args:
-        connect: Makes a connection and starts its owner task; synchronous.
-        permit: Raises a BridgeError if no connection may be made.
+        roots: What it gets as roots; see `Roots`.
     """
 
-    spec: ServerSpec
-    _: KW_ONLY
-    connect: Callable[[UpstreamServer, anyio.Event | None], Connection]
-    permit: Callable[[ServerSpec], Awaitable[None]]
-    call_timeout: float
-    max_message_bytes: int
-    roots: Roots = ()
-
-    def __post_init__(self) -> None:
+    def __init__(self, spec: ServerSpec, pool: Pool) -> None:
+        self.spec = spec
+        self._pool = pool
+        self.roots = pool.roots_of(spec)
+        self.call_timeout = spec.call_timeout or pool.call_timeout
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
-        self._requests = Requests(self.spec, self.call_timeout, self.max_message_bytes)
+        self._requests = Requests(spec, self.call_timeout, pool.max_message_bytes)
         self._connection: Connection | None = None
         self._closed = False
         self._connections_made = 0
@@ -428,7 +422,7 @@ class UpstreamServer:
             # Concurrent callers share one permission.
             async with self._permitting:
                 if not self._is_up():
-                    await self.permit(self.spec)
+                    await self._pool.admission.permit(self.spec)
                 connection = self._current()
         else:
             connection = self._current()
@@ -492,7 +486,7 @@ class UpstreamServer:
                 )
                 if before.held_state and (caller := current_caller()) is not None:
                     caller.note_restart(self.spec.name)
-            self._connection = connection = self.connect(self, previous)
+            self._connection = connection = self._pool.connect(self, previous)
             if before is not None and before.hurried_until > -math.inf:
                 connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx2
 from opentelemetry.context import Context
 
 from bridge.clock import Clock
@@ -15,9 +14,9 @@ from bridge.errors import LoginRequiredError, UpstreamError
 from bridge.model import Json, OAuthHints, ServerSpec, Source, Tool
 from bridge.upstream.client_features import Method, on_behalf_of
 from bridge.upstream.oauth import Logins
-from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in
 from bridge.upstream.pool import Pool
+from tests.upstream.login_rig import browse
 
 MAX_LOGINS = 3
 """One for the server and one for each step of permissions that a scenario has."""
@@ -75,7 +74,7 @@ async def play(directory: Path, url: str, context: Mapping[str, Any]) -> None:
                 with on_behalf_of(Consenting()):
                     await _use(pool, context)
             except LoginRequiredError:
-                await log_in(spec, logins.store, _browse, seconds=LOGIN_SECONDS)
+                await log_in(spec, logins.store, browse, seconds=LOGIN_SECONDS)
             else:
                 return
     message = "it never had enough"
@@ -105,8 +104,3 @@ def _filled(schema: Mapping[str, Any]) -> dict[str, Json]:
         name: part.get("default", EXAMPLES.get(part.get("type", ""), {}))
         for name, part in schema.get("properties", {}).items()
     }
-
-
-async def _browse(url: str, callback: Callback) -> None:
-    async with httpx2.AsyncClient() as browser:
-        await browser.get(url, follow_redirects=True)

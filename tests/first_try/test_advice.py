@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.upstream.stdio import explain_spawn_failure
+from bridge.upstream.launch import explain_spawn_failure
 from tests.first_try.test_first_try import HERE, corpus, server
 
 ISSUE, LISTED = '"Issue 7: crash"|Issue 7', "total"

@@ -6,17 +6,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
-import httpx2
 import keyring
 import pytest
 from keyring.backends import fail
 
 from bridge.errors import LoginRequiredError
 from bridge.upstream.oauth import Logins
-from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in, log_out
 from tests.peers.rig import NODE, NPM
 from tests.ports import reserved_port
+from tests.upstream.login_rig import browse
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
 
 pytestmark = pytest.mark.full
@@ -38,12 +37,6 @@ async def url() -> AsyncIterator[str]:
             await process.stdin.aclose()
 
 
-async def _browse(url: str, callback: Callback) -> None:
-    """Follow the redirects, with the cookies of the person's session."""
-    async with httpx2.AsyncClient() as browser:
-        await browser.get(url, follow_redirects=True)
-
-
 async def test_a_login_is_asked_for_made_used_and_ended(tmp_path: Path, url: str) -> None:
     """Registered, granted for this very server, and revoked at the end."""
     keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]
@@ -53,7 +46,7 @@ async def test_a_login_is_asked_for_made_used_and_ended(tmp_path: Path, url: str
         async with rig.pool(spec, logins=logins) as pool:
             with pytest.raises(LoginRequiredError):
                 await pool.server("server").tools()
-            done = await log_in(spec, logins.store, _browse, seconds=PATIENCE_SECONDS)
+            done = await log_in(spec, logins.store, browse, seconds=PATIENCE_SECONDS)
             assert "tools" in done.scope
             result = await pool.call_tool("server", "who", {})
         assert result["content"] == [{"type": "text", "text": "somebody"}]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
-from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
-from bridge.model import MEBIBYTE
 from bridge.upstream.connection import Connection
-from bridge.upstream.pool import OpenAdmission, Pool
-from bridge.upstream.server_log import ServerLog
-from bridge.upstream.stdio import StdioEndpoint
+from bridge.upstream.pool import Pool
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file
 
 MANY = 60
@@ -90,20 +86,8 @@ async def test_a_cancelled_request_leaves_the_session_to_the_next(rig: Rig) -> N
 async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig) -> None:
     """From before the spawn to after the last signal, and whoever waits for it is told."""
     for number in range(1, MANY):
-        connection = Connection(
-            rig.raw(),
-            StdioEndpoint(
-                rig.raw(),
-                environ=rig.environ,
-                log=ServerLog(rig.log_dir / "server.log"),
-                max_message_bytes=MEBIBYTE,
-            ),
-            admit=partial(OpenAdmission().start, rig.raw()),
-            start_timeout=PATIENCE_SECONDS,
-            call_timeout=PATIENCE_SECONDS,
-            idle_seconds=None,
-            remedy="",
-        )
+        pool = rig.pool(rig.raw(), start_timeout=PATIENCE_SECONDS)
+        connection = Connection(pool.server("server"), pool)
         run = CancelAtAwait(connection.run(None), number)
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as tg:

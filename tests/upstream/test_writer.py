@@ -166,16 +166,6 @@ async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple
     assert len(lines) == 3
 
 
-async def test_a_call_that_has_no_room_in_time_is_never_sent(pipe: tuple[int, int]) -> None:
-    writer = LineWriter(pipe[1])
-    writer.put(b"a" * MORE_THAN_A_PIPE)
-    for _ in range(MAX_QUEUED - 1):
-        writer.put(b"-")
-    with pytest.raises(TimeoutError):
-        await DirectDispatcher(writer).request("tools/call", b"{}", 0.01)
-    assert b"tools" not in os.read(pipe[0], 2 * MORE_THAN_A_PIPE)
-
-
 @pytest.mark.parametrize(
     ("line", "taken"),
     [
