@@ -44,6 +44,12 @@ from bridge.text import counted
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
+DENIED = 1  # The exit status of a program some of whose calls would be.
+
+NO_POLICY = (
+    "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Explanation:
@@ -259,13 +265,6 @@ def _document(found: _Explanation) -> Mapping[str, Json]:
             for rule in found.flows
         ],
     }
-
-
-DENIED = 1  # The exit status of a program some of whose calls would be.
-
-NO_POLICY = (
-    "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
