@@ -49,6 +49,12 @@ _COUNTS = {
 }  # fmt: skip
 """What is counted, and its heading."""
 
+_HOLDS = {"call": "once", "run": "for this run", "session": "for 12 hours"}
+
+_FRAME = {"time", "run", "kind", "seq", "prev", "hash", "previous", "call", "policy", "owner"}
+_OF_CALLS = _FRAME | {"server", "tool", "arguments", "decision", "rule", "effect", "reason", "why"}
+_OF_CALLS |= {"approval", "waitedMs", "led", "cut", "outcome", "bytes", "ms"}
+
 
 async def verify_log(
     settings: Settings,
@@ -233,13 +239,6 @@ def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> Non
 
 def _nothing(directory: Path) -> str:
     return visible(f"Nothing has been recorded in {directory}.\n")
-
-
-_HOLDS = {"call": "once", "run": "for this run", "session": "for 12 hours"}
-
-_FRAME = {"time", "run", "kind", "seq", "prev", "hash", "previous", "call", "policy", "owner"}
-_OF_CALLS = _FRAME | {"server", "tool", "arguments", "decision", "rule", "effect", "reason", "why"}
-_OF_CALLS |= {"approval", "waitedMs", "led", "cut", "outcome", "bytes", "ms"}
 
 
 def local_time(text: Json, layout: str = "%m-%d %H:%M:%S") -> str:

@@ -44,6 +44,12 @@ from bridge.text import counted
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
+DENIED = 1  # The exit status of a program some of whose calls would be.
+
+NO_POLICY = (
+    "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Explanation:
@@ -261,13 +267,6 @@ def _document(found: _Explanation) -> Mapping[str, Json]:
     }
 
 
-DENIED = 1  # The exit status of a program some of whose calls would be.
-
-NO_POLICY = (
-    "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _CallOutlook:
     """A call of a program with what would become of it."""
@@ -396,20 +395,16 @@ def _judge(
     policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
 ) -> list[_CallOutlook]:
     flow = Flow(policy.spec.flows)
-    outlooks = [_outlook(policy, call, lists) for call in calls]
+    found = [(call, _facts(call), _outlook(policy, call, lists)) for call in calls]
     # What is denied is not read from, so nothing follows from it.
-    made = [
-        (call, _facts(call), outlook.decision.labels)
-        for call, outlook in zip(calls, outlooks, strict=True)
-        if outlook.decision.action != "deny"
-    ]
+    made = [each for each in found if each[2].decision.action != "deny"]
     judged = []
-    for call, found in zip(calls, outlooks, strict=True):
+    for call, facts, forecast in found:
         verdict = None
-        if policy.spec.present and found.decision.action != "deny":
-            before = [(facts, its) for other, facts, its in made if call.may_follow(other)]
-            verdict = flow_decision(flow, _facts(call), found.decision.labels, before)
-        judged.append(_CallOutlook(call=call, outlook=found, flow=verdict))
+        if policy.spec.present and forecast.decision.action != "deny":
+            before = [(its, o.decision.labels) for other, its, o in made if call.may_follow(other)]
+            verdict = flow_decision(flow, facts, forecast.decision.labels, before)
+        judged.append(_CallOutlook(call=call, outlook=forecast, flow=verdict))
     return judged
 
 

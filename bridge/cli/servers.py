@@ -50,6 +50,13 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 
+_ALIKE = (
+    "Left out, as an earlier file has another of this name",
+    "Left out, as only its own client can start it",
+    "The bridge itself",
+)
+"""Titles of servers that are left out for one reason, which takes one line."""
+
 
 async def servers(
     settings: Settings,
@@ -145,14 +152,6 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
     _write_reasons("Not approved, so not used", proposed, short)
     if proposed:
         write_out("`mcp-code-bridge servers approve NAME` shows one, and asks.\n")
-
-
-_ALIKE = (
-    "Left out, as an earlier file has another of this name",
-    "Left out, as only its own client can start it",
-    "The bridge itself",
-)
-"""Titles of servers that are left out for one reason, which takes one line."""
 
 
 def _alike(reason: str) -> str:

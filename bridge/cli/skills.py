@@ -120,10 +120,8 @@ async def remove(
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
         for name in names:
-            if not await shelf.remove(name):
-                from bridge.skills.index import unknown
-
-                raise UnknownSkillError(unknown(name, await shelf.all()))
+            await _skill(engine, name)
+            await shelf.remove(name)
             write_err(f"Removed {name}.\n")
     return 0
 

@@ -248,10 +248,3 @@ def test_a_list_that_leaves_the_bridge_out_is_said(machine: Machine) -> None:
     raw = b'{"mcp": {"excluded": ["code-bridge"]}, "mcpServers": {}}'
     change = plan_install(_one("gemini", machine), COMMAND, raw)
     assert "Gemini CLI will not start it: turned off by mcp.excluded." in change.notes
-
-
-def test_secrets_that_others_keep_there_are_not_shown(machine: Machine) -> None:
-    raw = b'{"mcpServers": {\n  "o": {"command": "o", "env": {"TOKEN": "s3cret"}}\n}}'
-    change = plan_install(_one("cursor", machine), COMMAND, raw)
-    assert "s3cret" not in change.diff()
-    assert f'"{PROGRAM}"' in change.diff()
