@@ -32,7 +32,7 @@ IN_TABLES = {
     for case in CASES
     if "bare" not in case.given and location_of(case).holds != "plugins"
 }
-"""Inputs whose servers have names of their own; a list of plugins only says where such files are."""
+"""Inputs whose servers have names of their own; a list of plugins only names other files."""
 
 
 def keep(context: DiscoveryContext, original: Path, value: object) -> DiscoveryContext:
