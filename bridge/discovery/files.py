@@ -49,8 +49,6 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
                 return _kind_reason(status.st_mode)
             if private and (reason := exposure_reason(status)):
                 return f"it is not used: {reason}"
-            if status.st_size > limit:
-                return _size_reason(limit)
             raw = file.read(limit + 1)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
@@ -58,33 +56,23 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
         return _error_reason(error)
     except ValueError:
         return "its path holds a character that no path can have"
-    return raw if len(raw) <= limit else _size_reason(limit)
+    return raw if len(raw) <= limit else f"it is larger than {limit} bytes"
 
 
-def list_matching(directory: Path, suffix: str) -> tuple[tuple[Path, ...], str]:
-    """Return a directory's files with a suffix, by name, and why some are missing, if any are."""
+def list_matching(directory: Path, suffix: str, prefix: str = "") -> tuple[tuple[Path, ...], str]:
+    """Return what a directory has of such names, and why some are missing, if any are."""
     try:
         with os.scandir(directory) as found:
-            names = sorted(entry.name for entry in found if entry.name.endswith(suffix))
+            names = [each.name for each in found if each.name.startswith(prefix)]
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return (), ""
         return (), _error_reason(error)
-    names = [name for name in names if not name.startswith(".")]
+    names = sorted(name for name in names if name.endswith(suffix) and name[0] != ".")
     said = ""
     if len(names) > MAX_FILES_PER_DIRECTORY:
         said = f"only the first {MAX_FILES_PER_DIRECTORY} of its {len(names)} files are read"
     return tuple(directory / name for name in names[:MAX_FILES_PER_DIRECTORY]), said
-
-
-def list_directories(directory: Path, prefix: str) -> tuple[Path, ...]:
-    """Return a directory's subdirectories with a prefix, the first by name."""
-    try:
-        with os.scandir(directory) as found:
-            names = sorted(each.name for each in found if each.name.startswith(prefix))
-    except OSError:
-        return ()
-    return tuple(directory / name for name in names[:MAX_FILES_PER_DIRECTORY])
 
 
 def read_own(path: Path, *, form: int, private: bool = False) -> Any:
@@ -135,10 +123,6 @@ def _kind_reason(mode: int) -> str:
     if stat.S_ISDIR(mode):
         return "it is a directory, not a file"
     return "it is not a regular file"
-
-
-def _size_reason(limit: int) -> str:
-    return f"it is larger than {limit} bytes"
 
 
 def _error_reason(error: OSError) -> str:

@@ -33,7 +33,6 @@ from bridge.discovery.files import (
     Reader,
     fingerprint,
     is_absent,
-    list_directories,
     list_matching,
 )
 from bridge.discovery.locations import (
@@ -334,7 +333,7 @@ def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
         yield from fill_with_origin(template, places)
         return
     for path, place in fill_with_origin(f"{outer}{ANY_NAME}", places):
-        for directory in list_directories(path.parent, path.name.removesuffix(ANY_NAME)):
+        for directory in list_matching(path.parent, "", path.name.removesuffix(ANY_NAME))[0]:
             yield directory / inner, place
 
 

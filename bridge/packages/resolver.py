@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import anyio
 import anyio.to_thread
 
-from bridge.errors import BridgeError, PackageRefusedError, PackageUnavailableError
+from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.guest.protocol.distributions import LIGHTER
 from bridge.packages.allow_list import check_resolved, check_wanted, constraints
 from bridge.packages.requirements import Wanted
@@ -113,9 +113,9 @@ class Resolver:
     async def _provided(self, kept: PackageSet, finder: _Finder, target: Target, say: Say) -> Lock:
         old = await anyio.to_thread.run_sync(kept.read)
         try:
-            # `allow` may have changed since.
-            self._judge(old or Lock(packages=(), made=0.0))
-        except BridgeError:
+            if old is not None:  # `allow` may have changed since.
+                self._judge(old)
+        except PackageRefusedError:
             old = None
         there = old is not None and (not old.packages or kept.touch(old))
         if old is not None and not self._stale(old):

@@ -21,6 +21,14 @@ _MACHINES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 
 _CPYTHON = sys.implementation.name == "cpython"
 
+_FACTS = {
+    "python": re.compile(r"3\.\d{1,2}\.\d{1,3}"),
+    "implementation": re.compile(r"[a-z]{1,20}"),
+    "machine": re.compile(r"[A-Za-z0-9_-]{1,20}"),
+    "libc": re.compile(r"(glibc \d\.\d{1,3}|musl|)"),
+}
+"""What a guest must tell, which may lie."""
+
 _GLIBC = (40, 39, 38, 37, 36, 35, 34, 33, 32, 31, 28, 17)
 """Minor versions of glibc 2 that uv knows."""
 
@@ -107,25 +115,16 @@ def target_of(facts: Mapping[str, Any]) -> Target:
     Raises:
         PackageUnavailableError: They tell too little, or what cannot be.
     """
-    version, platform = facts.get("python"), facts.get("platform")
-    implementation, machine = facts.get("implementation"), facts.get("machine")
-    libc = facts.get("libc", "")
-    if (
-        not isinstance(version, str)
-        or not re.fullmatch(r"3\.\d{1,2}\.\d{1,3}", version)
-        or not isinstance(implementation, str)
-        or not re.fullmatch(r"[a-z]{1,20}", implementation)
-        or not isinstance(machine, str)
-        or not re.fullmatch(r"[A-Za-z0-9_-]{1,20}", machine)
-        or not isinstance(libc, str)
-        or not re.fullmatch(r"(glibc \d\.\d{1,3}|musl|)", libc)
-    ):
+    told = {name: facts.get(name, "") for name in _FACTS}
+    if not all(isinstance(told[name], str) and _FACTS[name].fullmatch(told[name]) for name in told):
         message = "The sandbox does not tell which Python it has, so nothing is found for it."
         raise PackageUnavailableError(message)
+    platform = facts.get("platform")
     if platform != "linux":
         message = f"Packages are for sandboxes with Linux inside; this one has {platform!r:.30}."
         remedy = "Set MCP_BRIDGE_RUNTIME to podman, docker or bubblewrap."
         raise PackageUnavailableError(message, remedy=remedy)
+    version, implementation, machine, libc = told.values()
     major, minor = version.split(".")[:2]
     free = "t" if facts.get("free_threaded") is True else ""
     machine = _MACHINES.get(machine.lower(), machine)

@@ -87,19 +87,19 @@ def resolve_directories(
         real = Path(os.path.realpath(directory.path))
         if str(real) != directory.path.rstrip("/"):
             about += f" (really {real})"
-        if not real.exists():
-            message = f"{about} does not exist."
-            raise SettingsError(message, remedy="Make it, or take the table out.")
-        if not real.is_dir():
-            raise SettingsError(f"{about} is not a directory.")
         exposed = trusted if directory.writable else ()
         why = refusal(real, home=home, private=private, exposed=exposed)
+        remedy = "Name a directory that holds only their data."
+        if not real.exists():
+            why, remedy = "does not exist", "Make it, or take the table out."
+        elif not real.is_dir():
+            why, remedy = "is not a directory", ""
+        elif why:
+            why = f"may not be given to programs: {why}"
+        elif ":" in str(real) or "," in str(real):
+            why, remedy = "has a colon or a comma in it, which engines cannot mount", ""
         if why:
-            message = f"{about} may not be given to programs: {why}."
-            raise SettingsError(message, remedy="Name a directory that holds only their data.")
-        if ":" in str(real) or "," in str(real):
-            message = f"{about} has a colon or a comma in it, which engines cannot mount."
-            raise SettingsError(message)
+            raise SettingsError(f"{about} {why}.", remedy=remedy)
         found.append(replace(directory, path=str(real)))
     _check_separate(directories, found, place)
     return tuple(found)

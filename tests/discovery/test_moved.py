@@ -27,10 +27,12 @@ from tests.discovery.golden_cases import CASES, Case
 from tests.discovery.golden_machine import location_of, machine, put
 from tests.discovery.writing import write
 
-IN_TABLES = [
-    case for case in CASES if "bare" not in case.given and location_of(case).holds != "plugins"
-]
-"""Files whose servers have names of their own; a list of plugins only says where such files are."""
+IN_TABLES = {
+    case.given: case
+    for case in CASES
+    if "bare" not in case.given and location_of(case).holds != "plugins"
+}
+"""Inputs whose servers have names of their own; a list of plugins only names other files."""
 
 
 def keep(context: DiscoveryContext, original: Path, value: object) -> DiscoveryContext:
@@ -57,7 +59,7 @@ def found_in(found: Discovery) -> list[object]:
     return [*map(unplaced, found.servers), *map(unplaced, found.skipped)]
 
 
-@pytest.mark.parametrize("case", IN_TABLES, ids=lambda case: f"{case.template}:{case.given}")
+@pytest.mark.parametrize("case", IN_TABLES.values(), ids=IN_TABLES)
 def test_a_moved_file_defines_the_servers_that_it_defined_in_its_place(
     case: Case, tmp_path: Path
 ) -> None:

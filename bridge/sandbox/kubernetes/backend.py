@@ -76,10 +76,6 @@ class KubernetesBackend(Backend):
         self._warm: WarmPods | None = None
         self._filters: Sequence[bytes] = ()
 
-    def __repr__(self) -> str:
-        where = self._warm.cluster.server if self._warm else "not connected"
-        return f"<KubernetesBackend {where} {self._template.owner}>"
-
     async def problem(self) -> str:
         return self._warm.problem if self._warm is not None else ""
 
