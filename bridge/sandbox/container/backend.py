@@ -110,11 +110,6 @@ class ContainerBackend(Backend):
         self._unremoved: set[str] = set()
         self.ended = ""
 
-    def __repr__(self) -> str:
-        connection = self._connector.connection
-        where = connection.endpoint.url if connection else "not connected"
-        return f"<ContainerBackend {self.name} {where} unremoved={len(self._unremoved)}>"
-
     @property
     def name(self) -> str:
         return self._connector.name
@@ -269,10 +264,10 @@ class ContainerBackend(Backend):
             labels=(await self._ownership()).labels(),
             seccomp=asked.seccomp.get("program", ""),
             user_namespace=asked.user_namespace,
-            tasks_per_process=_tasks(connection),
+            tasks_per_process=hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1,
             local=local,
-            max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else None,
-            max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
+            max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else math.inf,
+            max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else math.inf,
         )
 
     async def require_shared_files(self, image: str = "") -> None:
@@ -363,13 +358,9 @@ class ContainerBackend(Backend):
         )
 
 
-def _tasks(connection: Connection) -> int:
-    return hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1
-
-
-def _hard_limit(which: int) -> int | None:
+def _hard_limit(which: int) -> float:
     hard = resource.getrlimit(which)[1]
-    return None if hard == resource.RLIM_INFINITY else hard
+    return math.inf if hard == resource.RLIM_INFINITY else hard
 
 
 _STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
