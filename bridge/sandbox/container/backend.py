@@ -50,7 +50,7 @@ from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.examination import examined_isolation, look_inside
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import choose as choose_image
-from bridge.sandbox.container.image import ensure_present, require_present
+from bridge.sandbox.container.image import ensure_present
 from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
@@ -413,9 +413,8 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
         images = await backend.images()
         image = await choose_image(settings.image, images)
         place = settings.place("image")
-        if not pull:
-            await require_present(image, images)
-        await ensure_present(image, images, progress=progress.info, place=place)
+        say = progress.info if pull else None
+        await ensure_present(image, images, progress=say, place=place)
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:

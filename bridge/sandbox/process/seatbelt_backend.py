@@ -129,6 +129,11 @@ NO_MEMORY = (
     "of one"
 )
 
+_PROCESSES = (
+    "processes: no namespace of their own; what detaches itself twice can outlive the run, "
+    "confined, until its CPU time is used up"
+)
+
 _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC"))
 """The resource limits that macOS has and applies."""
 
@@ -212,7 +217,7 @@ def isolation(spec: LaunchSpec) -> Isolation:
     weaker = [
         "seatbelt: this backend has not been tested on macOS",
         NO_MEMORY,
-        unnamespaced.weaker_processes(adopts=False),
+        _PROCESSES,
         "pids limit: best effort, counted per user; macOS has no control groups",
         unnamespaced.WEAKER_DISK,
     ]
