@@ -65,7 +65,7 @@ def taken(act):
     if not os.fork():
         count, name = 0, "ESCAPED"
         try:
-            while count < 20_000:
+            while count < MOST:
                 act()
                 count += 1
         except OSError as error:

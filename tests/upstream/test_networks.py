@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.lowlevel
 import httpx2
 import pytest
 from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute
@@ -136,4 +137,8 @@ async def _behind_tls(url: str, certificate: Path) -> AsyncIterator[str]:
         serve = TLSListener(listener, context, standard_compatible=False).serve
         tasks.start_soon(partial(serve, handle))
         yield f"https://127.0.0.1:{port}{target.path}"
+        # The clients are gone. What they had opened is accepted first: cancelled in the midst of
+        # that, asyncio forgets the socket.
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()

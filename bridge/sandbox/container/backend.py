@@ -50,7 +50,7 @@ from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.examination import examined_isolation, look_inside
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import choose as choose_image
-from bridge.sandbox.container.image import ensure_present, require_present
+from bridge.sandbox.container.image import ensure_present
 from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
@@ -109,11 +109,6 @@ class ContainerBackend(Backend):
         self._owner: Owner | None = None
         self._unremoved: set[str] = set()
         self.ended = ""
-
-    def __repr__(self) -> str:
-        connection = self._connector.connection
-        where = connection.endpoint.url if connection else "not connected"
-        return f"<ContainerBackend {self.name} {where} unremoved={len(self._unremoved)}>"
 
     @property
     def name(self) -> str:
@@ -269,10 +264,10 @@ class ContainerBackend(Backend):
             labels=(await self._ownership()).labels(),
             seccomp=asked.seccomp.get("program", ""),
             user_namespace=asked.user_namespace,
-            tasks_per_process=_tasks(connection),
+            tasks_per_process=hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1,
             local=local,
-            max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else None,
-            max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
+            max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else math.inf,
+            max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else math.inf,
         )
 
     async def require_shared_files(self, image: str = "") -> None:
@@ -363,13 +358,9 @@ class ContainerBackend(Backend):
         )
 
 
-def _tasks(connection: Connection) -> int:
-    return hardening.GVISOR_TASKS if is_gvisor(connection.oci_runtime) else 1
-
-
-def _hard_limit(which: int) -> int | None:
+def _hard_limit(which: int) -> float:
     hard = resource.getrlimit(which)[1]
-    return None if hard == resource.RLIM_INFINITY else hard
+    return math.inf if hard == resource.RLIM_INFINITY else hard
 
 
 _STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
@@ -422,9 +413,8 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
         images = await backend.images()
         image = await choose_image(settings.image, images)
         place = settings.place("image")
-        if not pull:
-            await require_present(image, images)
-        await ensure_present(image, images, progress=progress.info, place=place)
+        say = progress.info if pull else None
+        await ensure_present(image, images, progress=say, place=place)
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:

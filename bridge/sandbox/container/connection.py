@@ -160,17 +160,18 @@ class Connector:
             self._connection = None
 
     async def _open(self) -> Connection:
-        if self._kind is None:
-            self._kind = await self._find_kind()
         kind = self._kind
+        if kind is None:
+            kind = self._kind = await engines.kind_of(self._engine, self.run)
         endpoint = await self._find_endpoint(kind)
         if endpoint is not None:
             connection = await self._connect_to(endpoint)
-            if self._suits(connection):
+            # podman uses the one that its service was started with, whatever is requested.
+            has, wanted = connection.facts.oci_runtime, self.oci_runtime
+            if connection.facts.kind == "docker" or not wanted or runtime_name(wanted) == has:
                 return connection
             await connection.aclose()
             if endpoint.explicit:
-                has = connection.facts.oci_runtime
                 message = f"podman at {endpoint.url} starts {has}, not {self.oci_runtime}."
                 raise OciRuntimeError(message, remedy=faults.OWN_PODMAN_REMEDY)
         return await self._own_service()
@@ -238,15 +239,6 @@ class Connector:
             extra_layers=extra_layers,
         )
 
-    def _suits(self, connection: Connection) -> bool:
-        """Return whether a listening engine uses the required OCI runtime.
-
-        podman uses the one that its service was started with, whatever a container requests.
-        """
-        if connection.facts.kind == "docker" or self.oci_runtime is None:
-            return True
-        return runtime_name(self.oci_runtime) == connection.facts.oci_runtime
-
     async def _own_service(self) -> Connection:
         podman = self._around.which(self._engine)
         if podman is None:
@@ -262,13 +254,6 @@ class Connector:
         except BaseException:
             await service.aclose()
             raise
-
-    async def _find_kind(self) -> EngineKind:
-        if self._engine == "docker":
-            return "docker"
-        if self._engine == "podman":
-            return "podman"
-        return await engines.kind_of(self._engine, self.run)
 
     async def _find_endpoint(self, kind: EngineKind) -> Endpoint | None:
         if kind == "podman" and self._ensure_machine is not None and self.machine is None:

@@ -260,7 +260,9 @@ async def _try_connect(endpoint: Endpoint) -> None:
 
 
 async def kind_of(command: str, run: SystemRunner) -> EngineKind:
-    """Return which engine an executable is, by running it."""
+    """Return which engine an executable is, by its name or by running it."""
+    if command == "docker" or command == "podman":
+        return "docker" if command == "docker" else "podman"
     result = await run([command, "--version"], timeout=ASK_SECONDS)
     said = result.stdout.lower()
     if result.missing:

@@ -10,7 +10,7 @@ very strings. Order matters: the first pattern that matches decides, so specific
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import docker.errors
 import requests.exceptions
@@ -33,15 +33,10 @@ MAX_DETAIL = 2000  # Most characters kept of an engine's error: enough for a lon
 _NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do."
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pattern:
-    regex: re.Pattern[str]
+class _Pattern(NamedTuple):
+    regex: str
     error: type[SandboxError]
     remedy: str | None = None
-
-
-def _pattern(regex: str, error: type[SandboxError], remedy: str | None = None) -> _Pattern:
-    return _Pattern(regex=re.compile(regex, re.IGNORECASE), error=error, remedy=remedy)
 
 
 _RUNTIME_REMEDY = (
@@ -73,76 +68,76 @@ _SHARE_REMEDY = (
 )
 
 _PATTERNS: tuple[_Pattern, ...] = (
-    _pattern(
+    _Pattern(
         r"bind source path does not exist|mounts denied|is not shared from the host"
         r"|(?:statfs|error mounting) [^:]*: no such file or directory",
         LaunchError,
         _SHARE_REMEDY,
     ),
-    _pattern(r"toomanyrequests|pull access denied|initializing source docker://", ImagePullError),
-    _pattern(r"no such image|image not known|unable to find image", ImageMissingError),
-    _pattern(
+    _Pattern(r"toomanyrequests|pull access denied|initializing source docker://", ImagePullError),
+    _Pattern(r"no such image|image not known|unable to find image", ImageMissingError),
+    _Pattern(
         r"unknown runtime specified|unknown or invalid runtime"
         r'|default OCI runtime "[^"]*" not found|no valid executable found for OCI runtime',
         OciRuntimeError,
         _RUNTIME_REMEDY,
     ),
-    _pattern(
+    _Pattern(
         r"executable file not found in \$PATH|command that was not found|no such file or directory"
         r": OCI runtime attempted",
         LaunchError,
         "The image has no such command. Rebuild it with `mcp-code-bridge image build`, or set"
         " MCP_BRIDGE_IMAGE to one with Python.",
     ),
-    _pattern(
+    _Pattern(
         r'exec: "[^"]*": permission denied|exec format error',
         LaunchError,
         "The image's command cannot be executed here. Rebuild the image for this machine with"
         " `mcp-code-bridge image build`.",
     ),
-    _pattern(r"setting rlimit|rlimit type", LaunchError, _RLIMIT_REMEDY),
-    _pattern(
+    _Pattern(r"setting rlimit|rlimit type", LaunchError, _RLIMIT_REMEDY),
+    _Pattern(
         r"cgroups in hybrid mode|drop all controllers from cgroupv2", CgroupError, _HYBRID_REMEDY
     ),
-    _pattern(
+    _Pattern(
         r"graphdriver|storage driver",
         OciRuntimeError,
         "Change storage.conf until `podman info` works; in a container, mount a volume for it.",
     ),
-    _pattern(
+    _Pattern(
         r"memory limit (?:allowed is|to \d+)|range of cpus is|minimum memory",
         CgroupError,
         "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to what this host can give.",
     ),
-    _pattern(
+    _Pattern(
         r"cgroup",
         CgroupError,
         "Let this user's session manage its cgroup (on systemd: `Delegate=yes` for user@.service),"
         " or run the engine as root.",
     ),
-    _pattern(
+    _Pattern(
         r"setgroups: invalid argument|potentially insufficient UIDs or GIDs|lchown"
         r"|newuidmap|newgidmap|cannot (?:setup|set up) (?:namespace|user namespace)",
         LaunchError,
         _SUBUID_REMEDY,
     ),
-    _pattern(
+    _Pattern(
         r"unable to find user",
         LaunchError,
         "Set MCP_BRIDGE_CONTAINER_USER to numeric ids, such as 65534:65534.",
     ),
-    _pattern(
+    _Pattern(
         r"seccomp profile",
         LaunchError,
         "The engine's seccomp profile is broken; reinstall the engine's default one.",
     ),
-    _pattern(
+    _Pattern(
         r"OCI runtime|oci runtime error|runc create failed|runsc|crun:|kata"
         r"|OCI permission denied|shim task",
         OciRuntimeError,
         "Name an OCI runtime that works on this host with MCP_BRIDGE_OCI_RUNTIME (runc, crun).",
     ),
-    _pattern(
+    _Pattern(
         r"no space left on device|disk quota exceeded",
         LaunchError,
         "Free space where the engine keeps its containers.",
@@ -191,7 +186,7 @@ def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
     detail = shorten(text)
     message = f"{engine} could not {doing}: {detail}."
     for pattern in _PATTERNS:
-        if pattern.regex.search(text):
+        if re.search(pattern.regex, text, re.IGNORECASE):
             return pattern.error(message, remedy=pattern.remedy)
     return LaunchError(message, remedy=_NO_REMEDY_KNOWN)
 

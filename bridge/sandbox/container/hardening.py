@@ -13,6 +13,7 @@ container=podman; both what the image sets. None of it comes from the host.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -59,8 +60,7 @@ class Placement:
         user_namespace: podman's mode; empty for the engine's default.
         tasks_per_process: How many tasks of the pids limit one process inside takes.
         local: Whether the engine sees this machine's files.
-        max_open_files, max_processes: Hard limits of the engine's host; None if unknown or
-            unlimited.
+        max_open_files, max_processes: Hard limits of the engine's host, as far as known.
     """
 
     image: str
@@ -71,8 +71,8 @@ class Placement:
     user_namespace: str = ""
     tasks_per_process: int = 1
     local: bool = False
-    max_open_files: int | None = None
-    max_processes: int | None = None
+    max_open_files: float = math.inf
+    max_processes: float = math.inf
 
 
 def container_name(run_id: str, nonce: str) -> str:
@@ -157,14 +157,14 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
         "Privileged": False,
         "CapAdd": [],
         "CapDrop": ["ALL"],
-        "SecurityOpt": _security_options(placement),
+        "SecurityOpt": ["no-new-privileges"],
         "IpcMode": "private",
         "PidMode": "",
         "UTSMode": "",
         "UsernsMode": placement.user_namespace,
         "ShmSize": SHM_BYTES,
         "Tmpfs": _tmpfs(spec, facts, placement.user),
-        "Binds": [] if _networked(spec) else _binds(facts),
+        "Binds": [],
         "Devices": [],
         "GroupAdd": [],
         "Ulimits": _ulimits(spec, placement),
@@ -176,6 +176,12 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
         "AutoRemove": False,
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
     }
+    if placement.seccomp:
+        config["SecurityOpt"].append(f"seccomp={placement.seccomp}")
+    if facts.kind == "podman" and not _networked(spec):
+        # It copies the host's names and name servers in, even without a network, unless these
+        # paths are mounted. The null device exists wherever an engine runs.
+        config["Binds"] += ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"]
     given, mounts = _given(spec, facts, placement)
     config["Binds"] += given
     if mounts:
@@ -188,13 +194,6 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
     elif masks:
         config["SecurityOpt"].append(f"mask={':'.join(masks)}")  # Next to podman's own.
     return config
-
-
-def _security_options(placement: Placement) -> list[str]:
-    options = ["no-new-privileges"]
-    if placement.seccomp:
-        options.append(f"seccomp={placement.seccomp}")
-    return options
 
 
 def _masks(facts: EngineFacts, placement: Placement) -> list[str]:
@@ -247,14 +246,6 @@ def _owned_by(user: str) -> str:
     return f",uid={uid}" + (f",gid={gid}" if gid.isdecimal() else "")
 
 
-def _binds(facts: EngineFacts) -> list[str]:
-    if facts.kind != "podman":
-        return []
-    # podman copies the host's names and name servers in, even without a network, unless these
-    # paths are mounted. The null device exists wherever an engine runs.
-    return ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"]
-
-
 def _given(
     spec: LaunchSpec, facts: EngineFacts, placement: Placement
 ) -> tuple[list[str], list[Json]]:
@@ -282,9 +273,9 @@ def _given(
 
 
 def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
-    files = _at_most(spec.limits.open_files, placement.max_open_files)
+    files = min(spec.limits.open_files, placement.max_open_files)
     # RLIMIT_NPROC counts per user id over the whole host: only a backstop of the pids limit.
-    processes = _at_most(4096, placement.max_processes)
+    processes = min(4096, placement.max_processes)
     # Always set: the engines' defaults may be more than the host allows.
     made: list[dict[str, Json]] = [
         {"Name": "nofile", "Soft": files, "Hard": files},
@@ -297,10 +288,6 @@ def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
         for name, most in (("cpu", command.cpu_seconds), ("fsize", command.file_bytes)):
             made.append({"Name": name, "Soft": most, "Hard": most})
     return made
-
-
-def _at_most(wanted: int, ceiling: int | None) -> int:
-    return wanted if ceiling is None else min(wanted, ceiling)
 
 
 def isolation(

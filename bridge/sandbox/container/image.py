@@ -51,23 +51,27 @@ async def choose(setting: str | None, engine: ImageEngine) -> str:
 
 
 async def ensure_present(
-    name: str, engine: ImageEngine, *, progress: Progress, place: str = "MCP_BRIDGE_IMAGE"
+    name: str, engine: ImageEngine, *, progress: Progress | None, place: str = "MCP_BRIDGE_IMAGE"
 ) -> None:
     """Pull an image unless the engine has it.
 
-    Call it outside of a run's timeout: a pull takes minutes on a slow line.
-
     Args:
+        progress: Told of the pull, which takes minutes on a slow line; None pulls nothing.
         place: Where the image is set, for errors.
 
     Raises:
-        ImageMissingError: It is a local name, which no registry serves.
+        ImageMissingError: It is not to be pulled, or a local name, which no registry serves.
         ImagePullError: It could not be pulled.
     """
     if await engine.inspect(name) is not None:
         return
     if name.startswith("localhost/"):
         raise ImageMissingError(f"{engine.kind} has no image {name}.")
+    if progress is None:
+        if name == DEFAULT_FALLBACK:
+            raise ImageMissingError(f"{engine.kind} has no runtime image yet.")
+        remedy = f"Run `{engine.kind} pull {name}`."
+        raise ImageMissingError(f"{engine.kind} has no image {name} yet.", remedy=remedy)
     size = " (about 45 MB; a minute on most lines)" if name == DEFAULT_FALLBACK else ""
     progress(f"{engine.kind}: pulling {name}, once{size}")
     try:
@@ -77,20 +81,6 @@ async def ensure_present(
             raise
         remedy = f"Check the name in {place}, or unset it."
         raise ImagePullError(error.message, remedy=remedy) from error
-
-
-async def require_present(name: str, engine: ImageEngine) -> None:
-    """Check that the engine has an image, and fetch nothing.
-
-    Raises:
-        ImageMissingError: It has not; the remedy is a command that may take minutes.
-    """
-    if await engine.inspect(name) is not None:
-        return
-    if name == DEFAULT_FALLBACK:
-        raise ImageMissingError(f"{engine.kind} has no runtime image yet.")
-    remedy = f"Run `{engine.kind} pull {name}`."
-    raise ImageMissingError(f"{engine.kind} has no image {name} yet.", remedy=remedy)
 
 
 @dataclass(frozen=True, kw_only=True)

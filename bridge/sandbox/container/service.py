@@ -46,11 +46,6 @@ _OWNER_FILE = "owner"
 _SOCKET = "engine.sock"
 _LOG = "service.log"
 
-_RUNTIME_FLAGS: Mapping[str, tuple[str, ...]] = {
-    # Without it gVisor wants to take over a network that is not there.
-    "runsc": ("network=none",),
-}
-
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -66,8 +61,9 @@ def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str
     argv = [podman]
     if oci_runtime:
         argv += ["--runtime", oci_runtime]
-        for flag in _RUNTIME_FLAGS.get(Path(oci_runtime).name, ()):
-            argv += ["--runtime-flag", flag]
+        if Path(oci_runtime).name == "runsc":
+            # Without it gVisor wants to take over a network that is not there.
+            argv += ["--runtime-flag", "network=none"]
     return [*argv, "system", "service", "--time=0", f"unix://{socket}"]
 
 
@@ -112,7 +108,12 @@ class SocketService:
             message = f"{self.socket} is too long a path for a socket."
             raise EngineDownError(message, remedy="Set XDG_RUNTIME_DIR to a shorter directory.")
         try:
-            self._make_directory()
+            make_owned(self._directory)
+        except OSError as error:
+            message = f"The bridge cannot make a directory for the engine's socket: {error}."
+            remedy = "Set XDG_RUNTIME_DIR to a directory of this user's."
+            raise EngineDownError(message, remedy=remedy) from error
+        try:
             self._process = await self._spawn()
             await self._wait_listening(self._process)
         except BaseException:
@@ -134,15 +135,6 @@ class SocketService:
     def _failure(self, said: str, *, timed_out: bool) -> SandboxError:
         """Return the error for a process that gave no socket, from what it wrote."""
         raise NotImplementedError
-
-    def _make_directory(self) -> None:
-        try:
-            make_owned(self._directory)
-        except OSError as error:
-            message = f"The bridge cannot make a directory for the engine's socket: {error}."
-            raise EngineDownError(
-                message, remedy="Set XDG_RUNTIME_DIR to a directory of this user's."
-            ) from error
 
     async def _spawn(self) -> Process:
         argv = self._argv()

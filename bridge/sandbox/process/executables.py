@@ -102,18 +102,11 @@ def _loader(head: bytes) -> str:
     """Return the dynamic loader that an ELF header of this machine's kind names; empty if none."""
     if not head.startswith(_ELF) or len(head) < 64 or head[4] != 2 or head[5] != 1:
         return ""
-    table, size, count = (
-        struct.unpack_from("<Q", head, 32)[0],
-        struct.unpack_from("<H", head, 54)[0],
-        struct.unpack_from("<H", head, 56)[0],
-    )
-    for number in range(count):
-        start = table + number * size
-        if start + 56 > len(head):
-            break
+    table = struct.unpack_from("<Q", head, 32)[0]
+    size, count = struct.unpack_from("<2H", head, 54)
+    for start in range(table, min(table + size * count, len(head) - 55), size or 1):
         if struct.unpack_from("<I", head, start)[0] == _PROGRAM_INTERPRETER:
-            offset, length = struct.unpack_from("<Q", head, start + 8)[0], 0
-            length = struct.unpack_from("<Q", head, start + 32)[0]
+            offset, length = (struct.unpack_from("<Q", head, start + at)[0] for at in (8, 32))
             return os.fsdecode(head[offset : offset + length].rstrip(b"\0"))
     return ""
 

@@ -54,8 +54,6 @@ BROKEN_REMEDY = (
     "`mcp-code-bridge doctor` tries again."
 )
 
-OLD_REMEDY = "Install bubblewrap 0.5 or newer."
-
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSettings:
@@ -73,19 +71,13 @@ class KernelSettings:
     setuid: bool = False
 
 
-_NO_NAMESPACE = re.compile(
-    r"No permissions to cre?ate? ?a? ?new namespace"
-    r"|Creating new namespace failed"
-    r"|setting up uid map|setting up gid map"
-    r"|loopback: Failed"
-    r"|Failed to make / slave"
-    r"|unshare user ns"
-    r"|Unable to create user namespace"
+_NO_NAMESPACE = (
+    r"No permissions to cre?ate? ?a? ?new namespace|Creating new namespace failed"
+    r"|setting up uid map|setting up gid map|loopback: Failed|Failed to make / slave"
+    r"|unshare user ns|Unable to create user namespace"
     # What podman's own list of system calls refuses first.
-    r"|Can't set hostname",
-    re.IGNORECASE,
+    r"|Can't set hostname"
 )
-_SETUID = re.compile(r"in setuid mode|installed setuid|setuid", re.IGNORECASE)
 
 
 _COUNTERS: Mapping[int, tuple[str, str]] = {
@@ -118,19 +110,21 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
     unknown = re.search(r"Unknown option (\S+)", said)
     if unknown:
         message = f"This bubblewrap is too old: it does not know {unknown[1]}."
-        return OciRuntimeError(message, remedy=OLD_REMEDY)
-    if kernel.setuid and _SETUID.search(said):
-        message = f"bubblewrap is installed setuid, which forbids what is needed: {said}."
-        return OciRuntimeError(message, remedy=SETUID_REMEDY)
-    if re.search(r"Can't mount proc on", said, flags=re.IGNORECASE):
-        message = f"bubblewrap may not mount a fresh /proc here: {said}"
-        return OciRuntimeError(message, remedy=CONTAINER_REMEDY)
-    if _NO_NAMESPACE.search(said):
-        message = f"bubblewrap may not make namespaces here: {said}"
-        return OciRuntimeError(message, remedy=_namespace_remedy(kernel))
-    if re.search(r"Unexpected capabilities", said, flags=re.IGNORECASE):
-        message = f"bubblewrap was started with capabilities: {said}"
-        return OciRuntimeError(message, remedy="Run the bridge as root or as an ordinary user.")
+        return OciRuntimeError(message, remedy="Install bubblewrap 0.5 or newer.")
+    capable = "Run the bridge as root or as an ordinary user."
+    for applies, regex, problem, remedy in (
+        (
+            kernel.setuid,
+            "setuid",
+            "is installed setuid, which forbids what is needed",
+            SETUID_REMEDY,
+        ),
+        (True, r"Can't mount proc on", "may not mount a fresh /proc here", CONTAINER_REMEDY),
+        (True, _NO_NAMESPACE, "may not make namespaces here", _namespace_remedy(kernel)),
+        (True, "Unexpected capabilities", "was started with capabilities", capable),
+    ):
+        if applies and re.search(regex, said, re.IGNORECASE):
+            return OciRuntimeError(f"bubblewrap {problem}: {said}", remedy=remedy)
     message = f"bubblewrap did not start the sandbox: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 

@@ -113,6 +113,11 @@ def refusals(abi: int) -> tuple[Refusal, ...]:
     return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < 3 else ()))
 
 
+_PROCESSES = (
+    "processes: no namespace of their own; they are ended by a process of the bridge that adopts "
+    "what the program leaves, and not by the kernel"
+)
+
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 
 ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
@@ -182,7 +187,7 @@ def isolation(spec: LaunchSpec, around: Surroundings, *, as_nobody: bool, root: 
         weaker.append("user: programs run under the bridge's own user id")
     if lacking := landlock.missing(around.landlock_abi):
         weaker.append(lacking)
-    weaker += [unnamespaced.WEAKER_DISK, unnamespaced.weaker_processes(adopts=True)]
+    weaker += [unnamespaced.WEAKER_DISK, _PROCESSES]
     cause = around.limits_elsewhere or "its controller is not available to this user"
     limit_layer(layers, weaker, "memory", around, f"best effort, watched by the bridge; {cause}")
     if "pids" in around.controllers:

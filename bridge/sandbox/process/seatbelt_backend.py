@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,27 +53,6 @@ _SYSCTLS = (
     "hw.activecpu", "hw.logicalcpu", "hw.logicalcpu_max", "hw.memsize", "hw.ncpu", "hw.pagesize",
     "kern.argmax", "kern.osrelease", "kern.ostype", "kern.osversion", "kern.version",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paths:
-    """The paths that a sandbox may access; absolute, links resolved."""
-
-    executable: str
-    readable: tuple[str, ...]
-    writable: str
-
-
-def resolved(paths: Paths, resolve: Callable[[str], str]) -> Paths:
-    """Return the paths with links resolved.
-
-    Seatbelt compares resolved paths: /tmp is /private/tmp, and a rule for the former never matches.
-    """
-    return Paths(
-        executable=resolve(paths.executable),
-        readable=tuple(dict.fromkeys(map(resolve, paths.readable))),
-        writable=resolve(paths.writable),
-    )
 
 
 def profile(readable: int) -> str:
@@ -113,23 +92,31 @@ def _clauses(kind: str, values: Sequence[str]) -> str:
     return "\n".join(f'  ({kind} "{value}")' for value in values)
 
 
-def parameters(paths: Paths) -> Mapping[str, str]:
-    reads = {f"READ_{n}": path for n, path in enumerate(paths.readable)}
-    return {"EXECUTABLE": paths.executable, "WRITABLE": paths.writable, **reads}
-
-
 def arguments(
-    paths: Paths, command: Sequence[str], *, sandbox_exec: str = SANDBOX_EXEC
+    executable: str,
+    readable: Iterable[str],
+    writable: str,
+    command: Sequence[str],
+    *,
+    sandbox_exec: str = SANDBOX_EXEC,
+    resolve: Callable[[str], str] = os.path.realpath,
 ) -> list[str]:
     """Return the command line that runs `command` inside.
+
+    Seatbelt compares resolved paths: /tmp is /private/tmp, and a rule for the former never matches.
 
     Raises:
         ValueError: A path is relative or contains a NUL.
     """
-    made = [sandbox_exec, "-p", profile(len(paths.readable))]
-    for name, value in parameters(paths).items():
-        if not value.startswith("/") or "\0" in value:
-            raise ValueError(f"{name} is no usable path: {value!r}")
+    paths = (executable, writable, *readable)
+    for path in paths:
+        if not path.startswith("/") or "\0" in path:
+            raise ValueError(f"{path!r} is no usable path")
+    resolved = map(resolve, paths)
+    given = {"EXECUTABLE": next(resolved), "WRITABLE": next(resolved)}
+    given |= {f"READ_{n}": path for n, path in enumerate(dict.fromkeys(resolved))}
+    made = [sandbox_exec, "-p", profile(len(given) - 2)]
+    for name, value in given.items():
         made += ["-D", f"{name}={value}"]
     return [*made, *command]
 
@@ -140,6 +127,11 @@ SYSTEM = "darwin"
 NO_MEMORY = (
     "memory limit: not in force; macOS bounds the memory of no group of processes and ignores that "
     "of one"
+)
+
+_PROCESSES = (
+    "processes: no namespace of their own; what detaches itself twice can outlive the run, "
+    "confined, until its CPU time is used up"
 )
 
 _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC"))
@@ -208,13 +200,13 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         return isolation(spec)
 
     def _confined(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
-        paths = Paths(
-            executable=found.interpreter.executable,
-            readable=tuple(bind.source for bind in found.interpreter.binds),
-            writable=str(directory.path),
+        return arguments(
+            found.interpreter.executable,
+            [bind.source for bind in found.interpreter.binds],
+            str(directory.path),
+            words,
+            sandbox_exec=found.sandbox_exec,
         )
-        paths = resolved(paths, os.path.realpath)
-        return arguments(paths, words, sandbox_exec=found.sandbox_exec)
 
     def _details(self, found: Findings) -> Mapping[str, str]:
         return {"sandbox-exec": found.sandbox_exec, "directories": str(found.base)}
@@ -225,7 +217,7 @@ def isolation(spec: LaunchSpec) -> Isolation:
     weaker = [
         "seatbelt: this backend has not been tested on macOS",
         NO_MEMORY,
-        unnamespaced.weaker_processes(adopts=False),
+        _PROCESSES,
         "pids limit: best effort, counted per user; macOS has no control groups",
         unnamespaced.WEAKER_DISK,
     ]

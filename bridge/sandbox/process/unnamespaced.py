@@ -49,19 +49,6 @@ def monitor_source() -> bytes:
     )
 
 
-def weaker_processes(*, adopts: bool) -> str:
-    """Return what is weaker about ending a sandbox without a pid namespace."""
-    if adopts:
-        return (
-            "processes: no namespace of their own; they are ended by a process of the bridge that "
-            "adopts what the program leaves, and not by the kernel"
-        )
-    return (
-        "processes: no namespace of their own; what detaches itself twice can outlive the run, "
-        "confined, until its CPU time is used up"
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class DirectoryFindings(BaseFindings):
     """Facts about this machine, found once per backend.

@@ -18,7 +18,6 @@ from bridge.sandbox.container.image import (
     describe,
     ensure_present,
     local_name,
-    require_present,
     status,
 )
 from bridge.sandbox.container.image_engine import (
@@ -78,11 +77,11 @@ async def test_a_present_image_is_not_fetched() -> None:
 
 async def test_a_models_call_does_not_wait_for_an_image() -> None:
     engine = FakeImages(images={"there:1": ImageFacts(id="1")})
-    await require_present("there:1", engine)
+    await ensure_present("there:1", engine, progress=None)
     with pytest.raises(ImageMissingError, match=r"no runtime image yet.*image build"):
-        await require_present(DEFAULT_FALLBACK, engine)
+        await ensure_present(DEFAULT_FALLBACK, engine, progress=None)
     with pytest.raises(ImageMissingError, match=r"no image own:2 yet.*podman pull own:2"):
-        await require_present("own:2", engine)
+        await ensure_present("own:2", engine, progress=None)
     assert DEFAULT_FALLBACK not in engine.images
 
 

@@ -118,12 +118,6 @@ def test_among_several_machines_without_a_default_none_is_guessed() -> None:
         )
 
 
-def test_a_machine_that_is_not_there_is_for_the_user_to_make() -> None:
-    with pytest.raises(EngineDownError, match="no machine") as caught:
-        planned("macos_info_no_connection", "linux_list_empty", "linux_connections_empty")
-    assert "podman machine init" in caught.value.remedy
-
-
 def test_a_missing_podman_is_its_own_error() -> None:
     with pytest.raises(EngineNotFoundError):
         concerns_machine("darwin", {}, CommandResult(exit_code=None, missing=True))
@@ -147,21 +141,6 @@ def test_only_machines_of_a_list_count(text: str, error: str) -> None:
     info, connections = recorded("macos_info_refused"), recorded("linux_connections_empty")
     with pytest.raises(EngineDownError, match=error):
         decide("darwin", info, connections, CommandResult(exit_code=0, stdout=text))
-
-
-@pytest.mark.parametrize(
-    ("name", "said", "remedy"),
-    [
-        ("start_vfkit_exit", "vfkit exited unexpectedly", "yourself"),
-        ("start_other_running_5_6", "only one VM", "podman machine stop NAME"),
-        ("stop_failed", "failed waiting for vm to stop", "yourself"),
-    ],
-)
-def test_each_way_to_fail_has_its_remedy(name: str, said: str, remedy: str) -> None:
-    error = failure(recorded(name), "start", MACHINE)
-    assert isinstance(error, EngineDownError)
-    assert said in error.message
-    assert remedy in error.remedy
 
 
 def test_a_command_that_takes_too_long_says_which() -> None:
