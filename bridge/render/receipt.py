@@ -13,8 +13,7 @@ from bridge.model import CallCount, Receipt, RunResult
 from bridge.render.structured import to_json
 from bridge.text import counted
 
-MAX_KINDS = 5  # Kinds of calls named in one line; the others are counted.
-MAX_NAME = 120  # Characters of a name or a reason in a line; a program can call any name.
+MAX_KINDS = 5  # Kinds of calls named in a line; a program can call any number.
 
 
 def receipt_line(result: RunResult, *, conversation: bool = True) -> str:
@@ -125,5 +124,5 @@ def named(counts: Sequence[CallCount]) -> str:
 
 def _plain(text: str) -> str:
     """Return a text that stays within its line, and in its own direction."""
-    cut = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
+    cut = text if len(text) <= 120 else f"{text[:120]}…"
     return "".join(one if one.isprintable() else "?" for one in cut)
