@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from bridge.catalog.prose import joined, one_line
 from bridge.model import Directory
 
-MAX_NAMED = 40  # Roots that are named; a client may have any number.
 _NAME_CHARS = 60
 _LINE_CHARS = 300
 
@@ -98,4 +97,4 @@ def root_names(roots: Iterable[tuple[str, str]], own: Iterable[str] = ()) -> tup
         last = address.rstrip("/").rpartition("/")[2]
         shown = (one_line(text, _NAME_CHARS).strip() for text in (name, last))
         found.setdefault(next(filter(None, shown), ""))
-    return tuple(filter(None, found))[:MAX_NAMED]
+    return tuple(filter(None, found))[:40]  # A client may have any number.

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from bridge.model import HeldCall, Json, Plan
 from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
@@ -75,7 +76,7 @@ def _listed(plan: Plan, how: bool, characters: int) -> _Page:
         for group in groups:
             shown = page.add_group(group)
             left -= shown
-            if shown < len(group.calls) and page.left <= 0:
+            if shown < len(group) and page.left <= 0:
                 break
         if left:
             page.add_apart(f"{counted(left, 'call')} more: the audit log lists each.")
@@ -143,30 +144,22 @@ def printable(text: str) -> str:
 _GAP = re.compile(" {9,}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Group:
-    calls: Sequence[HeldCall]
+def _heading(calls: Sequence[HeldCall]) -> str:
+    first, count = calls[0], len(calls)
+    start, end = first.number, calls[-1].number
+    between = "to" if end - start == count - 1 else "…"
+    which = f"#{start}" if count == 1 else f"#{start} {between} #{end}: {count:,} ×"
+    return f"{which} {_name(first)} ({_decided(first)})"
 
-    @property
-    def heading(self) -> str:
-        first, count = self.calls[0], len(self.calls)
-        numbers = [call.number for call in self.calls]
-        if count == 1:
-            which = f"#{numbers[0]}"
-        elif numbers[-1] - numbers[0] == count - 1:
-            which = f"#{numbers[0]} to #{numbers[-1]}: {count:,} ×"
-        else:
-            which = f"#{numbers[0]} … #{numbers[-1]}: {count:,} ×"
-        return f"{which} {_name(first)} ({_decided(first)})"
 
-    def common(self) -> dict[str, Json]:
-        """Return the arguments that all have, with one value."""
-        first, *others = self.calls
-        return {
-            key: value
-            for key, value in first.arguments.items()
-            if all(_same(call.arguments, key, value) for call in others)
-        }
+def _common(calls: Sequence[HeldCall]) -> dict[str, Json]:
+    """Return the arguments that all calls have, with one value."""
+    first, *others = calls
+    return {
+        key: value
+        for key, value in first.arguments.items()
+        if all(_same(call.arguments, key, value) for call in others)
+    }
 
 
 class _Page:
@@ -192,30 +185,22 @@ class _Page:
             self.add(line)
         return True
 
-    def add_group(self, group: _Group) -> int:
+    def add_group(self, calls: Sequence[HeldCall]) -> int:
         """Add a group as far as there is room; return how many of its calls are there."""
-        if len(group.calls) == 1:
-            call = group.calls[0]
-            lines = ["", group.heading, *_in_full(call.arguments, call.unlisted), *_digest(call)]
-            if not self.add_block(lines):
-                return 0
-            if _is_whole(call, call.arguments):
-                self.whole.append(len(self.lines))
-            return 1
-        common = group.common()
-        head = ["", group.heading]
-        first = group.calls[0]
-        head += [f"  each with {line.strip()}" for line in _in_full(common, first.unlisted)]
-        alike = all(len(call.arguments) == len(common) for call in group.calls)
-        alike = alike and len({call.digest for call in group.calls}) == 1
+        first, common = calls[0], _common(calls)
+        lead = "  each with " if len(calls) > 1 else "  "
+        head = ["", _heading(calls)]
+        head += [f"{lead}{line.strip()}" for line in _in_full(common, first.unlisted)]
+        alike = all(len(call.arguments) == len(common) for call in calls)
+        alike = alike and len({call.digest for call in calls}) == 1
         if not self.add_block([*head, *(_digest(first) if alike else ())]):
             return 0
         if alike:
             if _is_whole(first, common):
-                self.whole += [len(self.lines)] * len(group.calls)
-            return len(group.calls)
-        columns = _columns(group.calls, common)
-        rows = [_row(call, columns) for call in group.calls[:MAX_ROWS]]
+                self.whole += [len(self.lines)] * len(calls)
+            return len(calls)
+        columns = _columns(calls, common)
+        rows = [_row(call, columns) for call in calls[:MAX_ROWS]]
         unlisted = first.unlisted
         titles = ["", *(_title(column, unlisted) for column in columns[:MAX_COLUMNS])]
         titles += [DIGEST] if first.digest else []
@@ -227,15 +212,15 @@ class _Page:
             shown = number
             if number and not rows[number - 1].cut:
                 ends[number - 1] = len(self.lines)
-        if shown < len(group.calls):
-            self.add(f"  … and {counted(len(group.calls) - shown, 'call')} more")
+        if shown < len(calls):
+            self.add(f"  … and {counted(len(calls) - shown, 'call')} more")
         hidden = columns[MAX_COLUMNS:]
         if hidden:
             names = ", ".join(_title(column, unlisted) for column in hidden[:MAX_COLUMNS])
             more = len(hidden) - MAX_COLUMNS
             self.add(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
-        for number, (call, row) in enumerate(zip(group.calls, rows, strict=False)):
+        for number, (call, row) in enumerate(zip(calls, rows, strict=False)):
             # And the first that has something which no other has shown.
             if (row.cut and number < 3) or not seen.issuperset(row.hidden):
                 seen.update(row.hidden)
@@ -243,7 +228,6 @@ class _Page:
                 lines = _in_full(rest, call.unlisted, "    ")
                 if self.add_block([f"  #{call.number} in full:", *lines]):
                     ends.setdefault(number, len(self.lines))
-        calls = group.calls
         self.whole += [end for n, end in ends.items() if _is_whole(calls[n], calls[n].arguments)]
         return shown
 
@@ -316,15 +300,10 @@ def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
     return escape_look_alikes(_json(name), all_letters=name in unlisted)
 
 
-def _groups(calls: Sequence[HeldCall]) -> list[_Group]:
-    runs: list[list[HeldCall]] = []
-    for call in calls:
-        if runs and _kind(runs[-1][0]) == _kind(call):
-            runs[-1].append(call)
-        else:
-            runs.append([call])
+def _groups(calls: Sequence[HeldCall]) -> list[list[HeldCall]]:
+    runs = [list(run) for _, run in groupby(calls, _kind)]
     # When tools take turns, all calls of a tool are one group.
-    return [_Group(calls=run) for run in (runs if len(runs) <= 25 else _by_kind(calls))]
+    return runs if len(runs) <= 25 else _by_kind(calls)
 
 
 def _by_kind(calls: Sequence[HeldCall]) -> list[list[HeldCall]]:

@@ -13,8 +13,7 @@ from bridge.model import CallCount, Receipt, RunResult
 from bridge.render.structured import to_json
 from bridge.text import counted
 
-MAX_KINDS = 5  # Kinds of calls named in one line; the others are counted.
-MAX_NAME = 120  # Characters of a name or a reason in a line; a program can call any name.
+MAX_KINDS = 5  # Kinds of calls named in a line; a program can call any number.
 
 
 def receipt_line(result: RunResult, *, conversation: bool = True) -> str:
@@ -50,7 +49,13 @@ def receipt_line(result: RunResult, *, conversation: bool = True) -> str:
 
 def call_lines(result: RunResult) -> list[str]:
     """Return the lines on calls that were replayed, held, refused or have no known outcome."""
-    lines = []
+    lines: list[str] = []
+
+    def tell(counts: Sequence[CallCount], text: str) -> None:
+        if counts:
+            count = counted(sum(found.count for found in counts), "call")
+            lines.append(text.format(count, named(counts)))
+
     retry = f'retry_of="{result.run_id}"'
     failed = result.status in ("error", "timeout")
     # Reads can be made again. The error on a plan says so in its own words.
@@ -61,19 +66,14 @@ def call_lines(result: RunResult) -> list[str]:
             f"[retry] {counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "
             f"code with {retry} does not repeat what was done."
         )
-    if result.replayed:
-        count = counted(sum(found.count for found in result.replayed), "call")
-        lines.append(f"[retry] {count} answered from the journal: {named(result.replayed)}")
-    if result.unused and result.status == "success":
-        # A program that ended early may have come to them later.
-        count = counted(sum(found.count for found in result.unused), "call")
-        lines.append(
-            f"[retry] {count} of the run before not asked for again, with the same arguments: "
-            f"{named(result.unused)}. What was done stands."
-        )
-    if result.refused:
-        count = counted(sum(found.count for found in result.refused), "call")
-        lines.append(f"[gate] {count} not made: {named(result.refused)}")
+    tell(result.replayed, "[retry] {} answered from the journal: {}")
+    # A program that ended early may have come to them later.
+    tell(
+        result.unused if result.status == "success" else (),
+        "[retry] {} of the run before not asked for again, with the same arguments: {}. What was "
+        "done stands.",
+    )
+    tell(result.refused, "[gate] {} not made: {}")
     if result.receipt and (names := result.receipt.masked):
         more = [f"and {len(names) - MAX_KINDS:,} more"] if len(names) > MAX_KINDS else []
         lines.append(
@@ -85,12 +85,10 @@ def call_lines(result: RunResult) -> list[str]:
             f"[unsent] The run ended without {', '.join(map(_plain, result.unsent))}. "
             "Await what has to finish."
         )
-    if result.unknown:
-        count = counted(sum(found.count for found in result.unknown), "call")
-        lines.append(
-            f"[gate] {count} of unknown outcome: {named(result.unknown)}. It may have happened: "
-            "look before you make it again."
-        )
+    tell(
+        result.unknown,
+        "[gate] {} of unknown outcome: {}. It may have happened: look before you make it again.",
+    )
     return lines
 
 
@@ -125,5 +123,5 @@ def named(counts: Sequence[CallCount]) -> str:
 
 def _plain(text: str) -> str:
     """Return a text that stays within its line, and in its own direction."""
-    cut = text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
+    cut = text if len(text) <= 120 else f"{text[:120]}…"
     return "".join(one if one.isprintable() else "?" for one in cut)

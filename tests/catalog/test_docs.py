@@ -23,7 +23,7 @@ from bridge.catalog.docs import (
     tool_docs,
 )
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.offers import MAX_NAMED, Offers, offers_line, offers_section, root_names
+from bridge.catalog.offers import Offers, offers_line, offers_section, root_names
 from bridge.catalog.stubs import run_discovered, run_server
 from bridge.model import Directory, Limits, Tool
 from bridge.tokens import count_tokens
@@ -304,4 +304,4 @@ def test_roots_are_names_that_cannot_write_into_the_guide() -> None:
     assert "\n" not in names[1]
     assert names[-1] == "other"
     assert not any("/home" in name for name in names)
-    assert len(root_names([(f"r{n}", "") for n in range(500)])) == MAX_NAMED
+    assert len(root_names([(f"r{n}", "") for n in range(500)])) == 40

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import ast
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from bridge.catalog.stubs import (
 from bridge.guest.api.arguments import Parameters
 from bridge.model import Tool
 from tests.catalog.nasty_servers import server_entries
+from tests.golden_texts import assert_golden
 
 
 def tool(
@@ -47,36 +48,6 @@ def tool(
 STRING = {"type": "string"}
 
 
-def test_a_signature_shows_types_defaults_and_what_is_optional() -> None:
-    made = tool(
-        properties={
-            "repo": STRING,
-            "title": STRING,
-            "labels": {"type": "array", "items": STRING},
-            "state": {"enum": ["open", "closed"], "default": "open"},
-        },
-        required=["repo", "title"],
-        output={"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
-    )
-    assert signature(made, "create_issue") == (
-        "async def create_issue(repo: str, title: str, labels: list[str] = ..., "
-        "state: Literal['open', 'closed'] = 'open') -> {'id': int}"
-    )
-
-
-def test_a_required_argument_after_an_optional_one_is_named() -> None:
-    made = tool(
-        properties={"a": STRING, "limit": {"type": "integer"}, "b": STRING}, required=["a", "b"]
-    )
-    assert signature(made, "x") == "async def x(a: str, limit: int = ..., *, b: str) -> Any"
-
-
-def test_a_tool_without_arguments_or_with_only_required_ones_has_no_star() -> None:
-    assert signature(tool(), "x") == "async def x() -> Any"
-    made = tool(properties={"a": STRING}, required=["a"])
-    assert signature(made, "x") == "async def x(a: str) -> Any"
-
-
 def test_an_argument_has_one_spelling_in_every_text() -> None:
     made = tool(
         properties={"a": STRING, "x-y": {"type": "integer"}, "from": STRING, "ﬁ": STRING},
@@ -94,60 +65,6 @@ def test_an_argument_has_one_spelling_in_every_text() -> None:
     assert parameters.bind(("1",), given) == {"a": "1", "x-y": 1, "from": "f", "ﬁ": "g"}
 
 
-def test_a_long_signature_gets_coarser_types_before_it_loses_arguments() -> None:
-    nested = {"type": "object", "properties": {f"field{n}": STRING for n in range(10)}}
-    made = tool(properties={f"part{n}": nested for n in range(8)}, output=nested)
-    text = signature(made, "x")
-    assert text == (
-        "async def x(part0: dict = ..., part1: dict = ..., part2: dict = ..., "
-        "part3: dict = ..., part4: dict = ..., part5: dict = ..., part6: dict = ..., "
-        "part7: dict = ...) -> dict"
-    )
-
-
-def test_a_long_signature_keeps_the_names_of_all_arguments() -> None:
-    properties = {"a": STRING, **{f"option{n}": STRING for n in range(30)}, "b": STRING}
-    text = signature(tool(properties=properties, required=["a", "b"]), "x")
-    names = ", ".join(f"option{n}=..." for n in range(30))
-    assert text == f"async def x(a, {names}, *, b) -> Any"
-
-
-def test_of_too_many_arguments_the_optional_ones_are_summed_up_first() -> None:
-    properties = {"a": STRING, **{f"option{n}": STRING for n in range(90)}, "b": STRING}
-    text = signature(tool(properties=properties, required=["a", "b"]), "x")
-    assert text.startswith("async def x(a, option0=..., option1=..., ")
-    assert text.endswith("=..., *, b, **others) -> Any")
-    assert MAX_SIGNATURE_CHARS - 20 < len(text) <= MAX_SIGNATURE_CHARS
-    text = signature(tool(properties=properties, required=list(properties)), "x")
-    assert text.startswith("async def x(a, option0, option1, ")
-    assert text.endswith(", **others) -> Any")
-
-
-def test_an_argument_with_an_absurd_name_is_left_to_the_full_documentation() -> None:
-    made = tool(properties={"a" * 1_000_000: STRING, "-" * 1_000_000: STRING, "b": STRING})
-    assert signature(made, "x") == "async def x(b: str = ..., **arguments) -> Any"
-
-
-def test_a_tool_that_takes_any_arguments_says_so() -> None:
-    made = Tool(server="s", name="t", input_schema={"additionalProperties": True})
-    assert signature(made, "t") == "async def t(**arguments) -> Any"
-
-
-def test_a_call_signature_names_the_server_object() -> None:
-    (entry,) = tool_entries([tool(properties={"a": STRING}, required=["a"])])
-    assert call_signature("git_hub", entry) == "mcp_git_hub.create_issue(a: str)"
-
-
-def test_a_call_signature_shows_what_was_observed_where_nothing_is_declared() -> None:
-    seen = {"type": "object", "properties": {"file": {"title": "Blob"}}, "required": ["file"]}
-    entry = ToolEntry(tool=tool(), alias="x", observed=seen, observations=2)
-    assert call_signature("s", entry) == "mcp_s.x() -> {'file': Blob}"
-    declared = replace(entry, tool=tool(output={"type": "string"}))
-    assert call_signature("s", declared) == "mcp_s.x() -> str"
-    many = {"type": "object", "properties": {f"field_{n}": STRING for n in range(12)}}
-    assert len(call_signature("s", replace(entry, observed=many))) <= MAX_SIGNATURE_CHARS
-
-
 def test_a_program_that_only_calls_gets_only_what_calling_takes() -> None:
     document = tool_data(ToolEntry(tool=tool(description="d", output={}), alias="x"))
     assert to_call(document) == {
@@ -161,11 +78,6 @@ def test_the_guest_learns_what_was_observed() -> None:
     document = tool_data(ToolEntry(tool=tool(), alias="x", observed={"a": 1}, observations=2))
     assert (document["observed"], document["observations"]) == ({"a": 1}, 2)
     assert "outputSchema" not in document
-
-
-def test_a_plain_signature_is_python() -> None:
-    made = tool(properties={"a": STRING, "b": {"type": ["integer", "null"]}}, required=["a"])
-    ast.parse(signature(made, "x") + ": ...")
 
 
 def test_of_two_tools_with_one_name_the_first_counts() -> None:
@@ -193,16 +105,50 @@ def test_a_server_that_was_never_asked_is_marked_so() -> None:
     assert (asked.known, unasked.known) == (True, False)
 
 
-def test_a_result_that_is_wrapped_only_for_mcp_is_told_as_programs_get_it() -> None:
-    row = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
-    schema = {
-        "type": "object",
-        "$defs": {"Row": row},
-        "properties": {"result": {"type": "array", "items": {"$ref": "#/$defs/Row"}}},
-        "required": ["result"],
-        "x-fastmcp-wrap-result": True,
-    }
-    rows = Tool(server="s", name="rows", output_schema=schema)
-    [entry] = tool_entries([rows])
-    assert call_signature("s", entry) == "mcp_s.rows() -> list[{'id': int}]"
-    assert "list[" in tool_stub(entry, "s")
+ROW = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+NESTED = {"type": "object", "properties": {f"field{n}": STRING for n in range(10)}}
+SEEN = {"type": "object", "properties": {"file": {"title": "Blob"}}, "required": ["file"]}
+WRAPPED = {
+    "type": "object",
+    "$defs": {"Row": ROW},
+    "properties": {"result": {"type": "array", "items": {"$ref": "#/$defs/Row"}}},
+    "required": ["result"],
+    "x-fastmcp-wrap-result": True,
+}
+MANY = {"a": STRING, **{f"option{n}": STRING for n in range(90)}, "b": STRING}
+FEW = {name: MANY[name] for name in ("a", *[f"option{n}" for n in range(30)], "b")}
+STATE = {"enum": ["open", "closed"], "default": "open"}
+LABELS = {"type": "array", "items": STRING}
+OBSERVED = ToolEntry(tool=tool(), alias="x", observed=SEEN, observations=2)
+
+ENTRIES: dict[str, Tool | ToolEntry] = {
+    "types and defaults": tool(
+        properties={"repo": STRING, "labels": LABELS, "state": STATE},
+        required=["repo"],
+        output=ROW,
+    ),
+    "required after optional": tool(
+        properties={"a": STRING, "limit": {"type": "integer"}, "b": STRING}, required=["a", "b"]
+    ),
+    "no arguments": tool(),
+    "only required": tool(properties={"a": STRING}, required=["a"]),
+    "coarser types": tool(properties={f"part{n}": NESTED for n in range(8)}, output=NESTED),
+    "only names": tool(properties=FEW, required=["a", "b"]),
+    "others": tool(properties=MANY, required=["a", "b"]),
+    "others, all required": tool(properties=MANY, required=list(MANY)),
+    "absurd names": tool(properties={"a" * 1_000_000: STRING, "-" * 1_000_000: {}, "b": STRING}),
+    "any arguments": Tool(server="s", name="t", input_schema={"additionalProperties": True}),
+    "wrapped": tool(output=WRAPPED),
+    "observed": OBSERVED,
+    "observed and declared": replace(OBSERVED, tool=tool(output={"type": "string"})),
+    "much observed": replace(OBSERVED, observed=MANY),
+}
+
+
+def test_signatures_are_as_the_file_says() -> None:
+    texts = {}
+    for name, one in ENTRIES.items():
+        entry = one if isinstance(one, ToolEntry) else tool_entries([one])[0]
+        texts[name] = call_signature("git_hub", entry)
+        assert len(texts[name]) <= MAX_SIGNATURE_CHARS + 20
+    assert_golden(Path(__file__).with_name("signatures.json"), texts)

@@ -64,13 +64,13 @@ class AwaitRules:
             if not context.last:
                 # The guest awaits the program's last expression.
                 self._dropped(node, node.value, context)
-        for node, context in each(ast.Assign):
-            self._assigned(node, context)
         for value, context, use in self._uses():
             if isinstance(value, ast.Name | ast.Call):
                 self._used(value, context, use)
-        for node, context in each(ast.Await):
-            self._await(node, context)
+        rules = ((ast.Assign, self._assigned), (ast.Await, self._await), (ast.Call, self._gather))
+        for kind, rule in rules:
+            for node, context in each(kind):
+                rule(node, context)
         for node, context in each(ast.AsyncFor, ast.AsyncWith):
             if not context.scope.asynchronous:
                 what = "async for" if isinstance(node, ast.AsyncFor) else "async with"
@@ -85,8 +85,6 @@ class AwaitRules:
                 )
                 edits = (Edit("value", node),) if context.last else ()
                 self._report.add(node, "syntax", "deny", message, edits)
-        for node, context in each(ast.Call):
-            self._gather(node, context)
 
     def _dropped(self, node: ast.stmt, value: ast.expr, context: Context) -> None:
         symbol = self._symbols.of(value, context)

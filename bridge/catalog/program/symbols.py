@@ -31,7 +31,6 @@ from bridge.text import valid_text
 # A program decides how long its chains of names and its texts are.
 MAX_DEPTH = 12  # Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items.
 MAX_STEPS = 100  # Parts of one text that are read; a path that a program joins has about ten.
-MAX_TEXT_CHARS = 4096  # Longest text that is read; longer ones name no module, attribute or file.
 
 _SPEAKING = frozenset({ast.Attribute, ast.Call, ast.Name, ast.Subscript})
 
@@ -126,7 +125,7 @@ class SymbolResolver:
     def text(self, node: ast.expr, context: Context) -> str | None:
         """Return the text or path that an expression evaluates to; None if it is computed."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return node.value if len(node.value) <= MAX_TEXT_CHARS else None
+            return node.value
         self._left = MAX_STEPS
         return self._text(node, context)
 
@@ -360,7 +359,7 @@ class SymbolResolver:
         parts, whole = self._parts(node, context), ""
         for part, at in parts or ():
             piece = self._text(part, at) if isinstance(part, ast.expr) else part
-            if piece is None or len(whole) + len(piece) > MAX_TEXT_CHARS:
+            if piece is None or len(whole) + len(piece) > 4096:
                 return None
             whole += piece
         return None if parts is None else whole

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from bridge.guest.schema.typetext import Names
 
-MAX_SIGNATURE_CHARS = 1_500  # Of a signature in a message.
-
 
 class _Text(str):
     """An annotation or a default as text, which `help()` shows without quotes."""
@@ -88,8 +86,8 @@ class Parameters(binding.Parameters):
         from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 
         signature = str(self.signature(names=Names(inline=MAX_INLINE_CHARS)))
-        if len(signature) > MAX_SIGNATURE_CHARS:
-            signature = signature[:MAX_SIGNATURE_CHARS] + "..."
+        if len(signature) > 1_500:
+            signature = signature[:1_500] + "..."
         ends = (one.text + ("" if one.text.endswith("?") else ".") for one in wrong)
         message = "%s() %s Signature: %s%s"
         said = message % (self.title, " It ".join(ends), self.title, signature)

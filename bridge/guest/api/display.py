@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # A program may show any number of things of any size.
 MAX_ITEMS = 20  # Things of a run, as on the host; the others are counted, and not made at all.
-MAX_PICTURES = 10  # Pictures of a run that the result has; the others are kept as files.
 MAX_SOURCE_CHARS = 512 * 1024  # HTML, SVG, Markdown or a table's text; larger ones are pages.
 
 _METHODS = (
@@ -200,8 +199,8 @@ class Display:
         small, note = b"", ""
         # No picture leaves nothing to those that follow.
         room = self._left if size <= self._left else self._left // 2
-        if self._pictures > MAX_PICTURES:
-            note = "not shown: a result has %d pictures at most" % MAX_PICTURES
+        if self._pictures > 10:
+            note = "not shown: a result has 10 pictures at most"
         elif size > self._left or is_wide(data):
             if room >= 4096:
                 small, note = shrink(data, room // 4 * 3)

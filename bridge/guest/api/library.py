@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from bridge.guest.api.client import Client
 
-MAX_MESSAGE = 200  # Characters of a report's message, which a program may make of any length.
-
 _RUNS = "bridge://runs/"
 
 
@@ -235,7 +233,7 @@ def conclude(client: Client) -> None:
 def _send(client: Client, done: float, total: float, message: Any) -> None:
     # If the host is gone, the next call raises.
     with suppress(MCPError):
-        client.tell(Progress(float(done), float(total), str(message)[:MAX_MESSAGE]))
+        client.tell(Progress(float(done), float(total), str(message)[:200]))
 
 
 def _is_number(value: Any) -> bool:

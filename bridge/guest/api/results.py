@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from itertools import islice
 
 from bridge.guest.api.client import parse_json
 from bridge.guest.api.values import Blob, MCPError, MissingKeyError, Result
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 else:
     _List = list
 
-MAX_COMPARED = 1_000  # Values of a server's structure that are compared with its text.
 
 _OF_BLOCK = {key: key for key in ("uri", "name", "mimeType", "annotations")}
 _OF_BLOCK["mime_type"] = "mimeType"  # What a value of one block tells of it.
@@ -375,7 +375,7 @@ def _is_repeated(text: str, value: Any) -> bool:
     except (ValueError, RecursionError):
         parsed = None
     whole = _without_nulls(parsed)
-    for part in _parts_below(value):
+    for part in islice(_parts_below(value), 1_000):
         if isinstance(part, str):
             same = part == parsed or part.strip() == stripped
         else:
@@ -389,9 +389,8 @@ def _parts_below(value: Any) -> Iterator[Any]:
     queue = [value]
     for part in queue:
         yield part
-        if len(queue) < MAX_COMPARED:
-            items = part.values() if isinstance(part, dict) else part
-            queue += list(items)[:MAX_COMPARED] if isinstance(part, (dict, list)) else ()
+        if isinstance(part, (dict, list)):
+            queue += part.values() if isinstance(part, dict) else part
 
 
 def _without_nulls(value: Any, depth: int = 0) -> Any:

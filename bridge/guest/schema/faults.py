@@ -43,7 +43,7 @@ class Found:
 
     def sentence(self, where: str) -> str:
         """Return the sentence on a value that is called `where`."""
-        return "; ".join(found._sentence(where) for found in (self, *self.more)[:MAX_CHOICES])
+        return "; ".join(found._sentence(where) for found in (self, *self.more)[:12])
 
     def _sentence(self, where: str) -> str:
         place = where
@@ -93,8 +93,8 @@ def choice_problem(
     for choice in choices:
         if same(value, choice):
             return None
-    listed = ", ".join(map(shown, choices[:MAX_CHOICES]))
-    if len(choices) > MAX_CHOICES:
+    listed = ", ".join(map(shown, choices[:12]))
+    if len(choices) > 12:
         listed += ", ... (%d values)" % len(choices)
     only = "one of " if len(choices) > 1 else ""
     listed += "".join(" or " + NAMES[kind] for kind in kinds)
@@ -131,11 +131,7 @@ def size_problem(
     return None
 
 
-MAX_SHOWN = 60
-"""Characters of a value in a message."""
-
-MAX_CHOICES = 12
-"""Values of an enum in a message."""
+MAX_SHOWN = 60  # Characters of a value in a message; a program passes any.
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"

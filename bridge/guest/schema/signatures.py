@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from bridge.guest.schema.parameters import Parameter
     from bridge.guest.schema.typetext import Object
 
-MAX_PARAMETERS = 250
-"""Parameters written out of all that a server may list; calls take the others too."""
-
 
 class Head:
     """A tool's function as text.
@@ -42,7 +39,8 @@ class Head:
         root = tool.get("inputSchema")
         base = class_base(str(tool.get("alias") or ""))
         every, open_ended = read_parameters(root)
-        self.arguments = [one for one in every[:MAX_PARAMETERS] if has_usual_name(one)]
+        # Calls take the others too.
+        self.arguments = [one for one in every[:250] if has_usual_name(one)]
         writer = TypeWriter(root, base, names)
         optional_seen = keyword_only = False
         for argument in self.arguments:
