@@ -19,10 +19,12 @@ from typing import Any, cast
 
 import anyio
 
+from bridge.model.identity import STDIO
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.selection import select_backend
-from bridge.server.transports import serve_stdio
+from bridge.server.app import build_server
+from bridge.server.transports import STDIO, serve_stdio
 from bridge.settings import Settings, load
 
 LINE = "benchmark: the first line"
@@ -63,7 +65,7 @@ async def main(stamps: Path) -> None:
         return cast("Backend", _StampedBackend(await select_backend(settings), stamps))
 
     async with open_engine(load(), choose_backend=chosen) as engine:
-        await serve_stdio(engine)
+        await serve_stdio(build_server(engine, principal=STDIO))
 
 
 if __name__ == "__main__":

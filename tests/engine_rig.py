@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from bridge.discovery.finder import Discovery
-from bridge.model import ServerSpec, Source
+from bridge.model import RunRequest, RunResult, ServerSpec, Source
 from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, load
 from tests.fakes.backend import FakeBackend
@@ -106,3 +107,9 @@ def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Open
         return engine_on(backend, replace(settings, **changes), finder=finder)
 
     return opener
+
+
+async def run_program(engine: Engine, code: str, **fields: Any) -> RunResult:
+    """Run a program that does not take long."""
+    with anyio.fail_after(60):
+        return await engine.run(RunRequest(code=code, **fields))

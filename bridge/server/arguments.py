@@ -276,12 +276,12 @@ def _parsed_schema() -> dict[str, Any]:
     own = schema["properties"]
     kinds = {
         "timeout": {"type": "number", "maximum": 10**9},
-        "profile": _STRINGS,
         # A client could have the bridge look up names for minutes.
         "servers": {**own["servers"], "maxItems": 200},
         "files": {**own["files"], "maxItems": MAX_FILES},
     }
-    return {**schema, "properties": {**own, **kinds}}
+    del own["profile"]
+    return {**schema, "properties": {**own, **kinds, "profile": _STRINGS}}
 
 
 _COUNTS: list[Kind] = [{"server": "string", "tool": "string", "count": "integer", "why": "string"}]

@@ -21,7 +21,7 @@ CODE = "a = await mcp_tracker.create(title='a')\nawait mcp_tracker.create(title=
 async def test_a_plan_is_applied_on_each_engine(user: User) -> None:
     """With the calls of the program made in a container, and those of the plan without one."""
     log = user.home / "tracker.log"
-    servers = {"tracker": recorder_entry(log, generation="raw", notes={})}
+    servers = {"tracker": recorder_entry(log, notes={})}
     (user.home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
     (user.home / "config.toml").write_text(POLICY)
     environ = user.environ(MCP_BRIDGE_CONFIG=str(user.home / "config.toml"), MCP_BRIDGE_WARM="0")

@@ -10,20 +10,14 @@ import pytest
 
 from bridge.errors import AuditError
 from bridge.gate.services import code_digest
-from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.audit_rig import records, whole
-from tests.engine_rig import ListFinder, engine_on
+from tests.engine_rig import ListFinder, engine_on, run_program
 from tests.fakes.backend import FakeBackend
 from tests.waiting import until
 
 CODE = "await mcp_work_shop.add(a=1, b=2)"
-
-
-async def _run(engine: Engine, code: str, principal: str = "") -> RunResult:
-    with anyio.fail_after(60):
-        return await engine.run(RunRequest(code=code, principal=principal))
 
 
 def _log(settings: Settings) -> Path:
@@ -34,7 +28,7 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(
     engine: Engine, settings: Settings
 ) -> None:
     """The receipt has the hash of the last record: whoever keeps it can hold the log to it."""
-    result = await _run(engine, CODE, "somebody")
+    result = await run_program(engine, CODE, principal="somebody")
     assert result.status == "success"
     start, began, call, outcome, ended = records(_log(settings))
     assert [each["run"] for each in (start, began, call, outcome, ended)] == [result.run_id] * 5
@@ -54,10 +48,10 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(
     assert result.receipt.audit == ended["hash"] == whole(_log(settings)).head
 
     # A program that fails, and one that is cut off, have their ends too.
-    failed = await _run(engine, "1 / 0")
+    failed = await run_program(engine, "1 / 0")
     assert records(_log(settings))[-1]["status"] == failed.status == "error"
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_run, engine, "import time\ntime.sleep(60)")
+        tasks.start_soon(run_program, engine, "import time\ntime.sleep(60)")
         await until(lambda: records(_log(settings))[-1]["kind"] == "run")
         tasks.cancel_scope.cancel()
     assert records(_log(settings))[-1]["kind"] == "end"
@@ -69,9 +63,9 @@ async def test_nothing_runs_that_cannot_be_recorded(engine: Engine, settings: Se
     _log(settings).mkdir(parents=True)
     _log(settings).chmod(0o777)
     with pytest.raises(AuditError, match="cannot be written"):
-        await _run(engine, CODE)
+        await run_program(engine, CODE)
     _log(settings).chmod(0o700)
-    assert (await _run(engine, CODE)).status == "success"
+    assert (await run_program(engine, CODE)).status == "success"
 
 
 async def test_with_the_audit_off_there_is_no_log(
@@ -79,6 +73,6 @@ async def test_with_the_audit_off_there_is_no_log(
 ) -> None:
     off = replace(settings, audit="off")
     async with engine_on(backend, off, finder=finder) as engine:
-        result = await _run(engine, CODE)
+        result = await run_program(engine, CODE)
     assert (result.status, result.receipt is not None and result.receipt.audit) == ("success", "")
     assert not _log(settings).exists()

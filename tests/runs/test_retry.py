@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import anyio
 import pytest
 
-from bridge.model import ApplyRequest, CallCount, RunRequest, RunResult
+from bridge.model import ApplyRequest, CallCount
 from bridge.runs import Engine
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder, engine_on
+from tests.engine_rig import ListFinder, engine_on, run_program
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorded, recorder, tools_recorded
 
@@ -43,11 +42,6 @@ async def trusting(
         yield engine
 
 
-async def _run(engine: Engine, code: str, **fields: object) -> RunResult:
-    with anyio.fail_after(60):
-        return await engine.run(RunRequest(code=code, **fields))  # type: ignore[arg-type]
-
-
 CREATE = """
 for number in range(10):
     if number == 6:
@@ -64,23 +58,23 @@ async def test_a_program_that_failed_at_its_seventh_write_goes_on_there(
     trusting: Engine, log: Path
 ) -> None:
     """Edited, with a retry of the retry and a slip in between: the server sees each write once."""
-    first = await _run(trusting, CREATE.format(fault="1 / 0"))
+    first = await run_program(trusting, CREATE.format(fault="1 / 0"))
     assert (first.status, first.reason) == ("error", "exception")
     assert _titles(log) == [f"t{number}" for number in range(6)]
-    slip = await _run(trusting, "1 / 0", retry_of=first.run_id)
+    slip = await run_program(trusting, "1 / 0", retry_of=first.run_id)
     assert slip.unused == (CallCount(server="notes", tool="create", count=6),)
     worse = CREATE.format(fault="pass").replace("range(10)", "range(8)") + "1 / 0"
-    second = await _run(trusting, worse, retry_of=slip.run_id)
+    second = await run_program(trusting, worse, retry_of=slip.run_id)
     assert second.replayed == (CallCount(server="notes", tool="create", count=6),)
     assert second.receipt is not None
     assert (second.receipt.replayed, second.receipt.calls) == (6, {"notes": 2})
     # The run that it all began with: what the retries have done since counts.
-    third = await _run(trusting, CREATE.format(fault="pass"), retry_of=first.run_id)
+    third = await run_program(trusting, CREATE.format(fault="pass"), retry_of=first.run_id)
     assert (third.status, third.error) == ("success", "")
     assert third.replayed == (CallCount(server="notes", tool="create", count=8),)
     assert _titles(log) == [f"t{number}" for number in range(10)]
     leaving_out = CREATE.format(fault="pass").replace("range(10)", "range(3)")
-    fourth = await _run(trusting, leaving_out, retry_of=third.run_id)
+    fourth = await run_program(trusting, leaving_out, retry_of=third.run_id)
     assert fourth.unused == (CallCount(server="notes", tool="create", count=7),)
     assert len(_titles(log)) == 10
 
@@ -98,17 +92,17 @@ for turn in range(3):
         if "went away" in str(error):
             break
 """
-    first = await _run(trusting, code)
+    first = await run_program(trusting, code)
     assert "went away during tool 'die'" in first.stdout
     assert [(one.tool, one.count) for one in first.unknown] == [("die", 1)]
-    again = await _run(trusting, code, retry_of=first.run_id)
+    again = await run_program(trusting, code, retry_of=first.run_id)
     assert again.stdout.count("may or may not have happened") == 3
     assert f"call 1 of run {first.run_id}" in again.stdout
     assert again.receipt is not None
     assert (again.receipt.unknown, again.receipt.calls) == (3, {})
     assert tools_recorded(log) == ["die"]
     # What is left is run without it, and the server is there again.
-    rest = await _run(trusting, "(await mcp_notes.create(title='rest')).id")
+    rest = await run_program(trusting, "(await mcp_notes.create(title='rest')).id")
     assert rest.result == 1
 
 
@@ -118,11 +112,11 @@ async def test_a_run_that_was_stopped_in_the_middle_of_a_write_can_be_retried(
 ) -> None:
     """Its time was up, or its client has gone: what was under way is unknown."""
     code = "await mcp_notes.create(title='one')\nawait mcp_notes.slow()"
-    timed_out = await _run(trusting, code)
+    timed_out = await run_program(trusting, code)
     assert timed_out.status == "timeout"
     assert timed_out.receipt is not None
     assert timed_out.receipt.calls == {"notes": 2}
-    again = await _run(trusting, code, retry_of=timed_out.run_id)
+    again = await run_program(trusting, code, retry_of=timed_out.run_id)
     assert "may or may not have happened" in again.error
     assert tools_recorded(log) == ["create", "slow"]
 
@@ -135,14 +129,16 @@ for tool in ("fail", "refuse"):
     except Exception as error:
         print(tool, type(error).__name__)
 """
-    first = await _run(trusting, code)
-    await _run(trusting, code, retry_of=first.run_id)
+    first = await run_program(trusting, code)
+    await run_program(trusting, code, retry_of=first.run_id)
     assert tools_recorded(log) == ["fail", "refuse"] * 2
 
 
 async def test_a_plan_of_a_retry_does_not_hold_what_was_done(trusting: Engine, log: Path) -> None:
-    first = await _run(trusting, CREATE.format(fault="1 / 0"))
-    planned = await _run(trusting, CREATE.format(fault="pass"), retry_of=first.run_id, mode="plan")
+    first = await run_program(trusting, CREATE.format(fault="1 / 0"))
+    planned = await run_program(
+        trusting, CREATE.format(fault="pass"), retry_of=first.run_id, mode="plan"
+    )
     assert planned.error == ""
     assert planned.plan is not None
     assert [call.arguments["title"] for call in planned.plan.calls] == ["t6", "t7", "t8", "t9"]
@@ -152,6 +148,6 @@ async def test_a_plan_of_a_retry_does_not_hold_what_was_done(trusting: Engine, l
     # By whatever name: what was done before the plan, and by it, is done.
     code = CREATE.format(fault="pass")
     for name in (first.run_id, planned.run_id, applied.run_id):
-        again = await _run(trusting, code, retry_of=name)
+        again = await run_program(trusting, code, retry_of=name)
         assert again.replayed == (CallCount(server="notes", tool="create", count=10),)
     assert _titles(log) == [f"t{number}" for number in range(10)]

@@ -19,18 +19,13 @@ from bridge.errors import (
     ServerStartError,
     UnknownServerError,
 )
-from bridge.model import RunRequest, RunResult, ServerSpec
+from bridge.model import RunRequest, ServerSpec
 from bridge.runs import Engine
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder, engine_on, workshop
+from tests.engine_rig import ListFinder, engine_on, run_program, workshop
 from tests.fakes.backend import FakeBackend
 from tests.upstream.test_offers import EVERYTHING
 from tests.waiting import until, until_exists
-
-
-async def _run(engine: Engine, code: str, **fields: object) -> RunResult:
-    with anyio.fail_after(60):
-        return await engine.run(RunRequest(code=code, **fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("session", ["", "s"])
@@ -43,13 +38,13 @@ async def test_the_trace_that_a_run_belongs_to_goes_along_with_its_calls(
         span = SpanContext(number, number, is_remote=True, trace_flags=TraceFlags(1))
         with trace.use_span(NonRecordingSpan(span)):
             code = "(await runtime.call_tool('raw', 'meta'[:]))['traceparent']"
-            result = await _run(engine, code, session=session)
+            result = await run_program(engine, code, session=session)
         assert result.result == f"00-{number:032x}-{number:016x}-01"
 
 
 async def test_a_program_too_large_is_refused(engine: Engine) -> None:
     with pytest.raises(InvalidRequestError, match="the limit is"):
-        await _run(engine, "#" * 2_000_000)
+        await run_program(engine, "#" * 2_000_000)
 
 
 async def test_a_server_that_cannot_start_stops_the_run_before_it_begins(
@@ -60,8 +55,8 @@ async def test_a_server_that_cannot_start_stops_the_run_before_it_begins(
     )
     finder.specs = (workshop(), broken)
     with pytest.raises(ServerStartError, match="/no/such/command"):
-        await _run(engine, "print(1)\nawait mcp_broken.x()")
-    assert (await _run(engine, "print(1)")).status == "success"
+        await run_program(engine, "print(1)\nawait mcp_broken.x()")
+    assert (await run_program(engine, "print(1)")).status == "success"
 
 
 async def test_errors_told_to_a_program_hold_nothing_of_the_host(
@@ -79,7 +74,7 @@ for server, tool in (("broken", "x"), ("work-shop", "crash"), ("nobody", "x")):
         told.append(str(error))
 told
 """
-    result = await _run(
+    result = await run_program(
         engine, code.replace('"broken"', '"bro" + "ken"').replace('"nobody"', '"no" + "body"')
     )
     assert len(result.result) == 3
@@ -97,7 +92,7 @@ async def test_the_longest_time_of_a_run_keeps_the_output_and_ends_upstream_call
 print("before")
 await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_path / "c")!r})
 """
-    result = await _run(engine, code, timeout=2.0)
+    result = await run_program(engine, code, timeout=2.0)
     assert (result.status, result.reason, result.stdout) == ("timeout", "timeout", "before\n")
     assert "Timed out after 3 s" in result.error
     assert "no run takes longer with its tools" in result.error
@@ -116,7 +111,7 @@ print(await work(duration=4, steps=16))
 while True:
     pass
 """
-    result = await _run(engine, code)
+    result = await run_program(engine, code)
     assert "completed" in result.stdout
     assert (result.status, "Timed out after 1 s" in result.error) == ("timeout", True)
 
@@ -126,7 +121,7 @@ async def test_leftovers_that_cannot_be_removed_are_no_reason_not_to_run(
 ) -> None:
     """An engine with one broken container may refuse to list any; the log says so."""
     backend.reap_error = EngineDownError("listing containers failed")
-    assert (await _run(engine, "1")).status == "success"
+    assert (await run_program(engine, "1")).status == "success"
     assert "listing containers failed" in caplog.text
     assert backend.drain is not None
 
@@ -155,11 +150,11 @@ async def test_a_waiting_sandbox_that_died_is_replaced_without_a_word(
 
     warm = dataclasses.replace(settings, warm=1)
     async with engine_on(backend, warm, finder=finder) as engine:
-        await _run(engine, "1")
+        await run_program(engine, "1")
         await until(lambda: backend.launched == 2 and len(backend.live) == 1)
         [process] = backend.live
         os.killpg(process, signal.SIGKILL)
-        result = await _run(engine, "print('fine')")
+        result = await run_program(engine, "print('fine')")
         assert (result.status, result.stdout) == ("success", "fine\n")
 
 
@@ -174,7 +169,7 @@ async def test_a_run_in_the_strict_profile_has_no_more_than_a_strict_bridge_give
         code = (
             "[(await mcp_work_shop.add(a=1, b=1)).sum, '128 MiB' in runtime.capability_summary()]"
         )
-        result = await _run(engine, code, servers=("work-shop",), profile="strict")
+        result = await run_program(engine, code, servers=("work-shop",), profile="strict")
         assert (result.result, result.timeout_seconds) == ([2, True], 5)
         for told, fields in (
             ("not listed: work-shop", {}),
@@ -184,10 +179,10 @@ async def test_a_run_in_the_strict_profile_has_no_more_than_a_strict_bridge_give
             ("no servers of the project, such as 'theirs'", {"servers": ("theirs",)}),
         ):
             with pytest.raises(InvalidRequestError, match=told):
-                await _run(engine, code, profile="strict", **fields)
-        refused = await _run(engine, "import subprocess", profile="strict")
+                await run_program(engine, code, profile="strict", **fields)
+        refused = await run_program(engine, "import subprocess", profile="strict")
         assert refused.reason == "policy"
-        assert (await _run(engine, "import subprocess; 1")).result == 1
+        assert (await run_program(engine, "import subprocess; 1")).result == 1
 
 
 async def test_the_strict_profile_asks_for_servers_by_name(
@@ -202,9 +197,9 @@ async def test_the_strict_profile_asks_for_servers_by_name(
         assert "Only the servers listed in `servers` are loaded" in description
         beyond = r"between 1 and 5 seconds, not 60\. The strict profile sets the largest"
         with pytest.raises(InvalidRequestError, match=beyond):
-            await _run(engine, "1", timeout=60)
+            await run_program(engine, "1", timeout=60)
         with pytest.raises(InvalidRequestError, match=r"not listed: work-shop"):
-            await _run(engine, "await mcp_work_shop.add(a=1, b=1)")
+            await run_program(engine, "await mcp_work_shop.add(a=1, b=1)")
         code = """
 try:
     await runtime.call_tool("ot" + "her", "add", {"a": 1, "b": 1})
@@ -212,7 +207,7 @@ except runtime.MCPError as error:
     kind = error.kind
 [kind, (await mcp_work_shop.add(a=1, b=1)).sum]
 """
-        result = await _run(engine, code, servers=("work-shop",))
+        result = await run_program(engine, code, servers=("work-shop",))
         assert result.result == ["policy", 2]
 
 
@@ -233,12 +228,12 @@ async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
     async with engine_on(backend, settings, finder=Finder(workshop())) as engine:
         for code in ("await mcp_bad_8.x()", "await mcp_servers['bad-8'].x()"):
             with pytest.raises(UnknownServerError) as caught:
-                await _run(engine, code)
+                await run_program(engine, code)
             assert "but skipped: bad-8: reason 8." in str(caught.value)
             assert "reason 1" not in str(caught.value)
         with pytest.raises(UnknownServerError, match="Did you mean `mcp_work_shop`") as caught:
-            await _run(engine, "await mcp_work_shp.add(a=1, b=1)")
+            await run_program(engine, "await mcp_work_shp.add(a=1, b=1)")
         assert "but skipped" not in str(caught.value)
         with pytest.raises(UnknownServerError) as caught:
-            await _run(engine, "await mcp_elsewhere.add(a=1, b=1)")
+            await run_program(engine, "await mcp_elsewhere.add(a=1, b=1)")
         assert "but skipped" not in str(caught.value)
