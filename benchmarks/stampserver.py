@@ -19,7 +19,6 @@ from typing import Any, cast
 
 import anyio
 
-from bridge.model.identity import STDIO
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.selection import select_backend
