@@ -6,10 +6,12 @@ caller got wrong, 3 for sandboxes, 4 for servers and 1 for the rest.
 """
 
 # A class says in the first line what went wrong, and then what to do: docs/reference has both.
+# There is a class where code catches it; an error that is only told has a row in `CODES`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
 
 
 class BridgeError(Exception):
@@ -25,7 +27,7 @@ class BridgeError(Exception):
     """
 
     run_id: str = ""
-    code: ClassVar[str] = "bridge"
+    code: str = "bridge"
     exit_status: ClassVar[int] = 1
     default_remedy: ClassVar[str] = ""
 
@@ -34,11 +36,16 @@ class BridgeError(Exception):
             cls.code = code
         cls.exit_status = exit_status or cls.exit_status
 
-    def __init__(self, message: str, *, remedy: str | None = None, host_detail: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: str = "", remedy: str | None = None, host_detail: str = ""
+    ) -> None:
         super().__init__(message)
+        self.code = code or self.code
         self.message = message
         self.host_detail = host_detail
-        self.remedy = self.default_remedy if remedy is None else remedy
+        known = code in ("", type(self).code)
+        default = self.default_remedy if known else CODES[code].remedy
+        self.remedy = default if remedy is None else remedy
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.message, self.host_detail, self.remedy) if part)
@@ -56,32 +63,8 @@ class InvalidRequestError(UsageError, code="invalid_request"):
     """The arguments of a tool call are wrong; the message says what to pass instead."""
 
 
-class HeldResultError(InvalidRequestError, code="held_result"):
-    """A call in a plan uses the result of a held call where that is not possible."""
-
-
-class UnknownServerError(UsageError, code="unknown_server"):
-    """A server was named that no configuration defines. List them with `servers`."""
-
-
-class UnknownPlanError(UsageError, code="unknown_plan"):
-    """This caller has no such plan, or it was used or has expired. Make the plan again."""
-
-
-class UnknownRunError(UsageError, code="unknown_run"):
-    """This caller has no such run, or its journal is gone. Run the program without `retry_of`."""
-
-
-class UnknownArtifactError(UsageError, code="unknown_artifact"):
-    """Nothing is kept by that name for this caller. List what is kept with `artifacts list`."""
-
-
-class UnknownSessionError(UsageError, code="unknown_session"):
-    """This caller has no such session. Start one by running with its name."""
-
-
-class UnknownSkillError(UsageError, code="unknown_skill"):
-    """No skill of that name is saved. List them with `skills list`."""
+class UnknownError(UsageError, code="unknown"):
+    """Something was named that this caller does not have. The message has what there is."""
 
 
 class UneditableError(UsageError, code="uneditable_file"):
@@ -109,22 +92,8 @@ class SandboxError(BridgeError, code="sandbox", exit_status=3):
     """The bridge could not start a sandbox, or lost it."""
 
 
-class NoSandboxError(SandboxError, code="no_sandbox"):
-    """Nothing on this machine can run code in isolation."""
-
-    default_remedy = "Install bubblewrap, podman or docker; `mcp-code-bridge doctor` says how."
-
-
-class EngineNotFoundError(SandboxError, code="engine_not_found"):
-    """The container engine is not installed. Install it, or choose another runtime."""
-
-
 class EngineDownError(SandboxError, code="engine_down"):
     """The container engine is installed but does not answer. Start it."""
-
-
-class EnginePermissionError(SandboxError, code="engine_permission"):
-    """The container engine's socket refuses this user. Use an account that may use the engine."""
 
 
 class ImageMissingError(SandboxError, code="image_missing"):
@@ -133,54 +102,15 @@ class ImageMissingError(SandboxError, code="image_missing"):
     default_remedy = "Run `mcp-code-bridge image build`."
 
 
-class ImagePullError(SandboxError, code="image_pull_failed"):
-    """The runtime image could not be fetched."""
-
-    default_remedy = "Run `mcp-code-bridge image build --offline` to build it without a registry."
-
-
-class ImageBuildError(SandboxError, code="image_build_failed"):
-    """The runtime image could not be built. Read the engine's output in the message."""
-
-
-class OciRuntimeError(SandboxError, code="oci_runtime_broken"):
-    """The OCI runtime (such as crun) cannot start a container. Set `oci_runtime` to another."""
-
-
-class CgroupError(SandboxError, code="cgroup"):
-    """The engine could not apply resource limits. Run `mcp-code-bridge doctor`."""
-
-
 class LaunchError(SandboxError, code="launch_failed"):
     """A sandbox was started but never became usable. Run `mcp-code-bridge doctor`."""
-
-
-class BrokenIsolationError(SandboxError, code="isolation_broken"):
-    """A sandbox started, but its check from inside shows that a protection is missing."""
-
-    default_remedy = (
-        "Its launcher does not do what it must: reinstall it, or set MCP_BRIDGE_RUNTIME to "
-        "another backend."
-    )
-
-
-class WrongSystemError(SandboxError, code="wrong_system"):
-    """The backend is for another operating system."""
-
-    default_remedy = "Leave MCP_BRIDGE_RUNTIME at auto, which takes what works here."
 
 
 class ChannelClosedError(SandboxError, code="channel_closed"):
     """The byte stream to a sandbox ended while it was still needed. Run the program again."""
 
 
-class ClusterDownError(EngineDownError, code="cluster_down"):
-    """A cluster's API server does not answer. See whether it is up, and which context is used."""
-
-    default_remedy = "See whether the cluster is up, and `context` in [kubernetes]."
-
-
-class ClusterRefusedError(EnginePermissionError, code="cluster_refused"):
+class ClusterRefusedError(SandboxError, code="cluster_refused"):
     """A cluster refuses the bridge's account. Log in again, or give it the rights it needs."""
 
     default_remedy = (
@@ -189,15 +119,7 @@ class ClusterRefusedError(EnginePermissionError, code="cluster_refused"):
     )
 
 
-class CapacityError(SandboxError, code="no_room"):
-    """A cluster or the hosts have no room for a sandbox. Try again later, or make room."""
-
-    default_remedy = (
-        "Try again later; or add nodes, hosts or slots, or ask for less memory per run."
-    )
-
-
-class QuotaError(CapacityError, code="quota"):
+class QuotaError(SandboxError, code="quota"):
     """A namespace's quota leaves no pod. Try again later, or raise the quota."""
 
     default_remedy = "Try again later, or raise the namespace's ResourceQuota."
@@ -209,18 +131,6 @@ class SandboxLostError(ChannelClosedError, code="sandbox_lost"):
     default_remedy = (
         "What it had called may have happened: see the receipt before running it again."
     )
-
-
-class NodeLostError(SandboxLostError, code="node_lost"):
-    """A sandbox's machine does not answer, or was shut down. See on the servers what was called."""
-
-
-class PodEvictedError(SandboxLostError, code="pod_evicted"):
-    """A cluster took a pod's place from it. See on the servers what was called."""
-
-
-class PodDeadlineError(SandboxLostError, code="pod_deadline"):
-    """A pod lived longer than it may. Use a shorter session; see what was called."""
 
 
 class NotStartedError(ChannelClosedError):
@@ -248,10 +158,6 @@ class ApprovalNeededError(RefusedError, code="approval_needed"):
     """A person has to allow a call, and no person can be asked. Allow it in the policy."""
 
 
-class AutomaticAnswerError(ApprovalNeededError, code="answered_automatically"):
-    """A client answered a question itself, so no person was asked. Allow the call in the policy."""
-
-
 class ApprovalRefusedError(RefusedError, code="approval_refused"):
     """A person was asked to allow a call, and refused."""
 
@@ -262,17 +168,6 @@ class OutcomeUnknownError(RefusedError, code="outcome_unknown"):
 
 class AuditError(RefusedError, code="audit_unavailable"):
     """A call was not made because it could not be written to the audit log."""
-
-
-class AuditBudgetError(AuditError, code="audit_budget"):
-    """The calls filled what the audit log has for one run. Make the rest in another run."""
-
-    def __init__(self, budget: int) -> None:
-        message = (
-            f"The calls of this run have filled the {budget:,} bytes that the audit log has for "
-            "one run, and no call is made unrecorded."
-        )
-        super().__init__(message, remedy="Make the others in another run, or with less arguments.")
 
 
 class UpstreamError(BridgeError, code="upstream", exit_status=4):
@@ -291,11 +186,12 @@ class UpstreamError(BridgeError, code="upstream", exit_status=4):
         message: str,
         *,
         server: str,
+        code: str = "",
         remedy: str | None = None,
         host_detail: str = "",
         doubtful: bool | None = None,
     ) -> None:
-        super().__init__(message, remedy=remedy, host_detail=host_detail)
+        super().__init__(message, code=code, remedy=remedy, host_detail=host_detail)
         self.server = server
         self.doubtful = self.doubtful_unless_said if doubtful is None else doubtful
 
@@ -322,10 +218,6 @@ class ServerLostError(UpstreamError, code="server_lost"):
 
 class CallTimeoutError(UpstreamError, code="call_timeout"):
     """A server did not answer within the call's time. Raise `call_timeout`."""
-
-
-class MessageTooLargeError(UpstreamError, code="message_too_large"):
-    """A server sent a message beyond the size cap."""
 
 
 class ToolCallError(UpstreamError, code="tool_call_refused"):
@@ -380,46 +272,12 @@ class CannotAskError(UpstreamError, code="cannot_ask"):
         self.automatic = automatic
 
 
-class SearchUnavailableError(BridgeError, code="search_unavailable"):
-    """This Python has no SQLite, or one without full-text search."""
-
-    default_remedy = (
-        "Use a Python whose sqlite3 module has FTS5, as those of Debian, Homebrew, uv and "
-        "python.org do; or list a server's tools instead."
-    )
-
-    def __init__(self) -> None:
-        super().__init__("Tools cannot be searched: this Python's SQLite has no full-text search.")
-
-
 class ArtifactStoreError(BridgeError, code="artifact_store"):
     """What a run left cannot be kept: the disk is full, or not writable. Make room."""
 
 
 class ArtifactQuotaError(ArtifactStoreError, code="artifact_quota"):
     """The limit of what is kept, of a run or a caller, is reached. Use `artifacts rm`."""
-
-
-class SessionLimitError(BridgeError, code="session_limit"):
-    """The limit of open sessions is reached. End one, or raise `sessions`."""
-
-
-class OverloadedError(BridgeError, code="overloaded"):
-    """Too many runs are under way, and no more may wait. Try again later, or raise `runs`."""
-
-
-class DrainingError(BridgeError, code="draining"):
-    """This bridge is ending, and begins no more runs. Try again: another replica takes it."""
-
-    default_remedy = "Make the request again: another replica takes it, or this one once it is up."
-
-
-class ElsewhereError(InvalidRequestError, code="elsewhere"):
-    """Another replica has this session, question or task. Send the request to that one."""
-
-
-class ChangedMeanwhileError(BridgeError, code="changed_meanwhile"):
-    """Another program kept writing a client's file. Close the client, then try again."""
 
 
 class PackageUnavailableError(BridgeError, code="package_unavailable"):
@@ -430,7 +288,162 @@ class LibraryError(BridgeError, code="library"):
     """A skill or a memory cannot be saved or read."""
 
 
-class StoreUnavailableError(BridgeError, code="store_unavailable"):
-    """The database that `MCP_BRIDGE_STORE` names cannot be used. See what `doctor` says of it."""
+class Kind(NamedTuple):
+    """What is known of an error that no code catches.
 
-    default_remedy = "Try again soon; `mcp-code-bridge doctor` tries the store."
+    Attributes:
+        family: The class that it is raised as.
+        meaning: What went wrong.
+        advice: What to do, for the reference.
+        remedy: What an error of this code says that brings no remedy of its own.
+    """
+
+    family: type[BridgeError]
+    meaning: str
+    advice: str = ""
+    remedy: str = ""
+
+
+_LOST = "What it had called may have happened: see the receipt before running it again."
+
+CODES: Mapping[str, Kind] = {
+    "held_result": Kind(
+        InvalidRequestError,
+        "A call in a plan uses the result of a held call where that is not possible.",
+    ),
+    "elsewhere": Kind(
+        InvalidRequestError,
+        "Another replica has this session, question or task.",
+        "Send the request to that one.",
+    ),
+    "unknown_server": Kind(
+        UnknownError,
+        "A server was named that no configuration defines.",
+        "List them with `servers`.",
+    ),
+    "unknown_plan": Kind(
+        UnknownError,
+        "This caller has no such plan, or it was used or has expired.",
+        "Make the plan again.",
+    ),
+    "unknown_run": Kind(
+        UnknownError,
+        "This caller has no such run, or its journal is gone.",
+        "Run the program without `retry_of`.",
+    ),
+    "unknown_artifact": Kind(
+        UnknownError,
+        "Nothing is kept by that name for this caller.",
+        "List what is kept with `artifacts list`.",
+    ),
+    "unknown_session": Kind(
+        UnknownError, "This caller has no such session.", "Start one by running with its name."
+    ),
+    "unknown_skill": Kind(
+        UnknownError, "No skill of that name is saved.", "List them with `skills list`."
+    ),
+    "no_sandbox": Kind(
+        SandboxError,
+        "Nothing on this machine can run code in isolation.",
+        remedy="Install bubblewrap, podman or docker; `mcp-code-bridge doctor` says how.",
+    ),
+    "engine_not_found": Kind(
+        SandboxError,
+        "The container engine is not installed.",
+        "Install it, or choose another runtime.",
+    ),
+    "engine_permission": Kind(
+        SandboxError,
+        "The container engine's socket refuses this user.",
+        "Use an account that may use the engine.",
+    ),
+    "image_pull_failed": Kind(
+        ImageMissingError,
+        "The runtime image could not be fetched.",
+        remedy="Run `mcp-code-bridge image build --offline` to build it without a registry.",
+    ),
+    "image_build_failed": Kind(
+        SandboxError,
+        "The runtime image could not be built.",
+        "Read the engine's output in the message.",
+    ),
+    "oci_runtime_broken": Kind(
+        LaunchError,
+        "The OCI runtime (such as crun) cannot start a container.",
+        "Set `oci_runtime` to another.",
+    ),
+    "cgroup": Kind(
+        LaunchError,
+        "The engine could not apply resource limits.",
+        "Run `mcp-code-bridge doctor`.",
+    ),
+    "isolation_broken": Kind(
+        SandboxError,
+        "A sandbox started, but its check from inside shows that a protection is missing.",
+        remedy="Its launcher does not do what it must: reinstall it, or set MCP_BRIDGE_RUNTIME to "
+        "another backend.",
+    ),
+    "wrong_system": Kind(
+        SandboxError,
+        "The backend is for another operating system.",
+        remedy="Leave MCP_BRIDGE_RUNTIME at auto, which takes what works here.",
+    ),
+    "cluster_down": Kind(
+        EngineDownError,
+        "A cluster's API server does not answer.",
+        remedy="See whether the cluster is up, and `context` in [kubernetes].",
+    ),
+    "no_room": Kind(
+        SandboxError,
+        "A cluster or the hosts have no room for a sandbox.",
+        remedy="Try again later; or add nodes, hosts or slots, or ask for less memory per run.",
+    ),
+    "node_lost": Kind(
+        SandboxLostError, "A sandbox's machine does not answer, or was shut down.", remedy=_LOST
+    ),
+    "pod_evicted": Kind(SandboxLostError, "A cluster took a pod's place from it.", remedy=_LOST),
+    "pod_deadline": Kind(SandboxLostError, "A pod lived longer than it may.", remedy=_LOST),
+    "answered_automatically": Kind(
+        ApprovalNeededError,
+        "A client answered a question itself, so no person was asked.",
+        "Allow the call in the policy.",
+    ),
+    "audit_budget": Kind(
+        AuditError,
+        "The calls filled what the audit log has for one run.",
+        remedy="Make the others in another run, or with less arguments.",
+    ),
+    "message_too_large": Kind(UpstreamError, "A server sent a message beyond the size cap."),
+    "search_unavailable": Kind(
+        BridgeError,
+        "This Python has no SQLite, or one without full-text search.",
+        remedy="Use a Python whose sqlite3 module has FTS5, as those of Debian, Homebrew, uv and "
+        "python.org do; or list a server's tools instead.",
+    ),
+    "session_limit": Kind(
+        BridgeError,
+        "The limit of open sessions is reached.",
+        "End one, or raise `sessions`.",
+    ),
+    "overloaded": Kind(
+        BridgeError,
+        "Too many runs are under way, and no more may wait.",
+        "Try again later, or raise `runs`.",
+    ),
+    "draining": Kind(
+        BridgeError,
+        "This bridge is ending, and begins no more runs.",
+        remedy="Make the request again: another replica takes it, or this one once it is up.",
+    ),
+    "changed_meanwhile": Kind(
+        BridgeError,
+        "Another program kept writing a client's file.",
+        "Close the client, then try again.",
+    ),
+    "store_unavailable": Kind(
+        BridgeError,
+        "The database that `MCP_BRIDGE_STORE` names cannot be used.",
+        remedy="Try again soon; `mcp-code-bridge doctor` tries the store.",
+    ),
+}
+"""The codes without a class of their own."""

@@ -446,7 +446,11 @@ def errors_page() -> str:
         for each in vars(faults).values()
         if isinstance(each, type) and issubclass(each, faults.BridgeError) and "code" in vars(each)
     ]
-    rows = ([code(each.code), str(each.exit_status), *_split(each)] for each in classes)
+    rows = [[code(each.code), str(each.exit_status), *_split(each)] for each in classes]
+    rows += (
+        [code(name), str(kind.family.exit_status), kind.meaning, kind.remedy or kind.advice]
+        for name, kind in faults.CODES.items()
+    )
     base = attributes(faults.BridgeError)
     return page(
         "Errors",

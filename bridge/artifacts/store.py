@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from bridge.artifacts.parts import Content, translated
 from bridge.artifacts.writer import Origin, Quota, RunArtifacts, of_nothing
-from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
+from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownError
 from bridge.model import STREAMS, Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
 from bridge.store import Store, StoreError, Transaction, owner_digest
@@ -143,7 +143,7 @@ class ArtifactStore:
         """Open an artifact's content, which stays readable if it is removed meanwhile.
 
         Raises:
-            UnknownArtifactError: There is no such, or not for this owner, or not any more.
+            UnknownError: There is no such, or not for this owner, or not any more.
             ArtifactStoreError: It cannot be read, or is not what was kept.
         """
         artifact = self.find(owner, uri)
@@ -167,7 +167,7 @@ class ArtifactStore:
             found = self._select(kept, owner, uri=uri)
         if _BEGINNING.fullmatch(uri) and len({row.digest for row in found}) > 1:
             message = f"{len(found):,} things that are kept begin with {uri!r:.80}."
-            raise UnknownArtifactError(message, remedy="Give more of it.")
+            raise UnknownError(message, remedy="Give more of it.", code="unknown_artifact")
         if not found:
             raise _unknown(uri)
         # The newest, if one content or a run's stream was stored several times.
@@ -450,5 +450,7 @@ def _delete(kept: Transaction, ids: Sequence[str]) -> None:
         kept.connection.execute(table.delete().where(table.c.id.in_(some)))
 
 
-def _unknown(uri: str) -> UnknownArtifactError:
-    return UnknownArtifactError(f"No artifact matches {uri!r:.200}; it may have expired.")
+def _unknown(uri: str) -> UnknownError:
+    return UnknownError(
+        f"No artifact matches {uri!r:.200}; it may have expired.", code="unknown_artifact"
+    )

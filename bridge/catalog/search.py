@@ -20,7 +20,7 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from bridge.catalog.words import MAX_WORD_CHARS, asked, indexed, mended, parts, runs, same, words
-from bridge.errors import InvalidRequestError, SearchUnavailableError
+from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Tool
 from bridge.text import valid_text
 
@@ -116,7 +116,7 @@ class ToolIndex:
         """Make the index contain exactly these servers' tools; return whether it changed.
 
         Raises:
-            SearchUnavailableError: This Python has no full-text search.
+            BridgeError: This Python has no full-text search.
         """
         gone = [name for name in self._servers if name not in servers]
         new = [name for name, tools in servers.items() if self._servers.get(name) != tools]
@@ -337,6 +337,13 @@ def _words_of_name(tool: Tool) -> list[str]:
     return words(tool.name[:_MAX_NAME_CHARS])
 
 
+def _unavailable() -> BridgeError:
+    return BridgeError(
+        "Tools cannot be searched: this Python's SQLite has no full-text search.",
+        code="search_unavailable",
+    )
+
+
 def _open_index() -> sqlite3.Connection:
     try:
         # Imported here: it takes 4 ms, and most runs do not search.
@@ -344,7 +351,7 @@ def _open_index() -> sqlite3.Connection:
 
         database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     except ImportError as error:
-        raise SearchUnavailableError from error
+        raise _unavailable() from error
     try:
         database.execute(
             # Without storing the texts: they are not read, and would double the writing time.
@@ -356,5 +363,5 @@ def _open_index() -> sqlite3.Connection:
         database.execute("INSERT INTO tools(tools, rank) VALUES ('hashsize', 8388608)")
     except sqlite3.OperationalError as error:
         database.close()
-        raise SearchUnavailableError from error
+        raise _unavailable() from error
     return database

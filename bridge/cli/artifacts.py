@@ -20,7 +20,7 @@ from bridge.cli.audit import moment
 from bridge.cli.options import AsJson, Yes, arg, flag, opt
 from bridge.cli.output import write_err, write_json, write_out, write_table
 from bridge.cli.person import Person
-from bridge.errors import UnknownArtifactError, UsageError
+from bridge.errors import UnknownError, UsageError
 from bridge.model import STREAMS, Artifact, Json
 from bridge.render.structured import artifact_fields
 from bridge.render.text import size_text
@@ -126,11 +126,11 @@ def _named(uri: str) -> Iterator[None]:
     """Raise an error that says where the kept names are listed, if this is none of them."""
     try:
         yield
-    except UnknownArtifactError as error:
+    except UnknownError as error:
         if error.remedy:
             raise
         remedy = "`artifacts list` shows the ids; the first four characters are enough."
-        raise UnknownArtifactError(error.message, remedy=remedy) from None
+        raise UnknownError(error.message, remedy=remedy, code="unknown_artifact") from None
 
 
 def _run_id(store: ArtifactStore, beginning: str | None) -> str:
@@ -143,7 +143,7 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
     if not beginning or len(runs) != 1:
         which = f"{len(runs):,} runs begin" if runs else "No run with artifacts begins"
         message = f"{which} with {beginning!r:.80}."
-        raise UnknownArtifactError(message, remedy="`artifacts list` shows them.")
+        raise UnknownError(message, remedy="`artifacts list` shows them.", code="unknown_artifact")
     return runs.pop()
 
 

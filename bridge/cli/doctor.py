@@ -23,7 +23,7 @@ from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, ImageMissingError, SettingsError, WrongSystemError
+from bridge.errors import BridgeError, ImageMissingError, SettingsError
 from bridge.model import MEBIBYTE, Directory, ServerSpec
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
@@ -211,7 +211,7 @@ def _describe_command(check: CommandCheck) -> str:
 
 
 def _is_other(probe: Probe) -> bool:
-    return probe.error_code == WrongSystemError.code
+    return probe.error_code == "wrong_system"
 
 
 def _describe(probe: Probe, *, enough: bool = False) -> str:

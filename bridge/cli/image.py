@@ -10,7 +10,7 @@ from typing import Annotated
 from bridge.cli.options import AsJson, flag, opt
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.status import waiting
-from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
+from bridge.errors import BridgeError, ImageMissingError, SandboxError
 from bridge.packages.requirements import parse_requirements
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.backend import container_backend
@@ -117,7 +117,7 @@ async def _with_engines(
             "Only podman and docker use an image; bubblewrap needs none. `mcp-code-bridge doctor` "
             "says what programs run in here."
         )
-        raise NoSandboxError("No container engine answers.", remedy=remedy)
+        raise SandboxError("No container engine answers.", remedy=remedy, code="no_sandbox")
 
 
 def _describe(one: ImageStatus) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 from bridge.cli import completion
 from bridge.cli.options import arg, count
 from bridge.cli.output import write_err, write_out
-from bridge.errors import UnknownServerError
+from bridge.errors import UnknownError
 from bridge.settings import Settings, parsers
 from bridge.upstream.server_log import log_path
 
@@ -36,7 +36,9 @@ async def logs(
     if path.stem not in names:
         near = parsers.nearest(server, names)
         remedy = f"Did you mean {near}?" if near else "`logs` lists the logs."
-        raise UnknownServerError(f"There is no log of a server {server!r:.80}.", remedy=remedy)
+        raise UnknownError(
+            f"There is no log of a server {server!r:.80}.", remedy=remedy, code="unknown_server"
+        )
     # The older file ends where the newer one begins.
     for part in (path.with_name(f"{path.name}.1"), path):
         with suppress(FileNotFoundError), part.open(encoding="utf-8", errors="replace") as file:

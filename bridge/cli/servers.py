@@ -30,7 +30,7 @@ from bridge.discovery.entries import ONLY_CLIENT
 from bridge.discovery.finder import Discovery
 from bridge.discovery.precedence import ITSELF, SHADOWED, UNUSED
 from bridge.discovery.report import ProposedServer, SkippedServer
-from bridge.errors import SettingsError, UnknownServerError, UsageError
+from bridge.errors import SettingsError, UnknownError, UsageError
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.log import audit_log
 from bridge.gate.decision import REDEFINED
@@ -391,4 +391,6 @@ def _resolve_name(wanted: str, found: Discovery) -> tuple[ProposedServer | Serve
                     return each, given
     waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed)) or "none"
     message = f"No server {wanted!r:.200} of this directory waits for approval. Waiting: {waiting}."
-    raise UnknownServerError(message, remedy="`mcp-code-bridge servers` says what there is.")
+    raise UnknownError(
+        message, remedy="`mcp-code-bridge servers` says what there is.", code="unknown_server"
+    )

@@ -29,7 +29,7 @@ from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
 from bridge.clients.entry import own_entry
 from bridge.clients.writers import Machine, Scope, Target, detected, writer_for
-from bridge.errors import BridgeError, UsageError, WrongSystemError
+from bridge.errors import BridgeError, UsageError
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.servers.consents import consents_of
@@ -107,7 +107,7 @@ def _write_sandbox(works: str, probes: Sequence[Probe]) -> None:
         write_out(f"Programs run in: {works}\n")
         return
     write_out("No sandbox works yet, so programs cannot run here.\n")
-    own = [probe for probe in probes if probe.error_code != WrongSystemError.code]
+    own = [probe for probe in probes if probe.error_code != "wrong_system"]
     for probe in own or probes:
         write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
 

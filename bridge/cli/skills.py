@@ -11,7 +11,7 @@ from bridge.cli.options import AsJson, arg
 from bridge.cli.output import visible, write_err, write_json, write_list, write_out, write_warning
 from bridge.cli.person import LEAST_DIGITS, Person
 from bridge.cli.status import open_engine
-from bridge.errors import UnknownSkillError, UsageError
+from bridge.errors import UnknownError, UsageError
 from bridge.gate.question import visible_lines
 from bridge.settings import Settings
 from bridge.skills.source import Skill
@@ -131,7 +131,7 @@ async def _skill(engine: Engine, name: str) -> Skill:
     if name not in skills:
         from bridge.skills.index import unknown
 
-        raise UnknownSkillError(unknown(name, skills))
+        raise UnknownError(unknown(name, skills), code="unknown_skill")
     return skills[name]
 
 

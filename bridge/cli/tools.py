@@ -19,7 +19,7 @@ from bridge.cli.output import (
 )
 from bridge.cli.servers import none_found
 from bridge.cli.status import open_engine, waiting
-from bridge.errors import BridgeError, UnknownServerError
+from bridge.errors import BridgeError, UnknownError
 from bridge.servers.project_servers import waiting_line
 from bridge.settings import Settings
 from bridge.text import counted
@@ -106,12 +106,12 @@ def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
         return None
     try:
         return engine.servers.resolve(server), tool
-    except UnknownServerError as error:
+    except UnknownError as error:
         if any(map(str.isspace, server)):
             return None
         remedy = f"To search for it: `mcp-code-bridge tools {f'{server} {tool}'!r}`."
-        raise UnknownServerError(
-            error.message, remedy=remedy, host_detail=error.host_detail
+        raise UnknownError(
+            error.message, remedy=remedy, host_detail=error.host_detail, code="unknown_server"
         ) from error
 
 

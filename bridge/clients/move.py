@@ -37,7 +37,7 @@ from bridge.discovery.moved import (
     read_manifest,
 )
 from bridge.discovery.precedence import SHADOWED, UNUSED
-from bridge.errors import ChangedMeanwhileError, UsageError
+from bridge.errors import BridgeError, UsageError
 from bridge.model import ServerSpec, Source
 from bridge.private_files import make_directory
 
@@ -298,9 +298,10 @@ def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
         shift = mover.plan(tables, now)
         # What moves counts as approved, so it must be what was shown or approved.
         if any(first.moved.get(name) != value for name, value in shift.moved.items()):
-            raise ChangedMeanwhileError(
+            raise BridgeError(
                 f"{change.target.path} was not changed: its servers are not those shown any more.",
                 remedy="Look at what changed, then try again.",
+                code="changed_meanwhile",
             )
         return shift
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bridge.atomic_files import exclusive_lock, read_regular, replace_file
 from bridge.discovery.documents import MAX_FILE_BYTES
-from bridge.errors import ChangedMeanwhileError, UneditableError
+from bridge.errors import BridgeError, UneditableError
 from bridge.private_files import make_directory, open_below
 
 UNFINISHED = ".mcp-code-bridge-"
@@ -53,7 +53,7 @@ def rewrite(
 
     Raises:
         UneditableError: The file cannot be edited, read or replaced; it is unchanged.
-        ChangedMeanwhileError: Another program wrote it, again and again.
+        BridgeError: Another program wrote it, again and again.
     """
     real = Path(os.path.realpath(path))
     made: tuple[Path, ...] = ()
@@ -72,9 +72,10 @@ def rewrite(
                 with exclusive_lock(real.parent), suppress(_Changed):
                     _replace(held, before, after, most, before_replace)
                     return after
-        raise ChangedMeanwhileError(
+        raise BridgeError(
             f"{path} was not changed: another program wrote it during each of 3 attempts.",
             remedy="Close the client that it belongs to, then try again.",
+            code="changed_meanwhile",
         )
     except BaseException as error:
         remove_directories(made)

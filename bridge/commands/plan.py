@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from bridge.commands.confinement import WORKSPACE, View, check_stages, follow, grants, is_within
 from bridge.commands.environment import CredentialFile, Environment, credential_files, environment
-from bridge.errors import BridgeError, InvalidRequestError, NoSandboxError, SettingsError
+from bridge.errors import BridgeError, InvalidRequestError, SandboxError, SettingsError
 from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
 from bridge.sandbox.backend import HOME, Bind, CommandSpec, Executable, HostFile, LaunchSpec, Probe
@@ -267,7 +267,7 @@ def _check_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
     if tried and not any(probe.ok for probe in tried):
         summary = " ".join(f"{probe.backend}: {probe.summary}" for probe in tried)
         message = f"{profile.place}: nothing can run it. {summary}"
-        raise NoSandboxError(message, remedy=tried[0].remedy)
+        raise SandboxError(message, remedy=tried[0].remedy, code="no_sandbox")
     return bool(tried)
 
 

@@ -272,7 +272,7 @@ class Commands:
             KeyError: There is no such profile; `parse_command` says which there are.
             AuditError: Its beginning cannot be recorded.
             UsageError: The request is unusable, or the profile is.
-            OverloadedError: Too many runs and commands are under way and wait.
+            BridgeError: Too many runs and commands are under way and wait.
             SandboxError: There is no sandbox, or it was lost.
         """
         profile = self.profiles[request.profile]

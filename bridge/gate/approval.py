@@ -22,13 +22,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import (
-    ApprovalNeededError,
-    ApprovalRefusedError,
-    AutomaticAnswerError,
-    CannotAskError,
-    SettingsError,
-)
+from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
 from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (
@@ -231,11 +225,12 @@ class Approver:
             answer = await self._elicit(asked)
         except CannotAskError as error:
             reasons = "; ".join(because(ask) for ask in open_asks)
-            raise _error(error)(
+            message = (
                 f"{named(call)} needs a person's approval ({reasons}).{led_by(open_asks)} "
-                f"{error.why} It was not called.",
-                remedy=_remedy(call, [ask.rule for ask in open_asks]),
-            ) from None
+                f"{error.why} It was not called."
+            )
+            remedy = _remedy(call, [ask.rule for ask in open_asks])
+            raise _unasked(error, message, remedy) from None
         decision = read_answer(answer, choices, "call")
         for choice in choices:
             if decision == choice:
@@ -354,11 +349,12 @@ def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalN
     # No rule can allow a changed definition.
     if shown and all(rule != CHANGED for _, rule in shown):
         ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
-    return _error(fault)(message, remedy=f"Only the user can allow it: they {ways}.")
+    return _unasked(fault, message, f"Only the user can allow it: they {ways}.")
 
 
-def _error(fault: CannotAskError) -> type[ApprovalNeededError]:
-    return AutomaticAnswerError if fault.automatic else ApprovalNeededError
+def _unasked(fault: CannotAskError, message: str, remedy: str) -> ApprovalNeededError:
+    code = "answered_automatically" if fault.automatic else ""
+    return ApprovalNeededError(message, code=code, remedy=remedy)
 
 
 def _remedy(call: CallFacts, rules: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
+from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
 from bridge.gate.flow import FlowState
 from bridge.gate.outcomes import Outcome
 from bridge.guest.protocol import json_text
@@ -378,7 +378,7 @@ class Journals:
         try:
             earlier = Replay(self.find(made_by, owner), run_id=run_id)
             earlier.claim_retry("the plan")
-        except (InvalidRequestError, UnknownRunError) as error:
+        except (InvalidRequestError, UnknownError) as error:
             # The plan can be applied all the same; only a retry is not possible.
             logger.info("the journal of a plan stands alone: %s", error.message)
         return self._keep(owner, RunJournal(run_id, self._reserve, earlier, after=True))
@@ -397,7 +397,7 @@ class Journals:
         """Return the journal of a run, or of a retry that continued it.
 
         Raises:
-            UnknownRunError: There is none for this owner.
+            UnknownError: There is none for this owner.
             InvalidRequestError: The run goes on.
         """
         found, journal = self._runs.get(run_id, ("", None))
@@ -406,14 +406,14 @@ class Journals:
                 f"There is no journal of a run {run_id!r:.80}: they are kept for the caller of the "
                 f"run, for about {self._max_runs} runs, and end with the bridge.{self._elsewhere}"
             )
-            raise UnknownRunError(message, remedy=_GONE)
+            raise UnknownError(message, remedy=_GONE, code="unknown_run")
         last, chain = run_id, journal.chain
         if run_id != chain.head and journal.length != chain.length:
             last = chain.head
             journal = self._runs.get(last, ("", None))[1]
         if journal is None:
             message = f"Run {run_id} was retried by {last}, whose journal is not kept any more."
-            raise UnknownRunError(message, remedy=_GONE)
+            raise UnknownError(message, remedy=_GONE, code="unknown_run")
         if journal.under_way:
             message = f"Run {last} goes on; what it calls is not known yet."
             raise InvalidRequestError(message, remedy="Wait for its result, then retry.")

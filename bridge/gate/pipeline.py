@@ -24,7 +24,7 @@ from bridge.errors import (
     BridgeError,
     CallBudgetError,
     CallDeniedError,
-    HeldResultError,
+    InvalidRequestError,
     OutcomeUnknownError,
     UpstreamError,
 )
@@ -369,9 +369,10 @@ class Gate:
             return None
         if decided.policy.effect == "read":
             if holding.refers(call.arguments):
-                raise HeldResultError(
+                raise InvalidRequestError(
                     f"{call} would read something now, with what a held call is going to return. "
-                    "A plan can use that only in other held calls."
+                    "A plan can use that only in other held calls.",
+                    code="held_result",
                 )
             holding.reading(call)
             return None

@@ -18,13 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from bridge.errors import (
-    CallDeniedError,
-    InvalidRequestError,
-    MessageTooLargeError,
-    ToolCallError,
-    UpstreamError,
-)
+from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError, UpstreamError
 from bridge.gate.privacy_data import (
     REMAINS,
     SHOWN,
@@ -190,7 +184,9 @@ class Vault:
                 "policy wants it, and is not passed on."
             )
             remedy = "Ask for less at a time (a page, a filter, a range)."
-            raise MessageTooLargeError(message, server=server, remedy=remedy, doubtful=False)
+            raise UpstreamError(
+                message, server=server, remedy=remedy, doubtful=False, code="message_too_large"
+            )
         return self._hide(server, value, 0)
 
     def _is_private(self, server: str) -> bool:

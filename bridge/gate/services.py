@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from bridge.clock import Clock
-from bridge.errors import UnknownRunError, UpstreamError
+from bridge.errors import UnknownError, UpstreamError
 from bridge.gate.approval import Approver, Grants
 from bridge.gate.audit import RunAudit
 from bridge.gate.audit.log import audit_log
@@ -190,7 +190,7 @@ class GateServices:
 
         Raises:
             SettingsError: The policy does not parse.
-            UnknownRunError: There is nothing to retry.
+            UnknownError: There is nothing to retry.
         """
         policy, flow = self._policy.now()
         self._grants.keep_to(policy.spec)
@@ -250,7 +250,7 @@ class GateServices:
         if self._is_plan(request.retry_of, request.owner):
             message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
             remedy = "To make the plan's calls, give the id alone, as `apply`."
-            raise UnknownRunError(message, remedy=remedy)
+            raise UnknownError(message, remedy=remedy, code="unknown_run")
         journal = self.journals.find(request.retry_of, request.owner)
         return Replay(journal, request.reads, run_id=run_id, mask=self._mask)
 

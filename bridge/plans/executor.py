@@ -26,7 +26,7 @@ from bridge.errors import (
     BridgeError,
     InvalidRequestError,
     RefusedError,
-    UnknownPlanError,
+    UnknownError,
     UsageError,
 )
 from bridge.gate.approval import Approval, Approver
@@ -137,7 +137,7 @@ class PlanExecutor:
         """Make a plan's calls, after a person has approved exactly those.
 
         Raises:
-            UnknownPlanError: This caller has no such plan; says whether it had.
+            UnknownError: This caller has no such plan; says whether it had.
             RefusedError: It was not approved, or cannot be recorded.
             SettingsError: The policy does not parse.
         """
@@ -171,12 +171,12 @@ class PlanExecutor:
     async def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
         try:
             return await self._plans.take(request.plan_id, request.owner, run_id=run_id)
-        except UnknownPlanError:
+        except UnknownError:
             if not self._services.journals.knows(request.plan_id, request.owner):
                 raise
             message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
             remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
-            raise UnknownPlanError(message, remedy=remedy) from None
+            raise UnknownError(message, remedy=remedy, code="unknown_plan") from None
 
     async def _approved(
         self, kept: StoredPlan, request: ApplyRequest, run: RunContext, run_id: str

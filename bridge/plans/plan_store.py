@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
-from bridge.errors import StoreUnavailableError, UnknownPlanError
+from bridge.errors import BridgeError, UnknownError
 from bridge.gate.held_calls import HeldCalls, HeldRequest
 from bridge.model import Plan
 from bridge.store import Store, Transaction, owner_digest
@@ -130,7 +130,7 @@ class PlanStore:
             run_id: The run that applies it.
 
         Raises:
-            UnknownPlanError: It was used, has expired, or is not this owner's.
+            UnknownError: It was used, has expired, or is not this owner's.
         """
         self._drop_expired()
         kept = self._kept.get(plan_id)
@@ -191,16 +191,18 @@ class PlanStore:
         self.close(kept, why)
 
 
-def _unknown(plan_id: str, why: str = "") -> UnknownPlanError:
+def _unknown(plan_id: str, why: str = "") -> UnknownError:
     """Return the error for a plan that cannot be applied; without a reason, there is none."""
     if why:
-        return UnknownPlanError(f"The plan {plan_id} cannot be applied: {why}.")
+        return UnknownError(f"The plan {plan_id} cannot be applied: {why}.", code="unknown_plan")
     remedy = (
         "Plans are for their makers, for 30 minutes, or until the bridge that has them ends. "
         "Run the program in plan mode again, after asking the user for what "
         "`mcp-code-bridge audit show PLAN` says was done of this one."
     )
-    return UnknownPlanError(f"There is no plan {plan_id!r:.80} for this caller.", remedy=remedy)
+    return UnknownError(
+        f"There is no plan {plan_id!r:.80} for this caller.", remedy=remedy, code="unknown_plan"
+    )
 
 
 def _now() -> str:
@@ -252,8 +254,8 @@ class Plans:
         """Return a plan to be applied; it cannot be taken again, by no bridge.
 
         Raises:
-            UnknownPlanError: It was used, has expired, or is not this owner's.
-            StoreUnavailableError: The store cannot be asked. The plan is as it was.
+            UnknownError: It was used, has expired, or is not this owner's.
+            BridgeError: The store cannot be asked. The plan is as it was.
         """
         store = self._shared(plan_id, owner)
         if store is None:
@@ -261,7 +263,9 @@ class Plans:
         try:
             return await anyio.to_thread.run_sync(_take, store, plan_id, owner, run_id)
         except OSError as error:
-            raise StoreUnavailableError(f"Plans cannot be looked up: {error.strerror}.") from error
+            raise BridgeError(
+                f"Plans cannot be looked up: {error.strerror}.", code="store_unavailable"
+            ) from error
 
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
         """Drop a plan, and return it as one that cannot be applied."""

@@ -20,7 +20,7 @@ from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.report import NOTHING
 from bridge.catalog.program.server_references import References
 from bridge.catalog.program.survey import Survey
-from bridge.errors import InvalidRequestError, UnknownServerError
+from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, add_findings, refused
@@ -62,7 +62,7 @@ class Admission:
 
         Raises:
             InvalidRequestError: The program, its time limit or a file is not within the limits.
-            SessionLimitError: Sessions are turned off.
+            BridgeError: Sessions are turned off.
         """
         size = len(request.code.encode("utf-8", "replace"))
         if size > MAX_CODE_BYTES:
@@ -92,7 +92,7 @@ class Admission:
             The request with the program as it is read, and what the program's text shows.
 
         Raises:
-            UnknownServerError: It names a server that does not exist: it must not stop half-way
+            UnknownError: It names a server that does not exist: it must not stop half-way
                 for a typing mistake.
         """
         table = self._table(request)
@@ -121,7 +121,7 @@ class Admission:
         Raises:
             InvalidRequestError: The program uses servers that it may not have.
             SettingsError: The policy does not parse.
-            UnknownRunError: There is nothing to retry.
+            UnknownError: There is nothing to retry.
         """
         skills = await self._skills.of_program(request, program.survey, caller)
         servers, tolerant = self._wanted(request, skills.widened(program.references))
@@ -278,12 +278,14 @@ class Admission:
         named = (*(request.servers or ()), *program.references.unknown)
         return await self._proposals.ensure_approved(named, caller)
 
-    async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownServerError:
+    async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownError:
         unknown = program.references.unknown
         check = await self._check(request, program, program.references.servers)
         problems = [*unknown.values(), *map(str, check.verdict.certain)]
         message = self._servers.unknown_server_text("; ".join(problems))
-        return UnknownServerError(message, host_detail=self._servers.skip_reasons([*unknown]))
+        return UnknownError(
+            message, host_detail=self._servers.skip_reasons([*unknown]), code="unknown_server"
+        )
 
     def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
         """Return the servers to load, and whether some may fail to start."""

@@ -130,7 +130,7 @@ class Engine:
         """Make the held calls of a plan, after a person has approved exactly those.
 
         Raises:
-            UnknownPlanError: There is no such plan for this caller.
+            UnknownError: There is no such plan for this caller.
             RefusedError: It was not approved.
         """
         with self.under_way.one():

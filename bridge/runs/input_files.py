@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore
-from bridge.errors import InvalidRequestError, UnknownArtifactError
+from bridge.errors import InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
 from bridge.rpc.channel import as_base64
 from bridge.runs.file_names import name_problem, quoted
@@ -143,7 +143,7 @@ async def _read(
 
     try:
         return await anyio.to_thread.run_sync(read)
-    except UnknownArtifactError as error:
+    except UnknownError as error:
         message = f"The file {quoted(file.name)} could not be read. {error.message}"
         raise InvalidRequestError(message, remedy=_WORKS) from None
 

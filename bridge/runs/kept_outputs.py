@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore
 from bridge.artifacts.parts import nth_line_end
-from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
+from bridge.errors import ArtifactStoreError, BridgeError, UnknownError
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.guest.schema.validation import problem
 from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
@@ -81,7 +81,7 @@ class KeptOutputs:
 
         try:
             artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
-        except UnknownArtifactError:
+        except UnknownError:
             raise await self._unknown(run_id, stream) from None
         await self._tracker.add(artifact.uri, artifact.provenance)
         return found
@@ -91,7 +91,7 @@ class KeptOutputs:
         try:
             try:
                 artifact = self._store.find(self._owner, uri)
-            except UnknownArtifactError:
+            except UnknownError:
                 if stream != "stdout":
                     raise
                 # Of a run whose client did not get its result, that has the output.

@@ -21,7 +21,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import BridgeError, UnknownRunError
+from bridge.errors import BridgeError, UnknownError
 from bridge.gate.audit.records import when
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult
 from bridge.offload import estimated_size, offload
@@ -90,18 +90,18 @@ class RunRecords:
         """Return the record of the one run whose id begins so.
 
         Raises:
-            UnknownRunError: There is none for this owner, or there are several.
+            UnknownError: There is none for this owner, or there are several.
         """
         files = {file.digest: file for file in self._files(owner) if wanted}
         ids = [wanted] if wanted in files else sorted(i for i in files if i.startswith(wanted))
         if len(ids) > 1:
             several = ", ".join(ids[:5]) + (", …" if len(ids) > 5 else "")
             message = f"{len(ids):,} runs begin with {wanted!r:.80}: {several}."
-            raise UnknownRunError(message, remedy="Give more of the id.")
+            raise UnknownError(message, remedy="Give more of the id.", code="unknown_run")
         if ids and (record := _read(files[ids[0]].id)):
             return record
         remedy = f"`runs` lists them. Records are removed after {DAYS} days."
-        raise UnknownRunError(f"No run {wanted!r:.80} is recorded.", remedy=remedy)
+        raise UnknownError(f"No run {wanted!r:.80} is recorded.", remedy=remedy, code="unknown_run")
 
     def _files(self, owner: str | None) -> list[StoredItem]:
         """Return the files of an owner or of all, the newest first: path, run and size of each."""

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 import anyio
 from anyio.abc import TaskGroup
 
-from bridge.errors import CannotAskError, ElsewhereError, InvalidRequestError
+from bridge.errors import CannotAskError, InvalidRequestError
 from bridge.model import Json, RunResult
 from bridge.tasks import background_tasks
 from bridge.upstream.client_features import Method
@@ -254,7 +254,7 @@ class SuspendedRuns:
                 "Send the request there, or wait until that one gives the run up. Only if it is "
                 "gone make the call again from the beginning: part of it may have happened."
             )
-            raise ElsewhereError(message, remedy=remedy)
+            raise InvalidRequestError(message, remedy=remedy, code="elsewhere")
         return run
 
     def check_room(self, run: SuspendedRun) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from bridge.errors import DrainingError
+from bridge.errors import BridgeError
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class UnderWay:
     def one(self) -> Iterator[None]:
         if self.draining:
             message = f"This {self._called} is ending, and begins no more runs. Nothing was run."
-            raise DrainingError(message)
+            raise BridgeError(message, code="draining")
         scope = anyio.CancelScope()
         self._scopes.add(scope)
         try:
@@ -54,7 +54,7 @@ class UnderWay:
                 "for its last runs is over. What it had called by then has happened."
             )
             remedy = "See on the servers what it did before any of it is done again."
-            raise DrainingError(message, remedy=remedy)
+            raise BridgeError(message, remedy=remedy, code="draining")
 
     async def drain(self, seconds: float, waits: Callable[[], bool] = lambda: False) -> None:
         """Let no more runs begin, wait for those there are, and end what is left.

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bridge.errors import BrokenIsolationError, OciRuntimeError
+from bridge.errors import LaunchError, SandboxError
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.backend import TMP
 from bridge.sandbox.binds import READ_ONLY
@@ -294,8 +294,8 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
     A kernel of its own, the reason to name gVisor or Kata, must be confirmed.
 
     Raises:
-        BrokenIsolationError: Something is contradicted; it names what.
-        OciRuntimeError: No kernel of its own is seen, though the OCI runtime promises one.
+        SandboxError: Something is contradicted; it names what.
+        LaunchError: No kernel of its own is seen, though the OCI runtime promises one.
     """
     if OWN_KERNEL in isolation.layers and True not in _seen(OWN_KERNEL, isolation, facts):
         named = isolation.oci_runtime
@@ -304,10 +304,11 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
             f"See what the engine's configuration starts as {named}, or name another OCI runtime"
             " with MCP_BRIDGE_OCI_RUNTIME."
         )
-        raise OciRuntimeError(message, remedy=remedy)
+        raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
     refused = refused_layers(isolation, facts)
     if refused:
-        raise BrokenIsolationError(
+        raise SandboxError(
             f"The sandbox of {isolation.backend} is not what it should be, so nothing was run:"
-            f" seen from inside, it lacks {', '.join(refused)}."
+            f" seen from inside, it lacks {', '.join(refused)}.",
+            code="isolation_broken",
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from bridge.errors import OverloadedError
+from bridge.errors import BridgeError
 
 MAX_WAITING = 400  # Most runs that wait. Each has its program in memory.
 MAX_WAITING_OF_OWNER = 100  # Most of one caller's, so that none fills the queue.
@@ -83,7 +83,7 @@ class RunQueue:
             on_position: Called with the number of runs ahead, only if the run has to wait.
 
         Raises:
-            OverloadedError: Too many runs wait already, or this one has waited too long.
+            BridgeError: Too many runs wait already, or this one has waited too long.
         """
         if self._taken < self._places:
             self._taken += 1
@@ -151,12 +151,13 @@ class RunQueue:
             for number, ticket in enumerate(tickets):
                 ticket.on_position(runs_ahead(lengths, turn, number))
 
-    def _overloaded(self, why: str) -> OverloadedError:
+    def _overloaded(self, why: str) -> BridgeError:
         message = f"As many runs are under way as there may be at once ({self._taken}), and {why}."
-        return OverloadedError(
+        return BridgeError(
             message,
             remedy="Nothing was run. Wait for results of yours, or try again later; put several "
             "steps into one program. MCP_BRIDGE_RUNS sets how many may run at once.",
+            code="overloaded",
         )
 
 

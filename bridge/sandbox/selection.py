@@ -21,15 +21,7 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from bridge.errors import (
-    BridgeError,
-    ImageMissingError,
-    ImagePullError,
-    LaunchError,
-    NoSandboxError,
-    SettingsError,
-    WrongSystemError,
-)
+from bridge.errors import BridgeError, ImageMissingError, LaunchError, SandboxError, SettingsError
 from bridge.sandbox.backend import Backend, Probe
 from bridge.sandbox.contents import remember
 from bridge.sandbox.limits import limits_for
@@ -147,7 +139,7 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     Raises:
         SettingsError: The settings contradict each other, or name packages that no program could
             import.
-        NoSandboxError: None works; the message has the reason and remedy for each.
+        SandboxError: None works; the message has the reason and remedy for each.
     """
     failures: dict[str, Probe] = {}
     names = _admitted(settings)
@@ -158,9 +150,10 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     for name in missing if pull else ():
         if backend := await _select(name, settings, failures, pull=True):
             return backend
-    raise NoSandboxError(
+    raise SandboxError(
         "No sandbox is available, so nothing was run. " + " ".join(_reasons([*failures.values()])),
         remedy="`mcp-code-bridge doctor` says what to do, and offers to build a missing image.",
+        code="no_sandbox",
     )
 
 
@@ -237,7 +230,7 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
 
 def _reasons(failures: Sequence[Probe]) -> list[str]:
     """Return why each failed; of several, not what is for another system."""
-    here = [probe for probe in failures if probe.error_code != WrongSystemError.code]
+    here = [probe for probe in failures if probe.error_code != "wrong_system"]
     return [
         f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here or failures
     ]
@@ -287,13 +280,13 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
     for name in tuple(filter(is_engine, names)) or ENGINES:
         try:
             return await _engine_with(name, settings, profile)
-        except (ImageMissingError, ImagePullError) as error:
+        except ImageMissingError as error:
             problems.append(f"{name}: {error.message}")
             remedy = with_profile_remedy(error, profile).remedy
         except BridgeError as error:
             problems.append(f"{name}: {error}")
     message = f"No container engine can run {profile.image}. {' '.join(problems)}"
-    raise NoSandboxError(message, remedy=remedy)
+    raise SandboxError(message, remedy=remedy, code="no_sandbox")
 
 
 async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -> Backend:
@@ -317,10 +310,10 @@ def with_profile_remedy(error: BridgeError, profile: CommandProfile) -> BridgeEr
     if profile.runtime != "container":
         return error
     remedy = f"correct {profile.place}.image."
-    if isinstance(error, ImageMissingError | ImagePullError):
+    if isinstance(error, ImageMissingError):
         remedy = f"Pull or build {profile.image} with the engine, or {remedy}"
     elif isinstance(error, LaunchError) and "image build" in error.remedy:
         remedy = f"Name executables that {profile.image} has, or {remedy}"
     else:
         return error
-    return type(error)(error.message, remedy=remedy, host_detail=error.host_detail)
+    return type(error)(error.message, code=error.code, remedy=remedy, host_detail=error.host_detail)

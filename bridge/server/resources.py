@@ -22,7 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge.artifacts import ArtifactStore, parse_part, read_part
 from bridge.artifacts.store import ARTIFACTS_URI, RUNS_URI
-from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
+from bridge.errors import ArtifactStoreError, BridgeError, UnknownError
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json
 from bridge.render.structured import held_fields
@@ -183,7 +183,7 @@ class Resources:
                 work = partial(_kept_contents, self._engine.artifacts, owner, uri, redactor)
                 return types.ReadResourceResult(contents=await anyio.to_thread.run_sync(work))
             mime_type, text = await self._read(uri, context)
-        except UnknownArtifactError:
+        except UnknownError:
             # As if it did not exist: that another caller has it is not shown.
             raise _unknown(uri, context) from None
         except BridgeError as error:

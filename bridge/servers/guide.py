@@ -281,7 +281,7 @@ class GuestGuide:
 
         Raises:
             InvalidRequestError: The query has no words.
-            SearchUnavailableError: This Python has no full-text search.
+            BridgeError: This Python has no full-text search.
         """
         inventory = self._servers.inventory
         async with self._searching:

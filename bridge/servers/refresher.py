@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from bridge.errors import BridgeError, ServerStartError, UnknownServerError, UpstreamError
+from bridge.errors import BridgeError, ServerStartError, UnknownError, UpstreamError
 from bridge.model import ServerSpec, Tool
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.tool_cache import Listing, ToolCache
@@ -156,7 +156,7 @@ class Lister:
             return failure
         try:
             request = self.request(name, limiter)
-        except UnknownServerError as error:
+        except UnknownError as error:
             return error
         # Later callers wait only until the same deadline: a slow server costs one wait in all.
         with anyio.move_on_after(max(0.0, request.deadline - anyio.current_time())):
@@ -321,7 +321,7 @@ class Lister:
                 request = self.request(name)
                 with anyio.move_on_after(STRAGGLER_SECONDS):
                     await request.done.wait()
-            except UnknownServerError:
+            except UnknownError:
                 return
         if idle:
             await self._stop_unused(name)
@@ -336,7 +336,7 @@ class Lister:
                     return
                 await self.ask(name)
                 await anyio.sleep(10.0)  # A server may keep reporting changes.
-        except UnknownServerError:
+        except UnknownError:
             return
         finally:
             self._relisting.discard(name)

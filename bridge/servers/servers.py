@@ -21,7 +21,7 @@ from bridge.errors import (
     BridgeError,
     LoginRequiredError,
     RefusedError,
-    UnknownServerError,
+    UnknownError,
     UpstreamError,
 )
 from bridge.guest.schema.names import nearest
@@ -167,14 +167,14 @@ class Servers:
         """Return the digest of a server's current definition; empty if there is no such server."""
         try:
             return self._pool.spec(name).definition
-        except UnknownServerError:
+        except UnknownError:
             return ""
 
     def is_own(self, name: str) -> bool:
         """Return whether a file of the user's, not of a project, defines a server."""
         try:
             return not self._pool.spec(name).written
-        except UnknownServerError:
+        except UnknownError:
             return False
 
     def listing(self, name: str) -> Listing | None:
@@ -193,12 +193,16 @@ class Servers:
         for entry in self.discovery.skipped:
             if entry.name == name:
                 message = f"The server {name!r} is configured, but skipped."
-                raise UnknownServerError(message, host_detail=f"In {entry.source}: {entry.reason}.")
+                raise UnknownError(
+                    message,
+                    host_detail=f"In {entry.source}: {entry.reason}.",
+                    code="unknown_server",
+                )
         message = f"There is no server {name!r:.200}."
         near = nearest(name, [*self.aliases, *self.aliases.values()])
         if near:
             message = f"{message} Did you mean {near!r}?"
-        raise UnknownServerError(self.unknown_server_text(message))
+        raise UnknownError(self.unknown_server_text(message), code="unknown_server")
 
     def proposals(self, name: str) -> tuple[ProposedServer, ...]:
         """Return a project's unapproved servers of this name or alias."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from bridge.errors import SessionLimitError
+from bridge.errors import BridgeError
 from bridge.fair_shares import Taken, gives_up_place, place_for
 
 if TYPE_CHECKING:
@@ -49,9 +49,10 @@ class Admission:
             (own, MAX_WAITING_OF_OWNER, "of your sessions", "Wait for their results"),
         ):
             if waiting >= most:
-                raise SessionLimitError(
+                raise BridgeError(
                     f"{most} {whose} wait for a place already.",
                     remedy=f"{first}, or run this without `session`. {_SETTING}",
+                    code="session_limit",
                 )
         self._waiting.append(session)
         try:
@@ -65,9 +66,10 @@ class Admission:
             self._waiting.remove(session)
             # The next in the queue may have its turn.
             self._wake()
-        raise SessionLimitError(
+        raise BridgeError(
             f"All {self._places} sessions that may be open at once are in use.",
             remedy=f"Wait for their runs to end, or run this without `session`. {_SETTING}",
+            code="session_limit",
         )
 
     def dismissed(self, session: Session) -> None:
@@ -117,15 +119,16 @@ def _taken(known: list[Session]) -> list[Taken]:
     return [Taken(each.owner, each.in_use) for each in known]
 
 
-def _all_used(held: int, places: int) -> SessionLimitError:
+def _all_used(held: int, places: int) -> BridgeError:
     whose = f"All {places} sessions that may be open at once are yours and in use."
     if held < places:
         whose = (
             f"{held} of the {places} sessions that may be open at once are yours and in use, which "
             "is your share: the others are other callers'."
         )
-    return SessionLimitError(
+    return BridgeError(
         whose,
         remedy="Wait for one of your runs to end, end a session (`end_session`), or run this "
         f"without `session`. {_SETTING}",
+        code="session_limit",
     )

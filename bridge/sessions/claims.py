@@ -16,7 +16,7 @@ import secrets
 import anyio
 import anyio.to_thread
 
-from bridge.errors import ElsewhereError
+from bridge.errors import InvalidRequestError
 from bridge.sessions.checkpoints import CLAIM as KIND
 from bridge.sessions.checkpoints import id_digest
 from bridge.store import Store, Transaction, owner_digest
@@ -133,9 +133,10 @@ def _holder(found: bytes | None) -> str:
     return (found or b"").partition(b" ")[0].decode(errors="replace")
 
 
-def _elsewhere(session_id: str, replica: str) -> ElsewhereError:
-    return ElsewhereError(
+def _elsewhere(session_id: str, replica: str) -> InvalidRequestError:
+    return InvalidRequestError(
         f"Session {session_id} is in use in replica {replica!r} of the bridge: a run goes on in "
         "it there, or its state could not be saved and is there alone. Nothing was run.",
         remedy="Wait for the session's run to end, or send the request to that replica.",
+        code="elsewhere",
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from bridge.callers.client import RunCaller
-from bridge.errors import BridgeError, InvalidRequestError, NotStartedError, SessionLimitError
+from bridge.errors import BridgeError, InvalidRequestError, NotStartedError
 from bridge.gate.flow import FlowState
 from bridge.model import Limits, RunRequest, RunResult
 from bridge.model.outcome import caught
@@ -174,9 +174,10 @@ class Session:
     def put(self, queued: QueuedRun) -> bool:
         """Queue something, if there is room; return whether its task has to be started."""
         if len(self._queue) >= MAX_WAITING:
-            raise SessionLimitError(
+            raise BridgeError(
                 f"{MAX_WAITING} runs wait for session {self.record.name!r} already.",
                 remedy="Wait for their results, or use another session: they run side by side.",
+                code="session_limit",
             )
         self._queue.append(queued)
         self._woken.set()

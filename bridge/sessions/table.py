@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.callers.client import RunCaller
-from bridge.errors import BridgeError, InvalidRequestError, SessionLimitError, UnknownSessionError
+from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.packages.packages import PackageSet
 from bridge.sessions.admission import Admission
@@ -124,10 +124,11 @@ class Sessions:
     def check(self, request: RunRequest) -> None:
         """Check that a request can run in a session; the error says what to do instead."""
         if self._settings.sessions < 1:
-            raise SessionLimitError(
+            raise BridgeError(
                 "Sessions are turned off here.",
                 remedy="Leave `session` out: each run then begins with nothing of the last. "
                 "MCP_BRIDGE_SESSIONS sets how many may be open.",
+                code="session_limit",
             )
         if request.mode == "plan":
             raise InvalidRequestError(
@@ -144,8 +145,8 @@ class Sessions:
         Cancelling this interrupts the program, and keeps the state if it answers to that.
 
         Raises:
-            UnknownSessionError: There is none of that id for this caller.
-            SessionLimitError: No further session can be opened.
+            UnknownError: There is none of that id for this caller.
+            BridgeError: No further session can be opened.
             BridgeError: What `work` raises.
         """
         while True:
@@ -201,7 +202,7 @@ class Sessions:
             if session.over:
                 return None
             if self._tasks is None:
-                raise SessionLimitError("The bridge is ending.")
+                raise BridgeError("The bridge is ending.", code="session_limit")
             if session.put(queued):
                 self._tasks.start_soon(session.serve)
         try:
@@ -262,7 +263,9 @@ class Sessions:
         if not is_id and not request.named_sessions:
             if not make:
                 message = "Here a session can be ended by its id only."
-                raise UnknownSessionError(message, remedy="Its results have the id.")
+                raise UnknownError(
+                    message, remedy="Its results have the id.", code="unknown_session"
+                )
             # Others may use the same name, and are not to meet here.
             return self._add(Record(owner, key))
         damaged = ""
@@ -282,7 +285,7 @@ class Sessions:
                 f"Sessions expire after {self._settings.session_days} idle days, and belong to one "
                 "caller. Use any new name to start one."
             )
-            raise UnknownSessionError(message, remedy=remedy)
+            raise UnknownError(message, remedy=remedy, code="unknown_session")
         return found
 
     def _known(self, owner: str, key: str) -> Session | None:

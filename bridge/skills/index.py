@@ -17,7 +17,7 @@ from anyio.to_thread import run_sync as in_thread
 from bridge.catalog.program.expected_calls import expected_calls
 from bridge.catalog.program.server_references import References, references
 from bridge.catalog.program.survey import Survey
-from bridge.errors import LibraryError, UnknownSkillError
+from bridge.errors import LibraryError, UnknownError
 from bridge.gate.pins import tool_digest
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.model import Json, Provenance, Tool
@@ -60,12 +60,12 @@ class SkillIndex:
         """Return a skill.
 
         Raises:
-            UnknownSkillError: There is none; the text names the nearest.
+            UnknownError: There is none; the text names the nearest.
             LibraryError: It cannot be used.
         """
         skills = await self.all()
         if name not in skills:
-            raise UnknownSkillError(unknown(name, skills))
+            raise UnknownError(unknown(name, skills), code="unknown_skill")
         skill = skills[name]
         if skill.problem:
             raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")

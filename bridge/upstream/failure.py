@@ -32,7 +32,6 @@ from mcp_types.jsonrpc import (
 from bridge.errors import (
     BridgeError,
     LoginRequiredError,
-    MessageTooLargeError,
     ServerLostError,
     ServerStartError,
     ToolCallError,
@@ -176,12 +175,13 @@ def lost_error(
         sent: Whether any of the request may have gone out.
     """
     if _OVERSIZE.search(end_report):
-        return MessageTooLargeError(
+        return UpstreamError(
             f"Server {server!r} was disconnected: it sent more than the bridge takes.",
             server=server,
             host_detail=end_report,
             remedy="Ask it for less at a time. The next call connects again.",
             doubtful=sent,
+            code="message_too_large",
         )
     effect = "Whether this one had an effect is unknown." if sent else "This one was never sent."
     end = f"went away during {what}" if sent else f"cannot be reached for {what}"
@@ -207,12 +207,13 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
     """
     server = spec.name
     if isinstance(error.data, TooLarge) or _OVERSIZE.search(error.message):
-        return MessageTooLargeError(
+        return UpstreamError(
             f"Server {server!r}, {what}: {error.message}",
             server=server,
             remedy="The server has to list less, or in more pages; its other answers still arrive."
             if what.startswith(LIST_PREFIX)
             else "Ask for less at a time; the connection stays open.",
+            code="message_too_large",
         )
     # Servers use the same code for their own errors; the SDK's texts begin like this.
     if error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream "):

@@ -18,7 +18,7 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from bridge.errors import UnknownServerError
+from bridge.errors import UnknownError
 from bridge.guest.schema.names import nearest
 from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec
 from bridge.upstream.client_features import Roots
@@ -68,7 +68,7 @@ class Pool:
     """The servers that are configured, as an async context manager.
 
     Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
-    Methods that take a server's name raise UnknownServerError if there is none of that name, and
+    Methods that take a server's name raise UnknownError if there is none of that name, and
     requests UpstreamError if it cannot be started, refuses, or does not answer in time.
 
     Attributes:
@@ -197,7 +197,7 @@ class Pool:
         near = nearest(server[:200], self._servers)
         hint = f" Did you mean {near!r}?" if near else ""
         msg = f"There is no server named {server!r}.{hint}"
-        raise UnknownServerError(msg, remedy=f"Available: {names}.")
+        raise UnknownError(msg, remedy=f"Available: {names}.", code="unknown_server")
 
     def roots_of(self, spec: ServerSpec) -> Roots:
         """Return the configured roots, else the client's if no argument names a directory."""

@@ -30,7 +30,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bridge.clock import current_time
-from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError, UpstreamError
+from bridge.errors import CallTimeoutError, ToolCallError, UpstreamError
 from bridge.guest.protocol import json_text
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import offload
@@ -138,12 +138,13 @@ class Requests:
         except (ValueError, TypeError, RecursionError) as error:
             raise self._unsendable(what, error) from None
         if len(text) > self._max_bytes:
-            raise MessageTooLargeError(
+            raise UpstreamError(
                 f"Server {self._spec.name!r}, {what}: the arguments have {len(text)} bytes; "
                 f"the limit is {self._max_bytes}.",
                 server=self._spec.name,
                 remedy="Send less at a time.",
                 doubtful=False,
+                code="message_too_large",
             )
         seconds = self._call_timeout if seconds is None else seconds
         return Call(method, subject, params, text, what, seconds)

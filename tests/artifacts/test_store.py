@@ -10,7 +10,7 @@ import pytest
 
 from bridge.artifacts import store as module
 from bridge.artifacts import writer as writing
-from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
+from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.model import Artifact, ArtifactKind
 from bridge.store import owner_digest
 from bridge.store.retention import items_to_remove
@@ -27,6 +27,7 @@ from tests.artifacts.rig import (
     unfinished,
 )
 from tests.postgresql import store_at
+from tests.raised import raises_code
 
 pytestmark = [pytest.mark.usefixtures("each_database"), pytest.mark.every_case]
 
@@ -89,12 +90,12 @@ def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_pa
     for asked in (mine.uri, mine.digest, mine.digest[:8], output.uri):
         told = []
         for owner, uri in (("you", asked), ("me", never)):
-            with pytest.raises(UnknownArtifactError) as refused:
+            with raises_code("unknown_artifact") as refused:
                 kept.find(owner, uri)
             told.append(str(refused.value).replace(uri, "URI"))
-            with pytest.raises(UnknownArtifactError):
+            with raises_code("unknown_artifact"):
                 kept.read(owner, uri)
-            with pytest.raises(UnknownArtifactError):
+            with raises_code("unknown_artifact"):
                 kept.remove(owner, uri)
         assert told[0] == told[1]
     assert kept.remove_all("you") == 0
@@ -125,7 +126,7 @@ def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_pa
 def test_what_is_no_name_of_anything_is_unknown(tmp_path: Path, uri: str) -> None:
     kept = store(tmp_path)
     kept.of_run("me", RUN).add("x", b"x")
-    with pytest.raises(UnknownArtifactError):
+    with raises_code("unknown_artifact"):
         kept.find("me", uri)
 
 
@@ -143,7 +144,7 @@ def test_a_beginning_that_fits_two_contents_is_refused_and_says_so(tmp_path: Pat
         number += 1
     artifacts.add("one", found[beginning])
     artifacts.add("two", data)
-    with pytest.raises(UnknownArtifactError, match=r"2 things .* begin with .*Give more of it"):
+    with raises_code("unknown_artifact", match=r"2 things .* begin with .*Give more of it"):
         kept.find("me", beginning)
     # The same content kept twice is no question.
     artifacts.add("again", data)
@@ -264,7 +265,7 @@ def test_what_has_expired_is_not_told_and_is_removed(tmp_path: Path) -> None:
     new = kept.of_run("me", RUN).add("new", b"new")
     clock.seconds += DAY
     assert kept.listed("me") == (new,)
-    with pytest.raises(UnknownArtifactError):
+    with raises_code("unknown_artifact"):
         kept.read("me", old.uri)
     assert kept.tidy() == 1
     assert contents(tmp_path) == {new.digest}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import ArtifactStoreError, UnknownArtifactError
+from bridge.errors import ArtifactStoreError
 from bridge.store import StoreError
 from bridge.store.blobs import OpenBlob
 from tests.artifacts.rig import (
@@ -17,6 +17,7 @@ from tests.artifacts.rig import (
     check,
     store,
 )
+from tests.raised import raises_code
 
 
 def test_a_damaged_content_is_refused_with_a_reason_and_put_right_by_the_next(
@@ -38,7 +39,7 @@ def test_a_content_that_is_gone_takes_its_entry_with_it(tmp_path: Path) -> None:
     kept = store(tmp_path)
     artifact = kept.of_run("me", RUN).add("x", b"x")
     (tmp_path / "blobs" / artifact.digest[:2] / artifact.digest).unlink()
-    with pytest.raises(UnknownArtifactError):
+    with raises_code("unknown_artifact"):
         kept.read("me", artifact.uri)
     assert kept.tidy() == 1
     check(tmp_path)

@@ -10,11 +10,12 @@ from bridge.callers import automatic
 from bridge.callers.automatic import HEADLESS_SECONDS, answered_by
 from bridge.callers.client import RunCaller
 from bridge.clock import Clock
-from bridge.errors import ApprovalRefusedError, AutomaticAnswerError
+from bridge.errors import ApprovalRefusedError
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.decision import CallFacts, Decision
 from bridge.model import HeldCall, Json, Plan
 from tests.fakes.client import FakeClient
+from tests.raised import raises_code
 
 CODEX = "codex-mcp-client 0.169.0"
 CALL = CallFacts(server="git", tool="push", arguments={"branch": "main"})
@@ -57,7 +58,7 @@ async def test_an_automatic_decline_says_so_and_which_rule_would_decide(
 ) -> None:
     monkeypatch.setattr(automatic, "HEADLESS_SECONDS", 1e9)
     monkeypatch.setattr(automatic, "AUTOMATIC_SECONDS", 1e9)
-    with pytest.raises(AutomaticAnswerError) as caught:
+    with raises_code("answered_automatically") as caught:
         await _approver(CODEX, "decline").approve(CALL, [ASK])
     assert caught.value.code == "answered_automatically"
     assert caught.value.message == (
@@ -69,7 +70,7 @@ async def test_an_automatic_decline_says_so_and_which_rule_would_decide(
     for action in ("ask", "allow"):
         call = HeldCall(**{**vars(held), "action": action})
         plan = Plan(plan_id="a" * 16, seconds=60, calls=(call,))
-        with pytest.raises(AutomaticAnswerError, match="`codex exec` answered it"):
+        with raises_code("answered_automatically", match="`codex exec` answered it"):
             await _approver(CODEX, "decline").approve_plan(plan, "", [1])
     approval = await _approver("other 1.0", "accept").approve(CALL, [ASK])
     assert approval == Approval(note="automatic: the client other 1.0 accepted it")

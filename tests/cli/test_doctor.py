@@ -24,7 +24,7 @@ from bridge.cli.doctor import (
     offer,
     state_remedy,
 )
-from bridge.errors import ImageMissingError, ImagePullError
+from bridge.errors import ImageMissingError
 from bridge.model import Directory
 from bridge.sandbox.backend import Probe
 from bridge.settings import Settings, load
@@ -101,7 +101,7 @@ async def test_a_missing_image_is_built_when_agreed_to_and_no_sandbox_works_with
     async def build(settings: Settings) -> int:
         built.append(settings.runtime)
         if len(built) == 1:
-            raise ImagePullError("no registry answers")
+            raise ImageMissingError("no registry answers", code="image_pull_failed")
         return 0
 
     monkeypatch.setattr(doctor_module, "build_image", build)

@@ -13,12 +13,7 @@ import pytest
 from anyio import to_thread
 
 from bridge.cli.login import login, logout
-from bridge.errors import (
-    BridgeError,
-    LoginFailedError,
-    LoginRequiredError,
-    UnknownServerError,
-)
+from bridge.errors import BridgeError, LoginFailedError, LoginRequiredError, UnknownError
 from bridge.model import RunRequest
 from bridge.runs import open_engine
 from bridge.settings import load
@@ -107,7 +102,7 @@ async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
     ("server", "kind", "problem"),
     [
         ("local", LoginFailedError, "is a local server"),
-        ("shoop", UnknownServerError, "Did you mean 'shop'"),
+        ("shoop", UnknownError, "Did you mean 'shop'"),
     ],
 )
 async def test_what_cannot_be_logged_in_to_is_said(

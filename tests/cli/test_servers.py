@@ -21,13 +21,13 @@ from bridge.discovery.entries import ONLY_CLIENT
 from bridge.discovery.finder import Discovery
 from bridge.discovery.precedence import ITSELF, SHADOWED, UNUSED
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
-from bridge.errors import UnknownServerError
 from bridge.model import OAuthHints, ServerSettings, Source, ToolFilter
 from bridge.runs import Engine
 from bridge.settings import Settings, load
 from bridge.settings.values import Settings as Values
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
+from tests.raised import raises_code
 
 CURSOR = Source(
     client="Cursor",
@@ -283,7 +283,7 @@ async def test_without_servers_it_says_which_clients_are_left_out(
 async def test_a_tool_of_a_server_that_there_is_not_is_no_search(
     commands: Commands, query: str, said: str
 ) -> None:
-    with pytest.raises(UnknownServerError, match=re.escape(said)) as caught:
+    with raises_code("unknown_server", match=re.escape(said)) as caught:
         await commands.tools(query)
     assert f"`mcp-code-bridge tools '{query.replace('.', ' ')}'`" in str(caught.value)
 

@@ -15,10 +15,11 @@ from bridge.cli.install import check_clients
 from bridge.clients.install import apply, plan_install, plan_uninstall, read_target, run_own
 from bridge.clients.journal import Journal, Record
 from bridge.clients.writers import targets, writer_for
-from bridge.errors import BridgeError, ChangedMeanwhileError, UsageError
+from bridge.errors import BridgeError, UsageError
 from tests.clients_files.test_move import BRIDGE, Rig
 from tests.discovery.golden_machine import machine
 from tests.discovery.writing import write
+from tests.raised import raises_code
 
 SERVERS = {"a": {"command": "a"}, "b": {"command": "b"}}
 
@@ -49,7 +50,7 @@ def test_a_projects_server_that_changed_since_it_was_shown_does_not_move(rig: Ri
     change = rig.planned(path, rig.mover(), "claude-code", "project")
     assert change.moved
     write(path, {"mcpServers": {**SERVERS, "a": {"command": "another"}}})
-    with pytest.raises(ChangedMeanwhileError):
+    with raises_code("changed_meanwhile"):
         apply(change, rig.journal)
     assert "another" in path.read_text()
     assert rig.kept.files() == ()

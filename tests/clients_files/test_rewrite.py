@@ -18,7 +18,8 @@ from bridge.clients.rewrite import (
     remove_directories,
     rewrite,
 )
-from bridge.errors import ChangedMeanwhileError, UneditableError
+from bridge.errors import UneditableError
+from tests.raised import raises_code
 
 
 def names(directory: Path) -> list[str]:
@@ -158,7 +159,7 @@ def test_a_program_that_never_stops_writing_keeps_its_file(file: Path) -> None:
         calls.append(before)
         file.write_bytes(b"theirs %d" % len(calls))
 
-    with pytest.raises(ChangedMeanwhileError):
+    with raises_code("changed_meanwhile"):
         rewrite(file, append, before_replace=race)
     assert file.read_bytes() == b"theirs 3"
     assert names(file.parent) == [file.name]

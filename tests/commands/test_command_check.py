@@ -11,17 +11,12 @@ import pytest
 
 from bridge.cli.doctor import doctor
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import (
-    EngineDownError,
-    ImageMissingError,
-    ImagePullError,
-    LaunchError,
-    NoSandboxError,
-)
+from bridge.errors import EngineDownError, ImageMissingError, LaunchError
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import select_for_profile, with_profile_remedy
 from bridge.settings.commands import parse_commands
 from tests.commands.command_rig import SECRET, Place, place
+from tests.raised import raises_code
 
 FINE = Probe(backend="bubblewrap", ok=True, summary="fine")
 BROKEN = Probe(backend="bubblewrap", ok=False, summary="Not there.", remedy="Install it.")
@@ -102,9 +97,9 @@ async def test_doctor_prints_profiles_and_does_not_fail_for_a_broken_one(
 
 def test_the_remedy_for_a_profile_s_image_is_about_that_image(there: Place) -> None:
     profile = there.settings(**CONTAINER).commands["tool"]
-    for kind in (ImageMissingError, ImagePullError):
-        error = with_profile_remedy(kind("no"), profile)
-        assert type(error) is kind
+    for code in (ImageMissingError.code, "image_pull_failed"):
+        error = with_profile_remedy(ImageMissingError("no", code=code), profile)
+        assert (type(error), error.code) == (ImageMissingError, code)
         assert error.remedy == (
             "Pull or build localhost/none:1 with the engine, or correct commands.tool.image."
         )
@@ -121,6 +116,6 @@ async def test_without_an_engine_the_error_is_about_engines(there: Place) -> Non
     settings = there.settings(
         {"PATH": str(there.root), "DOCKER_HOST": none, "CONTAINER_HOST": none}, **CONTAINER
     )
-    with pytest.raises(NoSandboxError) as refused:
+    with raises_code("no_sandbox") as refused:
         await select_for_profile(settings, settings.commands["tool"])
     assert "doctor" in refused.value.remedy

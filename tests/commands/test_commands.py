@@ -16,14 +16,7 @@ import anyio
 import pytest
 
 from bridge.commands.runner import Commands
-from bridge.errors import (
-    AuditError,
-    BrokenIsolationError,
-    EngineNotFoundError,
-    InvalidRequestError,
-    LaunchError,
-    SettingsError,
-)
+from bridge.errors import AuditError, InvalidRequestError, LaunchError, SettingsError
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.redaction_shapes import mask
 from bridge.model import CommandRequest
@@ -45,6 +38,7 @@ from tests.commands.command_rig import (
     run,
 )
 from tests.contract.rig import ordinary_user, usable_python
+from tests.raised import raises_code
 from tests.waiting import until
 
 TOOLS = ["cat", "false", "grep", "head", "sleep", "sort", "tail", "wc", "yes"]
@@ -224,7 +218,7 @@ async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(the
     asked = json.dumps({"write": ["out/made"]})
     made = there.workspace / "out" / "made"
     async with Commands(settings, open_runner) as commands:
-        with pytest.raises(BrokenIsolationError, match="granted-paths-only"):
+        with raises_code("isolation_broken", match="granted-paths-only"):
             await run(commands, ["peek"], stdin=asked)
     assert not made.exists()
     async with Commands(settings) as commands:
@@ -343,7 +337,7 @@ async def test_a_stage_that_passes_a_limit_fails_by_it(
 async def test_without_bubblewrap_nothing_runs(there: Place) -> None:
     settings = there.settings({"PATH": str(there.peek.parent)})
     async with Commands(settings) as commands:
-        with pytest.raises(EngineNotFoundError) as refused:
+        with raises_code("engine_not_found") as refused:
             await run(commands, ["peek"])
     assert "bubblewrap" in refused.value.remedy
 

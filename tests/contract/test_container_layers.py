@@ -9,7 +9,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import OciRuntimeError
 from bridge.model import Limits, RunRequest, RunResult
 from bridge.runs import Engine
 from bridge.runs.guest_session import open_guest
@@ -20,6 +19,7 @@ from bridge.settings import Settings, load
 from tests.contract.programs import STANDARD_LIBRARY, echoes, on, spec
 from tests.contract.rig import EngineShelf, own_service
 from tests.engine_rig import ListFinder, engine_on, workshop
+from tests.raised import raises_code
 
 PATIENCE = 120
 
@@ -151,7 +151,7 @@ async def test_a_runc_that_goes_by_gvisors_name_runs_nothing(
         with anyio.fail_after(PATIENCE):
             # The container starts: nothing but the look from inside tells.
             assert (await echoes(backend)).isolation.oci_runtime == "runsc"
-            with pytest.raises(OciRuntimeError, match="no kernel other than the host's"):
+            with raises_code("oci_runtime_broken", match="no kernel other than the host's"):
                 async with open_guest(backend, guest):
                     pytest.fail("a guest was handed over")
             probe = await backend.probe()

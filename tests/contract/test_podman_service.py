@@ -12,11 +12,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import BridgeError, CgroupError, OciRuntimeError
+from bridge.errors import BridgeError
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import EngineShelf, own_service
+from tests.raised import raises_code
 
 PATIENCE = 90
 
@@ -98,12 +99,12 @@ async def test_a_named_oci_runtime_is_used_or_refused(engines: EngineShelf, tmp_
         async with on(engine, tmp_path, oci_runtime="runc") as backend:
             assert (await echoes(backend)).isolation.oci_runtime == "runc"
         async with on(engine, tmp_path, oci_runtime="no-such-runtime") as backend:
-            with pytest.raises(OciRuntimeError, match="no-such-runtime"):
+            with raises_code("oci_runtime_broken", match="no-such-runtime"):
                 await echoes(backend)
             assert (await backend.probe()).error_code == "oci_runtime_broken"
     named = engines.get("podman")
     async with on(named, tmp_path, oci_runtime="runsc") as backend:
-        with anyio.fail_after(PATIENCE), pytest.raises(OciRuntimeError, match="runsc"):
+        with anyio.fail_after(PATIENCE), raises_code("oci_runtime_broken", match="runsc"):
             await echoes(backend)
 
 
@@ -132,7 +133,7 @@ async def test_a_default_runtime_that_does_not_work_is_explained(
     engine = own_service(engines.get("podman"), CONTAINERS_CONF=str(conf))
     with anyio.fail_after(PATIENCE):
         async with on(engine, tmp_path / "run") as backend:
-            with pytest.raises(CgroupError) as caught:
+            with raises_code("cgroup") as caught:
                 await echoes(backend)
         assert "MCP_BRIDGE_OCI_RUNTIME=runc" in caught.value.remedy
         async with on(engine, tmp_path / "run", oci_runtime="runc") as backend:

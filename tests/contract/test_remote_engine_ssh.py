@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import EngineDownError, NoSandboxError, SettingsError
+from bridge.errors import EngineDownError, SettingsError
 from bridge.model import HostKernel, RunRequest
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Bind, CommandSpec
@@ -25,6 +25,7 @@ from bridge.settings import Settings, load
 from tests.contract.programs import ECHO, read_exactly, spec
 from tests.contract.rig import Engine, EngineShelf
 from tests.engine_rig import ListFinder, workshop
+from tests.raised import raises_code
 from tests.sandbox.process.rig import exists
 from tests.ssh_rig import SshServer, ssh_server
 from tests.waiting import until, until_exists
@@ -222,7 +223,7 @@ async def test_auto_uses_the_named_engine_or_none(
     assert backend.name == "docker"
     await backend.aclose()
     server.stop()
-    with pytest.raises(NoSandboxError, match="there cannot be reached over SSH") as caught:
+    with raises_code("no_sandbox", match="there cannot be reached over SSH") as caught:
         await select_backend(found)
     assert "podman" not in str(caught.value)
 

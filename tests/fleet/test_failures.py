@@ -20,11 +20,7 @@ import pytest
 
 from bridge.errors import (
     BridgeError,
-    CapacityError,
-    ClusterDownError,
     ClusterRefusedError,
-    ImageMissingError,
-    PodDeadlineError,
     QuotaError,
     SandboxLostError,
 )
@@ -33,6 +29,7 @@ from scripts.fleet.cluster import Cluster, Node
 from tests.contract.programs import BUSY, ECHO, FOREVER, read_exactly, spec
 from tests.fleet.engine import backend_on
 from tests.fleet.rig import NAMESPACE, pod_names, pods, wait_until
+from tests.raised import raises_code
 from tests.sandbox.process.rig import read_all
 
 PATIENCE = 120.0
@@ -95,7 +92,7 @@ async def test_a_pod_past_its_deadline_is_told_as_that(
             shorter = json.dumps({"spec": {"activeDeadlineSeconds": 1}})
             patch = ("--namespace", NAMESPACE, "patch", "pod", sandbox.id, "--patch", shorter)
             await off_loop(cluster.kubectl, *patch)
-            with pytest.raises(PodDeadlineError):
+            with raises_code("pod_deadline"):
                 await read_all(sandbox)
 
 
@@ -151,7 +148,7 @@ async def test_an_api_server_that_is_restarted_ends_streams_and_serves_the_same_
                 try:
                     with pytest.raises(SandboxLostError):
                         await read_all(sandbox)
-                    with pytest.raises(ClusterDownError):
+                    with raises_code("cluster_down"):
                         async with backend.launch(spec(ECHO)):
                             pass
                 finally:
@@ -197,18 +194,18 @@ async def test_a_quota_that_is_used_up_is_told_as_that(cluster: Cluster, kubecon
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind"),
+    ("settings", "code"),
     [
-        ({"image": "localhost/no-such-image:1"}, ImageMissingError),
-        ({"requests": {"cpu": "1000"}, "room_seconds": 1.0}, CapacityError),
-        ({"node_selector": {"disk": "golden"}, "room_seconds": 1.0}, CapacityError),
+        ({"image": "localhost/no-such-image:1"}, "image_missing"),
+        ({"requests": {"cpu": "1000"}, "room_seconds": 1.0}, "no_room"),
+        ({"node_selector": {"disk": "golden"}, "room_seconds": 1.0}, "no_room"),
     ],
     ids=["image", "size", "label"],
 )
 async def test_a_pod_that_no_node_can_start_is_told_as_that(
-    kubeconfig: Path, settings: dict[str, Any], kind: type[BridgeError]
+    kubeconfig: Path, settings: dict[str, Any], code: str
 ) -> None:
-    assert isinstance(await launch_fails(kubeconfig, **settings), kind)
+    assert (await launch_fails(kubeconfig, **settings)).code == code
 
 
 async def test_a_runtime_class_reaches_the_node(cluster: Cluster, kubeconfig: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
+from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
 from bridge.gate.journal import (
     Entry,
     Journals,
@@ -22,6 +22,7 @@ from bridge.gate.journal import (
 )
 from bridge.gate.outcomes import Outcome
 from bridge.model import CallCount, Effect, Json, RetriedReads
+from tests.raised import raises_code
 
 MIB = 1024 * 1024
 
@@ -368,7 +369,7 @@ def test_a_journal_is_found_by_its_owner_only(run_id: str, owner: str) -> None:
     """To everybody else it is as if there were none, and what to do instead is said."""
     journals = Journals()
     journals.begin("a", "me")
-    with pytest.raises(UnknownRunError) as caught:
+    with raises_code("unknown_run") as caught:
         journals.find(run_id, owner)
     assert f"There is no journal of a run {run_id!r}" in caught.value.message
     assert "audit show" in caught.value.remedy
@@ -430,7 +431,7 @@ def test_a_chain_of_retries_takes_no_more_memory_than_its_runs_do() -> None:
 def _has(journals: Journals, run_id: str) -> bool:
     try:
         return journals.find(run_id, "me").run_id == run_id
-    except (UnknownRunError, InvalidRequestError):
+    except (UnknownError, InvalidRequestError):
         return False
 
 

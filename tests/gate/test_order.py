@@ -18,7 +18,6 @@ from bridge.errors import (
     BridgeError,
     CallBudgetError,
     CallDeniedError,
-    HeldResultError,
     OutcomeUnknownError,
     ServerLostError,
 )
@@ -38,6 +37,7 @@ from bridge.model import Json, Tool
 from bridge.settings.policy import parse_policy
 from bridge.store import Store
 from tests.audit_rig import kinds, records
+from tests.raised import raises_code
 
 TOOL = Tool(server="shop", name="buy")
 DONE = {"content": [{"type": "text", "text": "done"}]}
@@ -233,7 +233,7 @@ async def test_a_plan_holds_what_changes_something_and_makes_what_reads(tmp_path
     assert kinds(shop.place) == ["held"]
     reading = Shop(tmp_path, 'defaults = { read = "allow" }\n' + READS, held_calls=held)
     assert await reading.buy() == DONE
-    with pytest.raises(HeldResultError, match="held call is going to return"):
+    with raises_code("held_result", match="held call is going to return"):
         await reading.buy(a=f"HELDRESULT{held.plan}")
     denying = Shop(tmp_path, OPEN + RULE % "deny", held_calls=held)
     await denying.refused(CallDeniedError)

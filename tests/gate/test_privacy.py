@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import (
-    CallDeniedError,
-    InvalidRequestError,
-    MessageTooLargeError,
-    ToolCallError,
-)
+from bridge.errors import CallDeniedError, InvalidRequestError, ToolCallError
 from bridge.gate import privacy
 from bridge.gate.privacy import MAX_SEARCHED, MAX_SECONDS, Kept, Vault, Vaults
 from bridge.gate.privacy_data import (
@@ -38,6 +33,7 @@ from bridge.gate.privacy_data import (
 )
 from bridge.model import Json
 from bridge.settings.policy import Privacy
+from tests.raised import raises_code
 
 ALL = tuple(DETECTORS)
 
@@ -299,7 +295,7 @@ def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
 def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
     there = Vault(Privacy(detect=("email",)), Kept())
     large: list[Json] = [1] * (MAX_SEARCHED // 64)
-    with pytest.raises(MessageTooLargeError, match="too large to be searched"):
+    with raises_code("message_too_large", match="too large to be searched"):
         there.hidden("crm", {"content": large})
     with pytest.raises(InvalidRequestError, match="too large"):
         there.reveal("crm", {"a": large})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import HeldResultError
+from bridge.errors import InvalidRequestError
 from bridge.gate.held_calls.placeholders import mentions, referred
 from bridge.guest.api import held_results as held
 from bridge.guest.api.client import HELD_RESULT
@@ -48,7 +48,7 @@ def hold(guest: Any, call: Call) -> None:
     if call.params.get("tool") == "create-issue":
         try:
             referred(arguments, PLAN, len(before))
-        except HeldResultError as refused:
+        except InvalidRequestError as refused:
             error = {"kind": "usage", "message": str(refused), "code": HELD_RESULT}
             guest.reply(call.id, error=error)
             return

@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.errors import UnknownPlanError, UnknownRunError
 from bridge.model import ApplyRequest, Plan, RunRequest, RunResult
 from bridge.render.text import compact
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
+from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder, tools_recorded
 
 POLICY = """
@@ -163,13 +163,13 @@ print((await mcp_rec.read_note(topic="a")).text)
 
 async def test_an_id_of_the_wrong_kind_says_where_it_belongs(planner: Engine) -> None:
     result, made = await plan(planner, f'await {CREATE}(title="one")')
-    with pytest.raises(UnknownRunError, match="is a plan's id") as run_error:
+    with raises_code("unknown_run", match="is a plan's id") as run_error:
         await planner.run(RunRequest(code="1", retry_of=made.plan_id))
     assert "`apply`" in run_error.value.remedy
-    with pytest.raises(UnknownPlanError, match="is a run's id") as plan_error:
+    with raises_code("unknown_plan", match="is a run's id") as plan_error:
         await planner.apply(ApplyRequest(plan_id=result.run_id))
     assert 'mode="plan"' in plan_error.value.remedy
-    with pytest.raises(UnknownRunError, match="no journal"):
+    with raises_code("unknown_run", match="no journal"):
         await planner.run(RunRequest(code="1", retry_of=made.plan_id, owner="somebody else"))
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from bridge.errors import UnknownPlanError
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.held_calls import HeldCalls, calls
 from bridge.model import Plan
 from bridge.plans import plan_store as kept_plans
 from bridge.plans.plan_store import PlanStore
+from tests.raised import raises_code
 
 ALLOW = Decision(action="allow", rule="no policy")
 
@@ -49,10 +47,10 @@ def test_a_plan_is_taken_once() -> None:
     kept = plans.take(plan.plan_id, "me", run_id="r2")
     assert [request.number for request in kept.requests] == [1, 2]
     assert (kept.run_id, kept.plan) == ("r1", plan)
-    with pytest.raises(UnknownPlanError, match=r"the run r2 took it at \d{4}-\d\d-\d\d .* UTC"):
+    with raises_code("unknown_plan", match=r"the run r2 took it at \d{4}-\d\d-\d\d .* UTC"):
         plans.take(plan.plan_id, "me", run_id="r3")
     plans.close(kept, "the run r2 applied it: 2 of 2 calls done")
-    with pytest.raises(UnknownPlanError, match="r2 applied it: 2 of 2"):
+    with raises_code("unknown_plan", match="r2 applied it: 2 of 2"):
         plans.take(plan.plan_id, "me", run_id="r3")
 
 
@@ -60,10 +58,10 @@ def test_a_plan_is_its_owners_and_for_others_as_if_it_were_not() -> None:
     plans = PlanStore()
     plan = keep(plans)
     for _ in range(2):
-        with pytest.raises(UnknownPlanError) as caught:
+        with raises_code("unknown_plan") as caught:
             plans.take(plan.plan_id, "you", run_id="r2")
         other = str(caught.value).replace(plan.plan_id, "ID")
-        with pytest.raises(UnknownPlanError) as caught:
+        with raises_code("unknown_plan") as caught:
             plans.take("0" * 32, "you", run_id="r2")
         assert str(caught.value).replace("0" * 32, "ID") == other
         assert not plans.remembers(plan.plan_id, "you")
@@ -80,7 +78,7 @@ def test_a_plan_expires() -> None:
     time.now += kept_plans.PLAN_SECONDS - 1
     plans.take(other.plan_id, "me", run_id="r2")
     time.now += 1
-    with pytest.raises(UnknownPlanError, match="expired 30 minutes after it was made"):
+    with raises_code("unknown_plan", match="expired 30 minutes after it was made"):
         plans.take(plan.plan_id, "me", run_id="r2")
 
 
@@ -92,7 +90,7 @@ def test_a_plan_that_was_given_back_can_be_taken_again() -> None:
     kept = plans.take(plan.plan_id, "me", run_id="r3")
     plans.give_back(kept)
     time.now += kept_plans.PLAN_SECONDS
-    with pytest.raises(UnknownPlanError, match="expired"):
+    with raises_code("unknown_plan", match="expired"):
         plans.take(plan.plan_id, "me", run_id="r4")
 
 
@@ -116,7 +114,7 @@ def test_a_withdrawn_plan_cannot_be_taken() -> None:
     plan = keep(plans)
     gone = plans.withdraw(plan, "the disk is full")
     assert (gone.plan_id, gone.stopped) == ("", "the disk is full")
-    with pytest.raises(UnknownPlanError):
+    with raises_code("unknown_plan"):
         plans.take(plan.plan_id, "me", run_id="r")
 
 
@@ -124,14 +122,14 @@ def test_the_oldest_of_an_owner_make_room() -> None:
     plans = PlanStore()
     others = keep(plans, owner="you")
     mine = [keep(plans) for _ in range(kept_plans.MAX_PLANS + 1)]
-    with pytest.raises(UnknownPlanError, match="newer plans took its place"):
+    with raises_code("unknown_plan", match="newer plans took its place"):
         plans.take(mine[0].plan_id, "me", run_id="r")
     plans.take(mine[1].plan_id, "me", run_id="r")
     large = "x" * (calls.MAX_CHARACTERS - 100)
     big = [keep(plans, held(1, body=large)) for _ in range(5)]
-    with pytest.raises(UnknownPlanError, match="newer plans"):
+    with raises_code("unknown_plan", match="newer plans"):
         plans.take(mine[-1].plan_id, "me", run_id="r")
-    with pytest.raises(UnknownPlanError, match="newer plans"):
+    with raises_code("unknown_plan", match="newer plans"):
         plans.take(big[0].plan_id, "me", run_id="r")
     plans.take(big[-1].plan_id, "me", run_id="r")
     plans.take(others.plan_id, "you", run_id="r")

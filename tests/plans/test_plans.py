@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import (
-    ApprovalNeededError,
-    ApprovalRefusedError,
-    UnknownPlanError,
-)
+from bridge.errors import ApprovalNeededError, ApprovalRefusedError
 from bridge.render.structured import structured
 from bridge.render.text import compact
 from bridge.runs import Engine
@@ -30,6 +26,7 @@ from tests.plans.plan_rig import (
     statuses,
     traced,
 )
+from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder, tools_recorded
 
 __all__ = ["engine", "log"]
@@ -67,7 +64,7 @@ async def test_a_plan_is_made_and_applied_with_results_passed_on(engine: Engine,
     assert done.receipt is not None
     assert done.receipt.calls == {"log": 3}
     assert done.usage.tool_calls == 3
-    with pytest.raises(UnknownPlanError, match=rf"by the run {done.run_id}.*3 of 3 calls done"):
+    with raises_code("unknown_plan", match=rf"by the run {done.run_id}.*3 of 3 calls done"):
         await applied(engine, plan)
     assert len(recorded(log)) == 3
 
@@ -135,11 +132,11 @@ async def test_a_no_uses_a_plan_up(settings: Settings, tmp_path: Path, log: Path
         settings, [recorder("log", log)], policy=WRITES_ASK, tmp_path=tmp_path
     ) as engine:
         _, plan = await planned(engine, "await mcp_log.create(title='a')", owner="me")
-        with pytest.raises(UnknownPlanError, match="no plan"):
+        with raises_code("unknown_plan", match="no plan"):
             await applied(engine, plan, FakeClient(answer=approve), owner="you")
         with pytest.raises(ApprovalRefusedError):
             await applied(engine, plan, FakeClient(), owner="me")
-        with pytest.raises(UnknownPlanError, match="did not approve"):
+        with raises_code("unknown_plan", match="did not approve"):
             await applied(engine, plan, FakeClient(answer=approve), owner="me")
         outcomes, ended = traced(settings, plan.plan_id)
         assert (outcomes, ended["reason"]) == ({}, "policy")

@@ -8,10 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import (
-    AuditError,
-    UnknownPlanError,
-)
+from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog
 from bridge.model import Json, RunRequest
 from bridge.plans.executor import PlanExecutor, Times
@@ -29,6 +26,7 @@ from tests.plans.plan_rig import (
     statuses,
     traced,
 )
+from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder, tools_recorded
 from tests.waiting import until
 
@@ -56,7 +54,7 @@ await mcp_log.create(title="two", parent=first.id)
         "Not done: #4.",
     ]
     assert tools_recorded(log) == ["create", "write_note", "fail_times"]
-    with pytest.raises(UnknownPlanError, match="2 of 4 calls done"):
+    with raises_code("unknown_plan", match="2 of 4 calls done"):
         await applied(engine, plan)
     again = await engine.run(RunRequest(code=code, retry_of=done.run_id))
     assert (again.status, again.error) == ("success", "")
@@ -138,7 +136,7 @@ await mcp_log.create(title="never")
         outcomes, ended = traced(settings, plan.plan_id)
         assert outcomes == {1: "ok", 2: "ok"}
         assert ended["reason"] == "cancelled"
-        with pytest.raises(UnknownPlanError, match="2 of 3 calls done; it was cancelled"):
+        with raises_code("unknown_plan", match="2 of 3 calls done; it was cancelled"):
             await applied(engine, plan)
     assert recorded(log) == []
 
@@ -154,7 +152,7 @@ async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown
         await until(lambda: "slow" in tools_recorded(log))
         tasks.cancel_scope.cancel()
     assert traced(settings, plan.plan_id)[0] == {1: "unknown"}
-    with pytest.raises(UnknownPlanError, match="0 of 2 calls done; #1 .* happened or not"):
+    with raises_code("unknown_plan", match="0 of 2 calls done; #1 .* happened or not"):
         await applied(engine, plan)
     assert tools_recorded(log) == ["slow"]
 
@@ -179,7 +177,7 @@ async def test_a_plan_of_a_bridge_that_has_ended_is_told_from_the_audit_log(
         4: "tool-error",
     }
     async with opened(settings, specs, tmp_path=tmp_path) as engine:
-        with pytest.raises(UnknownPlanError, match="no plan") as caught:
+        with raises_code("unknown_plan", match="no plan") as caught:
             await applied(engine, used)
         assert "audit show PLAN" in caught.value.remedy
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import StoreUnavailableError, UnknownPlanError
+from bridge.errors import UnknownError
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls
 from bridge.model import Provenance, Tool
@@ -20,6 +20,7 @@ from tests.engine_rig import settings_in
 from tests.plans.plan_rig import THREE, applied, opened, planned
 from tests.plans.test_plan_store import ALLOW, call, held
 from tests.postgresql import Server, server, store_at
+from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder
 
 pytestmark = pytest.mark.usefixtures("postgresql")
@@ -61,10 +62,10 @@ async def test_a_plan_of_one_bridge_is_applied_by_another_as_it_was_made_and_onc
     assert (kept.plan, kept.run_id, kept.owner) == (plan, "r1", "me")
     assert facts(kept) == [(vars(one) | {"flow": one.flow.document()}) for one in made.requests]
     for plans in bridges:
-        with pytest.raises(UnknownPlanError, match=r"the run r2 took it at \d{4}"):
+        with raises_code("unknown_plan", match=r"the run r2 took it at \d{4}"):
             await plans.take(plan.plan_id, "me", run_id="r3")
     await second.close(kept, "it was applied: 2 of 2 calls done")
-    with pytest.raises(UnknownPlanError, match="2 of 2 calls done"):
+    with raises_code("unknown_plan", match="2 of 2 calls done"):
         await first.take(plan.plan_id, "me", run_id="r3")
 
 
@@ -78,7 +79,7 @@ async def test_of_many_that_take_one_plan_at_once_one_gets_it(
     async def take(number: int) -> None:
         try:
             taken.append(await bridges[number % 2].take(plan.plan_id, "me", run_id=f"r{number}"))
-        except UnknownPlanError as error:
+        except UnknownError as error:
             refused.append(str(error))
 
     async with anyio.create_task_group() as group:
@@ -93,7 +94,7 @@ async def test_a_plan_is_its_maker_s_and_for_others_as_if_it_were_not(
 ) -> None:
     plan = await bridges[0].keep(held(), "me", run_id="r1")
     for plan_id, owner in ((plan.plan_id, "you"), ("0" * 32, "me"), ("a\0\ud800", "me")):
-        with pytest.raises(UnknownPlanError, match="There is no plan"):
+        with raises_code("unknown_plan", match="There is no plan"):
             await bridges[1].take(plan_id, owner, run_id="r2")
     kept = await bridges[1].take(plan.plan_id, "me", run_id="r2")
     assert kept.plan == plan
@@ -114,7 +115,7 @@ async def test_a_plan_of_another_version_is_refused_and_not_used_up(
     plan_id, whose = "0" * 32, owner_digest("me")
     with store_at(tmp_path).writing() as kept:
         kept.put("plan", whose, plan_id, b'{"of": "tomorrow"}')
-    with pytest.raises(UnknownPlanError, match="another version of the bridge made it"):
+    with raises_code("unknown_plan", match="another version of the bridge made it"):
         await bridges[0].take(plan_id, "me", run_id="r1")
     with store_at(tmp_path).reading() as kept:
         assert kept.get("plan", whose, plan_id) == b'{"of": "tomorrow"}'
@@ -125,7 +126,7 @@ async def test_a_plan_with_tokens_stays_where_they_are_known(
 ) -> None:
     first, second = bridges
     plan = await first.keep(held(), "me", run_id="r1", here=True)
-    with pytest.raises(UnknownPlanError):
+    with raises_code("unknown_plan"):
         await second.take(plan.plan_id, "me", run_id="r2")
     kept = await first.take(plan.plan_id, "me", run_id="r2")
     assert kept.plan == plan
@@ -142,7 +143,7 @@ async def test_a_plan_that_is_withdrawn_expired_or_crowded_out_is_nobodys(
     many = [await first.keep(held(), "me", run_id="r1") for _ in range(3)]
     monkeypatch.setattr(plan_store, "PLAN_SECONDS", -1.0)
     for each in (plan, many[0], many[2]):
-        with pytest.raises(UnknownPlanError):
+        with raises_code("unknown_plan"):
             await second.take(each.plan_id, "me", run_id="r2")
 
 
@@ -151,7 +152,7 @@ async def test_without_the_server_a_plan_is_not_kept_and_none_is_lost(tmp_path: 
         plans = Plans(ServerStore(tmp_path, ServerUrl(own.url())))
         plan = await plans.keep(held(), "me", run_id="r1")
         own.stop()
-        with pytest.raises(StoreUnavailableError, match="cannot be reached") as refused:
+        with raises_code("store_unavailable", match="cannot be reached") as refused:
             await plans.take(plan.plan_id, "me", run_id="r2")
         assert refused.value.remedy
         lost = await plans.keep(held(), "me", run_id="r3")
@@ -179,6 +180,6 @@ async def test_a_bridge_makes_the_calls_of_another_bridge_s_plan(
         _, plan = await planned(one, THREE)
         result = await applied(other, plan)
         assert result.status == "success", result
-        with pytest.raises(UnknownPlanError, match="it was applied by the run"):
+        with raises_code("unknown_plan", match="it was applied by the run"):
             await applied(one, plan)
     assert len(recorded(log)) == 3

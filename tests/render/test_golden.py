@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from bridge.errors import OverloadedError
+from bridge.errors import BridgeError
 from bridge.model import (
     Artifact,
     CallCount,
@@ -142,7 +142,9 @@ CASES: dict[str, RunResult] = {
         error="line 1: no such tool (unknown-tool)\n    mcp_x.y()",
         findings=FOUND,
     ),
-    "overloaded": failed_run(OverloadedError("Too many runs are under way."), run_id="r1"),
+    "overloaded": failed_run(
+        BridgeError("Too many runs are under way.", code="overloaded"), run_id="r1"
+    ),
     "advice": replace(OK, findings=FOUND),
     "advice and output": replace(RAISED, findings=(NOTICED, *FOUND), findings_omitted=2),
     "much advice": replace(EXITED, findings=FOUND * 4, findings_omitted=10),

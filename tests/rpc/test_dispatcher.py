@@ -15,7 +15,7 @@ from bridge.errors import (
     CallTimeoutError,
     ChannelClosedError,
     ToolCallError,
-    UnknownServerError,
+    UnknownError,
 )
 from bridge.guest.protocol.wire import Call, Reply, WireError, decode_host_frame
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits
@@ -169,7 +169,7 @@ async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
         (CallFailedError("m", kind="tool", server="s", tool="t", data=[1]), "tool", ""),
         (CallTimeoutError("m", server="s"), "timeout", "call_timeout"),
         (ToolCallError("m", server="s", rpc_code=-1, data=[1]), "upstream", "tool_call_refused"),
-        (UnknownServerError("m"), "usage", "unknown_server"),
+        (UnknownError("m", code="unknown_server"), "usage", "unknown_server"),
         (CallDeniedError("m"), "policy", "call_denied"),
         (CallBudgetError("m"), "limit", "call_budget"),
     ],

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import UnknownServerError
 from bridge.model import RunResult
 from bridge.runs import Engine
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.upstream import server as session
 from tests.engine_rig import ListFinder, Opener, run_program, workshop
 from tests.fakes.backend import FakeBackend
+from tests.raised import raises_code
 
 TOOLBOX = Path(__file__).parent.parent / "fakes" / "servers" / "toolbox.py"
 
@@ -118,7 +118,7 @@ async def test_a_tool_that_appeared_since_is_no_mistake(engine: Engine, finder: 
 
 
 async def test_an_unknown_server_is_told_together_with_what_else_is_wrong(engine: Engine) -> None:
-    with pytest.raises(UnknownServerError) as caught:
+    with raises_code("unknown_server") as caught:
         await run_program(engine, "await mcp_work_shpo.say(what='x')\nprint(jsn.dumps(1))")
     assert "mcp_work_shop" in str(caught.value)
     assert "`jsn`" in str(caught.value)

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.errors import NodeLostError, NotStartedError, SandboxError
+from bridge.errors import NotStartedError, SandboxError, SandboxLostError
 from bridge.guest.protocol.wire import Call, Exited, Output, Ping, Pong, Run
 from bridge.model import Limits
 from bridge.runs.guest_session import MISSED_PINGS, wait_dead
@@ -60,7 +60,7 @@ class Distant(Scripted):
         return None
 
     async def why_lost(self, silence: str) -> SandboxError:
-        return NodeLostError(silence)
+        return SandboxLostError(silence, code="node_lost")
 
     async def kill(self) -> None:
         self.gone.set()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import BridgeError, UnknownRunError
+from bridge.errors import BridgeError
 from bridge.model import Json, RunRequest, RunResult
 from bridge.model.outcome import failed_run
 from bridge.render.text import compact
@@ -20,6 +20,7 @@ from bridge.runs import Engine, records
 from bridge.runs.records import KEPT_BYTES, RunRecords
 from bridge.settings import Settings
 from tests.engine_rig import Opener
+from tests.raised import raises_code
 
 SECRET = "tr0ub4dor-and-3-horses"
 
@@ -116,7 +117,7 @@ async def test_a_record_belongs_to_its_owner(settings: Settings) -> None:
     await keep(kept, "bbbb", "http#2")
     assert [each["run"] for each in kept.listed("http#1", 9)] == ["aaaa"]
     assert {each["run"] for each in kept.listed(None, 9)} == {"aaaa", "bbbb"}
-    with pytest.raises(UnknownRunError, match="No run 'bbbb'"):
+    with raises_code("unknown_run", match="No run 'bbbb'"):
         kept.find("http#1", "bbbb")
 
 
@@ -126,10 +127,10 @@ async def test_a_short_id_finds_its_run_and_one_of_several_names_them(settings: 
         await keep(kept, run_id)
     assert kept.find(None, "b")["run"] == "beef"
     assert kept.find(None, "abcd1")["run"] == "abcd1"
-    with pytest.raises(UnknownRunError, match="2 runs begin with 'abcd': abcd1, abcd12"):
+    with raises_code("unknown_run", match="2 runs begin with 'abcd': abcd1, abcd12"):
         kept.find(None, "abcd")
     for wanted in ("", "c"):
-        with pytest.raises(UnknownRunError):
+        with raises_code("unknown_run"):
             kept.find(None, wanted)
 
 

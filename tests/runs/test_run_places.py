@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from bridge.commands.runner import Commands
-from bridge.errors import CannotAskError, OverloadedError
+from bridge.errors import CannotAskError
 from bridge.model import CommandRequest, RunRequest, RunResult
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns
@@ -22,6 +22,7 @@ from bridge.settings.commands import parse_commands
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
+from tests.raised import raises_code
 from tests.waiting import until, until_exists
 
 
@@ -133,7 +134,7 @@ async def test_a_command_takes_a_place_as_a_run_does(
     commands = Commands(settings, queue=narrow.queue)
     request = CommandRequest(profile="tool", stages=(("true",),))
     async with narrow.queue.slot("", lambda ahead: None):
-        with pytest.raises(OverloadedError, match="under way"):
+        with raises_code("overloaded", match="under way"):
             await commands.run(request)
 
 

@@ -13,17 +13,13 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from bridge.discovery.finder import Discovery, SkippedServer
-from bridge.errors import (
-    EngineDownError,
-    InvalidRequestError,
-    ServerStartError,
-    UnknownServerError,
-)
+from bridge.errors import EngineDownError, InvalidRequestError, ServerStartError
 from bridge.model import RunRequest, ServerSpec
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on, run_program, workshop
 from tests.fakes.backend import FakeBackend
+from tests.raised import raises_code
 from tests.upstream.test_offers import EVERYTHING
 from tests.waiting import until, until_exists
 
@@ -227,13 +223,13 @@ async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
 
     async with engine_on(backend, settings, finder=Finder(workshop())) as engine:
         for code in ("await mcp_bad_8.x()", "await mcp_servers['bad-8'].x()"):
-            with pytest.raises(UnknownServerError) as caught:
+            with raises_code("unknown_server") as caught:
                 await run_program(engine, code)
             assert "but skipped: bad-8: reason 8." in str(caught.value)
             assert "reason 1" not in str(caught.value)
-        with pytest.raises(UnknownServerError, match="Did you mean `mcp_work_shop`") as caught:
+        with raises_code("unknown_server", match="Did you mean `mcp_work_shop`") as caught:
             await run_program(engine, "await mcp_work_shp.add(a=1, b=1)")
         assert "but skipped" not in str(caught.value)
-        with pytest.raises(UnknownServerError) as caught:
+        with raises_code("unknown_server") as caught:
             await run_program(engine, "await mcp_elsewhere.add(a=1, b=1)")
         assert "but skipped" not in str(caught.value)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import anyio
 import pytest
 
-from bridge.errors import CannotAskError, ElsewhereError, InvalidRequestError
+from bridge.errors import CannotAskError, InvalidRequestError
 from bridge.model import Json, RunResult
 from bridge.runs.suspended_runs import (
     MAX_WAITING,
@@ -17,6 +17,7 @@ from bridge.runs.suspended_runs import (
     SuspendedRuns,
     Waiting,
 )
+from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS, until
 
 OWNER = "me"
@@ -154,9 +155,9 @@ async def test_another_replica_says_where_a_run_waits() -> None:
         a, b = SuspendedRuns(replica="a.host"), SuspendedRuns(replica="b")
         async with a.opened() as here, b.opened() as other:
             run, waiting = await _suspended(here)
-            with pytest.raises(ElsewhereError, match="another replica of the bridge, 'a.host'"):
+            with raises_code("elsewhere", match="another replica of the bridge, 'a.host'"):
                 other.resume(waiting.secret, OWNER, REQUEST)
-            with pytest.raises(ElsewhereError):
+            with raises_code("elsewhere"):
                 other.task(waiting.secret, OWNER)
             with pytest.raises(InvalidRequestError, match="No run waits"):
                 other.resume("made-up", OWNER, REQUEST)

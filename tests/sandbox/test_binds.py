@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import BrokenIsolationError, LaunchError
+from bridge.errors import LaunchError
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.binds import (
@@ -21,6 +21,7 @@ from bridge.sandbox.binds import (
 from bridge.sandbox.container.facts import docker_facts, podman_facts
 from bridge.sandbox.container.hardening import Placement, container_config
 from bridge.sandbox.layers import require_mandatory_layers, verified
+from tests.raised import raises_code
 
 PACKAGES = Bind(source="/state/sets/1", inside="/packages", executable=True)
 DATA = Bind(source="/srv/data", inside="/mnt/data")
@@ -47,7 +48,7 @@ def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
         {"binds": {}},
     ]
     for facts in contradicted:
-        with pytest.raises(BrokenIsolationError, match="read-only:/packages"):
+        with raises_code("isolation_broken", match="read-only:/packages"):
             require_mandatory_layers(ISOLATION, facts)
     # An older guest, or one that could not look, contradicts nothing.
     require_mandatory_layers(ISOLATION, {})

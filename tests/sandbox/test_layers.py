@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.layers import MANDATORY, guest_limits, require_mandatory_layers, verified
 from bridge.sandbox.syscalls import UNKNOWN, UNKNOWN_ERRNO
+from tests.raised import raises_code
 
 GOOD: dict[str, Any] = {
     "interfaces": ["lo"],
@@ -127,7 +127,7 @@ def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
 @pytest.mark.parametrize("facts", [{"boot_id": "a-b"}, {"kernel_version": "#1 SMP"}, {}])
 def test_a_kernel_that_is_the_hosts_or_is_not_shown_lets_nothing_run(facts: dict[str, Any]) -> None:
     """Never downgraded, whatever the engine says that it started."""
-    with pytest.raises(OciRuntimeError, match="runsc .* no kernel other than the host's"):
+    with raises_code("oci_runtime_broken", match="runsc .* no kernel other than the host's"):
         require_mandatory_layers(claims("own-kernel"), facts)
 
 
@@ -136,7 +136,7 @@ def test_a_mandatory_layer_that_is_contradicted_lets_nothing_run(layer: str) -> 
     key, bad = LAYERS[layer]
     require_mandatory_layers(Isolation(backend="x", layers=(layer,)), GOOD)
     require_mandatory_layers(Isolation(backend="x"), {**GOOD, key: bad})
-    with pytest.raises(BrokenIsolationError, match=layer):
+    with raises_code("isolation_broken", match=layer):
         require_mandatory_layers(Isolation(backend="x", layers=(layer,)), {**GOOD, key: bad})
 
 

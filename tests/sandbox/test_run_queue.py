@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from bridge.errors import OverloadedError
+from bridge.errors import BridgeError
 from bridge.sandbox import run_queue
 from bridge.sandbox.run_queue import RunQueue, default_runs, runs_ahead, usable_memory
 from tests.waiting import until
@@ -25,7 +25,7 @@ class Crowd:
         self.began: list[str] = []
         self.told: dict[str, list[int | None]] = {}
         self.scopes: dict[str, anyio.CancelScope] = {}
-        self.errors: list[OverloadedError] = []
+        self.errors: list[BridgeError] = []
         self._ends: dict[str, anyio.Event] = {}
 
     async def run(self, name: str) -> None:
@@ -37,7 +37,7 @@ class Crowd:
                 async with self.queue.slot(name[0], told.append):
                     self.began.append(name)
                     await self._ends[name].wait()
-            except OverloadedError as error:
+            except BridgeError as error:
                 self.errors.append(error)
 
     def end(self, name: str) -> None:

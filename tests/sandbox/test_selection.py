@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import NoSandboxError, SettingsError
+from bridge.errors import SettingsError
 from bridge.sandbox.selection import candidates, engines, probe_all, select_backend
 from bridge.settings import Settings, load
 from bridge.settings.parsers import LADDER
+from tests.raised import raises_code
 
 
 def _settings(tmp_path: Path, **flags: str) -> Settings:
@@ -75,8 +76,8 @@ async def test_the_weaker_tier_runs_when_named_and_says_what_it_is(tmp_path: Pat
 
 
 async def test_with_nothing_that_works_nothing_is_chosen(tmp_path: Path) -> None:
-    with pytest.raises(
-        NoSandboxError, match=r"nothing was run.*podman:.*docker:.*bubblewrap:(?!.*seatbelt:)"
+    with raises_code(
+        "no_sandbox", match=r"nothing was run.*podman:.*docker:.*bubblewrap:(?!.*seatbelt:)"
     ):
         await select_backend(_settings(tmp_path))
     probes = await probe_all(_settings(tmp_path))
@@ -95,7 +96,7 @@ async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(tmp_path: P
 
 async def test_an_image_asked_for_is_not_traded_for_bubblewrap(tmp_path: Path) -> None:
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
-    with pytest.raises(NoSandboxError, match=r"nothing was run\. podman:.*docker:"):
+    with raises_code("no_sandbox", match=r"nothing was run\. podman:.*docker:"):
         await select_backend(_settings(tmp_path, image="nosuch:latest"))
     with pytest.raises(SettingsError, match="--runtime-order names no engine, and --image asks"):
         await select_backend(_settings(tmp_path, image="nosuch:latest", runtime_order="bubblewrap"))

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from bridge.errors import EngineNotFoundError
 from bridge.sandbox.process.libseccomp import INSTRUCTION_BYTES, filters, numbers
 from bridge.sandbox.syscalls import (
     ALLOWED,
@@ -18,6 +17,7 @@ from bridge.sandbox.syscalls import (
     Purpose,
     oci_profile,
 )
+from tests.raised import raises_code
 
 DANGEROUS = """
 bpf clone3 delete_module finit_module init_module io_uring_setup kexec_load keyctl mount move_mount
@@ -121,7 +121,7 @@ def test_the_filters_are_programs_the_kernel_takes() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="libseccomp is for Linux")
 def test_without_the_library_there_are_no_filters() -> None:
     """And so no sandboxes: this layer is not one to go without."""
-    with pytest.raises(EngineNotFoundError) as caught:
+    with raises_code("engine_not_found") as caught:
         filters("libno-such-library.so.9")
     assert "apt install libseccomp2" in caught.value.remedy
 

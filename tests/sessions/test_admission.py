@@ -10,9 +10,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from bridge.errors import SessionLimitError
 from bridge.sessions import admission
 from bridge.sessions.admission import Admission
+from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -91,7 +91,7 @@ async def test_who_has_a_share_and_uses_it_is_refused_and_told_what_to_do(
     for _ in range(3):
         await make("ada").opened(busy=True)
     bob = await make("bob").opened()
-    with pytest.raises(SessionLimitError, match="3 of the 4 .* your share") as refused:
+    with raises_code("session_limit", match="3 of the 4 .* your share") as refused:
         await make("ada").opened()
     assert not bob.away
     for words in ("end_session", "without `session`", "MCP_BRIDGE_SESSIONS"):
@@ -112,7 +112,7 @@ async def test_who_has_less_gets_the_place_of_the_next_run_that_ends(
             assert not ada[3].end_run()
             ada[3].in_use = True
             ada[2].leave()
-            with pytest.raises(SessionLimitError):
+            with raises_code("session_limit"):
                 await ada[2].opened()
     assert places.open == 4
     assert [one.away for one in ada] == [False, False, True, False]
@@ -147,13 +147,13 @@ async def test_waiting_is_bounded_in_time_and_number_and_leaves_nothing(
 ) -> None:
     short = Admission(1, wait_seconds=0.01)
     first = await OneSession("ada", short).opened(busy=True)
-    with pytest.raises(SessionLimitError, match="in use"):
+    with raises_code("session_limit", match="in use"):
         await OneSession("bob", short).opened()
     # Nobody waits any more, so that it stays.
     assert not first.end_run()
     monkeypatch.setattr(admission, "MAX_WAITING", 0)
     first.in_use = True
-    with pytest.raises(SessionLimitError, match="wait for a place already"):
+    with raises_code("session_limit", match="wait for a place already"):
         await OneSession("bob", short).opened()
 
 
@@ -164,7 +164,7 @@ async def test_nobody_keeps_others_from_waiting(places: Admission, make: Make) -
         for _ in range(admission.MAX_WAITING_OF_OWNER):
             tasks.start_soon(make("bob").opened)
         await anyio.wait_all_tasks_blocked()
-        with pytest.raises(SessionLimitError, match="of your sessions wait"):
+        with raises_code("session_limit", match="of your sessions wait"):
             await make("bob").opened()
         tasks.start_soon(make("eve").opened)
         await anyio.wait_all_tasks_blocked()

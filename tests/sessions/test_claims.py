@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import BridgeError, ElsewhereError, UnknownSessionError
+from bridge.errors import BridgeError
 from bridge.runs import Engine
 from bridge.sessions import checkpoints, claims
 from bridge.sessions.claims import Claims
@@ -20,6 +20,7 @@ from bridge.store import Transaction, owner_digest
 from tests.engine_rig import settings_in
 from tests.fakes.backend import FakeBackend
 from tests.postgresql import url_for
+from tests.raised import raises_code
 from tests.session_rig import OWNER, reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
 
@@ -73,7 +74,7 @@ async def test_a_session_in_use_is_refused_elsewhere_by_the_name_of_the_replica(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_in, one, waits_for(go, said=begun) + "x = 2", session)
             await until_exists(begun)
-            with pytest.raises(ElsewhereError, match="in use in replica 'a'"):
+            with raises_code("elsewhere", match="in use in replica 'a'"):
                 await run(other, "x", session=session)
             go.touch()
         assert await value(other, "x", session=session) == 2
@@ -102,7 +103,7 @@ async def test_a_session_that_was_ended_elsewhere_is_gone_here(settings: Setting
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
         await run(other, "", session=session, end_session=True)
-        with pytest.raises(UnknownSessionError):
+        with raises_code("unknown_session"):
             await run(one, "x", session=session)
         await until(lambda: one.sessions.open == 0)
 
@@ -116,7 +117,7 @@ async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
         with monkeypatch.context() as small:
             small.setattr(checkpoints, "MAX_STATE_BYTES", 10)
             await run(one, "x = 2", session=session)
-        with pytest.raises(ElsewhereError, match="could not be saved and is there alone"):
+        with raises_code("elsewhere", match="could not be saved and is there alone"):
             await run(other, "x", session=session)
         assert await value(one, "x", session=session) == 2
         await until(lambda: not _claimed(settings))
@@ -175,7 +176,7 @@ async def test_a_claim_that_is_renewed_does_not_lapse(
     await owner.take(OWNER, ID)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(owner.renewing)
-        with pytest.raises(ElsewhereError):
+        with raises_code("elsewhere"):
             await other.take(OWNER, ID)
         tasks.cancel_scope.cancel()
     assert await other.take(OWNER, ID) == "a"

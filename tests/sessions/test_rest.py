@@ -9,16 +9,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import (
-    BridgeError,
-    InvalidRequestError,
-    UnknownSessionError,
-)
+from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import InputFile
 from bridge.runs import Engine
 from bridge.sessions import session as live
 from bridge.settings import Settings
 from tests.fakes.backend import FakeBackend
+from tests.raised import raises_code
 from tests.session_rig import OWNER, reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
 
@@ -77,7 +74,7 @@ async def test_a_bridge_that_ends_keeps_its_sessions_for_the_next(
     async with reopened(settings, backend) as engine:
         again = await run(engine, "kept + 1")
         assert (again.result, told(again).state, told(again).run) == (2, "restored", 2)
-        with pytest.raises(UnknownSessionError):
+        with raises_code("unknown_session"):
             await run(engine, "1", session=told(again).session_id, owner="somebody else")
         await run(engine, "", end_session=True)
     async with reopened(settings, backend) as engine:
@@ -159,7 +156,7 @@ async def test_names_are_each_owners_and_an_id_opens_nothing_for_others(engine: 
     assert told(theirs).session_id != told(mine).session_id
     messages = []
     for key in (told(mine).session_id, "0" * 32):
-        with pytest.raises(UnknownSessionError) as refused:
+        with raises_code("unknown_session") as refused:
             await run(engine, "1", session=key, owner="bob")
         messages.append(str(refused.value).replace(key, "..."))
     assert messages[0] == messages[1]
@@ -175,7 +172,7 @@ async def test_where_callers_cannot_be_told_apart_only_the_id_goes_on_with_a_ses
     ids = [told(result).session_id for result in (first, second)]
     assert ids[0] != ids[1]
     assert await value(engine, "kept", session=ids[0], named_sessions=False) == 1
-    with pytest.raises(UnknownSessionError, match="by its id"):
+    with raises_code("unknown_session", match="by its id"):
         await run(engine, "", end_session=True, named_sessions=False)
     ended = await run(engine, "", session=ids[0], end_session=True, named_sessions=False)
     assert told(ended).state == "ended"

@@ -7,12 +7,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
+from bridge.errors import BridgeError, InvalidRequestError
 from bridge.runs import Engine
 from bridge.sessions.admission import MAX_WAITING
 from bridge.settings import Settings
 from tests.engine_rig import workshop
 from tests.fakes.backend import FakeBackend
+from tests.raised import raises_code
 from tests.session_rig import OWNER, reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
 
@@ -95,12 +96,12 @@ async def test_runs_of_one_session_go_one_after_another_and_others_beside_them(
 
 async def test_too_many_waiting_runs_are_refused(engine: Engine, tmp_path: Path) -> None:
     go, begun = tmp_path / "go", tmp_path / "begun"
-    refused: list[SessionLimitError] = []
+    refused: list[BridgeError] = []
 
     async def ask() -> None:
         try:
             await run(engine, "1")
-        except SessionLimitError as error:
+        except BridgeError as error:
             refused.append(error)
 
     async with anyio.create_task_group() as tasks:
@@ -177,7 +178,7 @@ async def test_a_session_ends_when_it_is_asked_to(engine: Engine, backend: FakeB
     ended = await run(engine, "", end_session=True)
     assert (ended.status, told(ended).state) == ("success", "ended")
     assert "has ended" in ended.summary
-    with pytest.raises(UnknownSessionError, match="'work'"):
+    with raises_code("unknown_session", match="'work'"):
         await run(engine, "", end_session=True)
     assert await engine.sessions.listed(OWNER) == ()
     await until(lambda: not backend.live)
@@ -191,7 +192,7 @@ async def test_a_plan_is_no_run_of_a_session(engine: Engine, backend: FakeBacken
 
 async def test_sessions_can_be_turned_off(settings: Settings, backend: FakeBackend) -> None:
     async with reopened(settings, backend, sessions=0) as engine:
-        with pytest.raises(SessionLimitError, match="turned off") as refused:
+        with raises_code("session_limit", match="turned off") as refused:
             await run(engine, "1")
         assert "MCP_BRIDGE_SESSIONS" in refused.value.remedy
     assert backend.launched == 0

@@ -13,10 +13,10 @@ from mcp import MCPError
 
 from bridge.errors import (
     LoginRequiredError,
-    MessageTooLargeError,
     ServerLostError,
     ServerStartError,
     ToolCallError,
+    UpstreamError,
 )
 from bridge.model import ServerSpec, Source
 from bridge.upstream.failure import (
@@ -69,7 +69,7 @@ def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        ("SSE stream failed: Server-sent event exceeded the 5 byte limit.", MessageTooLargeError),
+        ("SSE stream failed: Server-sent event exceeded the 5 byte limit.", UpstreamError),
         ("SSE stream ended without a response", ServerLostError),
         ("Connection closed by my database", ToolCallError),
     ],

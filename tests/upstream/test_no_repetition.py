@@ -13,9 +13,10 @@ from typing import Literal
 import anyio
 import pytest
 
-from bridge.errors import CallTimeoutError, MessageTooLargeError, ServerLostError, UpstreamError
+from bridge.errors import CallTimeoutError, ServerLostError, UpstreamError
 from bridge.gate.outcomes import Outcome, outcome_after
 from bridge.upstream.pool import Pool
+from tests.raised import raises_code
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc
 from tests.upstream.rig import SERVERS, Rig
 from tests.waiting import PATIENCE_SECONDS
@@ -131,10 +132,10 @@ async def test_over_stdio_a_call_is_sent_once_to_a_server_that_dies(
 async def test_what_was_not_sent_is_known_not_to_have_happened(rig: Rig, tmp_path: Path) -> None:
     """Arguments beyond the bound, and a server that is configured no more."""
     async with rig.pool(rig.raw(), max_message_bytes=10_000) as pool:
-        with pytest.raises(MessageTooLargeError) as arguments:
+        with raises_code("message_too_large") as arguments:
             await pool.call_tool("server", "echo", {"text": "x" * 20_000})
         assert outcome_after(arguments.value) == "not-sent"
-        with pytest.raises(MessageTooLargeError) as result:
+        with raises_code("message_too_large") as result:
             await pool.call_tool("server", "big", {"size": 20_000})
         assert outcome_after(result.value) == "unknown"
         # As when it is taken out of the configuration.

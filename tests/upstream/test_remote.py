@@ -9,15 +9,11 @@ from functools import cache
 import anyio
 import pytest
 
-from bridge.errors import (
-    CallTimeoutError,
-    MessageTooLargeError,
-    ServerLostError,
-    ServerStartError,
-)
+from bridge.errors import CallTimeoutError, ServerLostError, ServerStartError
 from bridge.model import MEBIBYTE, Transport
 from bridge.upstream.client_features import on_behalf_of
 from tests.ports import reserved_port
+from tests.raised import raises_code
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file, wait_until
 from tests.upstream.test_client_features import FakeCaller
 
@@ -91,7 +87,7 @@ async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, web: Web, ki
     async with rig.pool(
         rig.remote(web(kind), transport_of(kind)), max_message_bytes=100_000
     ) as pool:
-        with pytest.raises(MessageTooLargeError, match="100000 byte limit"):
+        with raises_code("message_too_large", match="100000 byte limit"):
             await pool.call_tool("server", "big", {"size": MEBIBYTE})
         result = await pool.call_tool("server", "echo", {"still": "here"})
     assert result["structuredContent"] == {"still": "here"}

@@ -19,12 +19,12 @@ from bridge.errors import (
     ServerLostError,
     ServerStartError,
     ToolCallError,
-    UnknownServerError,
 )
 from bridge.model import Json, ProtocolMode, ServerSettings, Tool
 from bridge.upstream import connection, listing
 from bridge.upstream import server as session
 from bridge.upstream.client_features import on_behalf_of
+from tests.raised import raises_code
 from tests.upstream.rig import (
     PATIENCE_SECONDS,
     Rig,
@@ -185,7 +185,7 @@ async def test_a_missing_directory_is_explained(rig: Rig) -> None:
 
 async def test_an_unknown_server_is_answered_with_the_nearest_name(rig: Rig) -> None:
     async with rig.pool(rig.raw(name="github"), rig.raw(name="files")) as pool:
-        with pytest.raises(UnknownServerError, match="Did you mean 'github'") as caught:
+        with raises_code("unknown_server", match="Did you mean 'github'") as caught:
             await pool.call_tool("git-hub", "echo", {})
     assert "'github', 'files'" in caught.value.remedy
 
@@ -434,7 +434,7 @@ async def test_a_new_configuration_keeps_what_is_unchanged(rig: Rig) -> None:
         await pool.call_tool("changed", "echo", {})
         assert pool.states()["kept"].pid == pids["kept"]
         assert is_alive(pids["kept"] or 0)
-        with pytest.raises(UnknownServerError):
+        with raises_code("unknown_server"):
             pool.spec("removed")
 
 

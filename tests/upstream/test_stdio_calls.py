@@ -18,17 +18,12 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from bridge import __version__
-from bridge.errors import (
-    CallTimeoutError,
-    CannotAskError,
-    MessageTooLargeError,
-    ServerLostError,
-    ToolCallError,
-)
+from bridge.errors import CallTimeoutError, CannotAskError, ServerLostError, ToolCallError
 from bridge.model import MEBIBYTE, ProtocolMode
 from bridge.upstream import client_features as asking
 from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.pool import Pool
+from tests.raised import raises_code
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, speaking, wait_file
 from tests.upstream.test_client_features import FakeCaller
 
@@ -198,7 +193,7 @@ async def test_fifty_megabytes_arrive_in_one_line(rig: Rig) -> None:
 async def test_an_answer_beyond_the_cap_fails_its_call_only(rig: Rig, tool: str) -> None:
     """Whichever end of the message shows whose answer it is."""
     async with rig.pool(rig.raw(), max_message_bytes=100_000) as pool:
-        with pytest.raises(MessageTooLargeError, match="the limit is 100000"):
+        with raises_code("message_too_large", match="the limit is 100000"):
             await pool.call_tool("server", tool, {"size": 5 * MEBIBYTE})
         result = await pool.call_tool("server", "echo", {"still": "here"})
         assert pool.states()["server"].restarts == 0
@@ -208,7 +203,7 @@ async def test_an_answer_beyond_the_cap_fails_its_call_only(rig: Rig, tool: str)
 async def test_a_flood_that_answers_nothing_ends_the_connection(rig: Rig) -> None:
     """Nobody can tell which call waits for it, so that all are told."""
     async with rig.pool(rig.raw(), max_message_bytes=100_000) as pool:
-        with pytest.raises(MessageTooLargeError, match="exceeded the 100000 byte limit"):
+        with raises_code("message_too_large", match="exceeded the 100000 byte limit"):
             await pool.call_tool("server", "big_nameless", {"size": MEBIBYTE})
         result = await pool.call_tool("server", "echo", {"again": 1})
     assert result["structuredContent"] == {"again": 1}
@@ -367,7 +362,7 @@ async def test_deep_arguments_are_refused_without_harm(rig: Rig) -> None:
 
 async def test_oversize_arguments_are_refused_before_sending(rig: Rig) -> None:
     async with rig.pool(rig.raw(), max_message_bytes=1000) as pool:
-        with pytest.raises(MessageTooLargeError, match="the arguments have"):
+        with raises_code("message_too_large", match="the arguments have"):
             await pool.call_tool("server", "echo", {"a": "x" * 1000})
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import anyio
 
-from bridge.errors import AuditBudgetError, AuditError
+from bridge.errors import AuditError
 from bridge.gate.approval import Approval
 from bridge.gate.audit.log import AuditLog
 from bridge.gate.audit.records import (
@@ -119,7 +119,7 @@ class RunAudit:
     ) -> None:
         try:
             self._charge(call)
-        except AuditBudgetError as error:
+        except AuditError as error:
             self.count_refused(number, call, decision, error.code)
             raise
         record = await self._call("call", number, call, decision)
@@ -241,7 +241,11 @@ class RunAudit:
         if self._log.directory is None:
             return
         if self._room <= 0:
-            raise AuditBudgetError(RUN_BYTES)
+            raise AuditError(
+                f"The calls of this run have filled the {RUN_BYTES:,} bytes that the audit log has "
+                "for one run, and no call is made unrecorded.",
+                code="audit_budget",
+            )
         arguments = None if call is None else call.arguments
         size = estimated_size(arguments, MAX_RECORD_BYTES)
         self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)

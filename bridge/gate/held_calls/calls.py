@@ -114,7 +114,7 @@ class HeldCalls:
         Raises:
             CallBudgetError: The plan holds all that it may.
             InvalidRequestError: The arguments are nested too deep.
-            HeldResultError: An argument holds a placeholder that the program has changed.
+            InvalidRequestError: An argument holds a placeholder that the program has changed.
         """
         uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
         size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.errors import HeldResultError, InvalidRequestError
+from bridge.errors import InvalidRequestError
 from bridge.gate.decision import CallFacts, Mask
 from bridge.guest.protocol.placeholders import (
     EDGE,
@@ -103,7 +103,7 @@ def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
         held: How many calls it holds back by now.
 
     Raises:
-        HeldResultError: A placeholder was changed, is of another run or stands where none can.
+        InvalidRequestError: A placeholder was changed, is of another run or stands where none can.
         InvalidRequestError: The arguments are nested too deep.
     """
     found: set[int] = set()
@@ -112,18 +112,18 @@ def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
             message = f"The arguments of a held call may be nested {MAX_DEPTH} levels deep."
             raise InvalidRequestError(message)
         if is_key and _TRACE.search(text):
-            raise HeldResultError(_KEY)
+            raise InvalidRequestError(_KEY, code="held_result")
         for piece in _pieces(text):
             if isinstance(piece, str):
                 if plan in piece.lower():
-                    raise HeldResultError(_CHANGED)
+                    raise InvalidRequestError(_CHANGED, code="held_result")
                 continue
             if piece.plan != plan:
                 message = "An argument holds the placeholder of another run, which is no use here."
-                raise HeldResultError(message)
+                raise InvalidRequestError(message, code="held_result")
             if not 1 <= piece.number <= held:
                 message = f"There is no held call #{piece.number} yet: this plan holds {held}."
-                raise HeldResultError(message)
+                raise InvalidRequestError(message, code="held_result")
             found.add(piece.number)
     return frozenset(found)
 
@@ -137,7 +137,7 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
     """Return arguments with the results in place of what stands for them.
 
     Raises:
-        HeldResultError: A placeholder is not as it was made.
+        InvalidRequestError: A placeholder is not as it was made.
         InvalidRequestError: A part does not exist, is no JSON, is not known, or all is too much.
     """
     left = MAX_CHARACTERS
@@ -280,7 +280,9 @@ def _pieces(text: str) -> list[str | Mark]:
     for piece in pieces:
         trace = _TRACE.search(piece) if isinstance(piece, str) else None
         if trace is not None:
-            raise HeldResultError(_READ if trace[0].endswith("#") else _CHANGED)
+            raise InvalidRequestError(
+                _READ if trace[0].endswith("#") else _CHANGED, code="held_result"
+            )
     return pieces
 
 
@@ -316,7 +318,7 @@ def _replaced(value: Json, of: Callable[[Mark], Json]) -> Json:
             return {key: _replaced(item, of) for key, item in value.items()}
         mark = _alone(value)
         if mark is None:
-            raise HeldResultError(_CHANGED)
+            raise InvalidRequestError(_CHANGED, code="held_result")
         return of(mark)
     if isinstance(value, list | tuple):
         return [_replaced(item, of) for item in value]

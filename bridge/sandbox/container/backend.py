@@ -27,11 +27,9 @@ import anyio.to_thread
 
 from bridge.errors import (
     BridgeError,
-    CgroupError,
     EngineDownError,
     ImageMissingError,
     LaunchError,
-    OciRuntimeError,
     SandboxError,
     SettingsError,
 )
@@ -195,7 +193,7 @@ class ContainerBackend(Backend):
             connection = await self._connector.connected()
             try:
                 return await stack.enter_async_context(self._launch_on(connection, spec))
-            except (LaunchError, OciRuntimeError, CgroupError) as error:
+            except LaunchError as error:
                 # Each layer is declined once at most.
                 if not connection.extra_layers.declined(error, proven=connection.proven):
                     raise
@@ -319,7 +317,7 @@ class ContainerBackend(Backend):
         real = await connection.api.oci_runtime_of(sandbox.id)
         if named is not None and real != runtime_name(named):
             message = f"{self.name} started {real or 'an unknown OCI runtime'}, not {named}."
-            raise OciRuntimeError(message, remedy=NAMED_RUNTIME_REMEDY)
+            raise LaunchError(message, remedy=NAMED_RUNTIME_REMEDY, code="oci_runtime_broken")
         connection.proven = True
 
     async def _ownership(self) -> Owner:

@@ -16,7 +16,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import EngineDownError, OciRuntimeError
+from bridge.errors import EngineDownError, LaunchError
 from bridge.model import HostKernel
 from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
@@ -173,7 +173,9 @@ class Connector:
             await connection.aclose()
             if endpoint.explicit:
                 message = f"podman at {endpoint.url} starts {has}, not {self.oci_runtime}."
-                raise OciRuntimeError(message, remedy=faults.OWN_PODMAN_REMEDY)
+                raise LaunchError(
+                    message, remedy=faults.OWN_PODMAN_REMEDY, code="oci_runtime_broken"
+                )
         return await self._own_service()
 
     async def _connect_to(self, endpoint: Endpoint) -> Connection:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import anyio
 
-from bridge.errors import EngineDownError, EnginePermissionError, SandboxError
+from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.facts import EngineKind
@@ -223,9 +223,10 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
             await _try_connect(endpoint)
         except PermissionError:
             # A later socket may admit this user, for example a rootless engine's.
-            refused = refused or EnginePermissionError(
+            refused = refused or SandboxError(
                 f"{engine}'s socket {endpoint.url} refuses this user.",
                 remedy=faults.permission_remedy(engine),
+                code="engine_permission",
             )
         except OSError as error:
             if endpoint.explicit:

@@ -55,8 +55,8 @@ async def examined_isolation(
         examinations: Results so far; this one is added.
 
     Raises:
-        BrokenIsolationError: A mandatory layer does not hold.
-        OciRuntimeError: A kernel of its own is required and was not seen.
+        SandboxError: A mandatory layer does not hold.
+        LaunchError: A kernel of its own is required and was not seen.
         SandboxError: Such a container does not start.
     """
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)

@@ -10,6 +10,8 @@ very strings. Order matters: the first pattern that matches decides, so specific
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import docker.errors
@@ -17,14 +19,9 @@ import requests.exceptions
 
 from bridge.errors import (
     BridgeError,
-    CgroupError,
     EngineDownError,
-    EngineNotFoundError,
-    EnginePermissionError,
     ImageMissingError,
-    ImagePullError,
     LaunchError,
-    OciRuntimeError,
     SandboxError,
 )
 
@@ -35,7 +32,7 @@ _NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do.
 
 class _Pattern(NamedTuple):
     regex: str
-    error: type[SandboxError]
+    error: Callable[..., SandboxError]
     remedy: str | None = None
 
 
@@ -67,6 +64,10 @@ _SHARE_REMEDY = (
     " [directories], or as `cache` of [dependencies]."
 )
 
+_PULL = partial(ImageMissingError, code="image_pull_failed")
+_RUNTIME = partial(LaunchError, code="oci_runtime_broken")
+_CGROUP = partial(LaunchError, code="cgroup")
+
 _PATTERNS: tuple[_Pattern, ...] = (
     _Pattern(
         r"bind source path does not exist|mounts denied|is not shared from the host"
@@ -74,12 +75,14 @@ _PATTERNS: tuple[_Pattern, ...] = (
         LaunchError,
         _SHARE_REMEDY,
     ),
-    _Pattern(r"toomanyrequests|pull access denied|initializing source docker://", ImagePullError),
+    _Pattern(
+        r"toomanyrequests|pull access denied|initializing source docker://", ImageMissingError
+    ),
     _Pattern(r"no such image|image not known|unable to find image", ImageMissingError),
     _Pattern(
         r"unknown runtime specified|unknown or invalid runtime"
         r'|default OCI runtime "[^"]*" not found|no valid executable found for OCI runtime',
-        OciRuntimeError,
+        LaunchError,
         _RUNTIME_REMEDY,
     ),
     _Pattern(
@@ -97,21 +100,21 @@ _PATTERNS: tuple[_Pattern, ...] = (
     ),
     _Pattern(r"setting rlimit|rlimit type", LaunchError, _RLIMIT_REMEDY),
     _Pattern(
-        r"cgroups in hybrid mode|drop all controllers from cgroupv2", CgroupError, _HYBRID_REMEDY
+        r"cgroups in hybrid mode|drop all controllers from cgroupv2", LaunchError, _HYBRID_REMEDY
     ),
     _Pattern(
         r"graphdriver|storage driver",
-        OciRuntimeError,
+        LaunchError,
         "Change storage.conf until `podman info` works; in a container, mount a volume for it.",
     ),
     _Pattern(
         r"memory limit (?:allowed is|to \d+)|range of cpus is|minimum memory",
-        CgroupError,
+        LaunchError,
         "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to what this host can give.",
     ),
     _Pattern(
         r"cgroup",
-        CgroupError,
+        LaunchError,
         "Let this user's session manage its cgroup (on systemd: `Delegate=yes` for user@.service),"
         " or run the engine as root.",
     ),
@@ -134,7 +137,7 @@ _PATTERNS: tuple[_Pattern, ...] = (
     _Pattern(
         r"OCI runtime|oci runtime error|runc create failed|runsc|crun:|kata"
         r"|OCI permission denied|shim task",
-        OciRuntimeError,
+        LaunchError,
         "Name an OCI runtime that works on this host with MCP_BRIDGE_OCI_RUNTIME (runc, crun).",
     ),
     _Pattern(
@@ -165,7 +168,7 @@ def down_remedy(engine: str) -> str:
     )
 
 
-def not_found(engine: str) -> EngineNotFoundError:
+def not_found(engine: str) -> SandboxError:
     if engine == "docker":
         remedy = "Install Docker, or use podman: MCP_BRIDGE_RUNTIME=podman."
     else:
@@ -173,7 +176,7 @@ def not_found(engine: str) -> EngineNotFoundError:
             "Install podman (`apt install podman`, `brew install podman`), or use docker:"
             " MCP_BRIDGE_RUNTIME=docker."
         )
-    return EngineNotFoundError(f"{engine} is not installed.", remedy=remedy)
+    return SandboxError(f"{engine} is not installed.", remedy=remedy, code="engine_not_found")
 
 
 def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
@@ -202,9 +205,10 @@ def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeEr
         return from_text(_explanation(error), doing=doing, engine=engine)
     os_error = _first_os_error(error)
     if isinstance(os_error, PermissionError):
-        return EnginePermissionError(
+        return SandboxError(
             f"{engine}'s socket refuses this user (trying to {doing}).",
             remedy=permission_remedy(engine),
+            code="engine_permission",
         )
     if isinstance(error, requests.exceptions.Timeout):
         return EngineDownError(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from bridge.errors import ImageMissingError, ImagePullError
+from bridge.errors import ImageMissingError
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
 
@@ -60,8 +60,7 @@ async def ensure_present(
         place: Where the image is set, for errors.
 
     Raises:
-        ImageMissingError: It is not to be pulled, or a local name, which no registry serves.
-        ImagePullError: It could not be pulled.
+        ImageMissingError: It is not to be pulled, is a local name, or could not be pulled.
     """
     if await engine.inspect(name) is not None:
         return
@@ -76,11 +75,11 @@ async def ensure_present(
     progress(f"{engine.kind}: pulling {name}, once{size}")
     try:
         await engine.pull(name, progress=progress)
-    except ImagePullError as error:
+    except ImageMissingError as error:
         if name == DEFAULT_FALLBACK:
             raise
         remedy = f"Check the name in {place}, or unset it."
-        raise ImagePullError(error.message, remedy=remedy) from error
+        raise ImageMissingError(error.message, remedy=remedy, code="image_pull_failed") from error
 
 
 @dataclass(frozen=True, kw_only=True)

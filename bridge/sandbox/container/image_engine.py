@@ -17,7 +17,7 @@ import docker
 import docker.errors
 import requests.exceptions
 
-from bridge.errors import ImageBuildError, ImageMissingError, ImagePullError
+from bridge.errors import ImageMissingError, SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.facts import EngineKind
@@ -86,11 +86,11 @@ class ImageEngine:
         )
 
     async def pull(self, name: str, *, progress: Progress) -> None:
-        """Fetch an image, or raise `ImagePullError`."""
+        """Fetch an image, or raise `ImageMissingError`."""
         done = await self._order("pull", name, seconds=1800.0, progress=progress)
         if not done.ok:
             message = f"{self.kind} could not pull {name}: {faults.shorten(_told(done))}."
-            raise ImagePullError(message)
+            raise ImageMissingError(message, code="image_pull_failed")
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
         """Make a nameless image of one layer from a root filesystem and return its id."""
@@ -111,7 +111,7 @@ class ImageEngine:
         labels: Mapping[str, str],
         progress: Progress,
     ) -> None:
-        """Build the stage `target` of the context's Containerfile, or raise `ImageBuildError`."""
+        """Build the stage `target` of the context's Containerfile, or raise `SandboxError`."""
         words = ["--file", str(context / "Containerfile"), "--target", target, "--tag", name]
         words += [word for each in labels.items() for word in ("--label", "=".join(each))]
         done = await self._order(
@@ -160,7 +160,7 @@ def _told(done: CommandResult) -> str:
     return done.stderr.strip() or done.stdout.strip() or "it named no image"
 
 
-def build_failure(engine: str, doing: str, told: str) -> ImageBuildError:
+def build_failure(engine: str, doing: str, told: str) -> SandboxError:
     """Return the error for a build or an import that an engine refused, with its remedy."""
     low = told.lower()
     remedy = "Run `mcp-code-bridge doctor` to see whether the engine works at all."
@@ -169,7 +169,7 @@ def build_failure(engine: str, doing: str, told: str) -> ImageBuildError:
     elif any(mark in low for mark in _REGISTRY):
         remedy = "Run `mcp-code-bridge image build --offline`, which needs no registry."
     message = f"{engine} could not {doing}: {faults.shorten(told[-faults.MAX_DETAIL :])}."
-    return ImageBuildError(message, remedy=remedy)
+    return SandboxError(message, remedy=remedy, code="image_build_failed")
 
 
 _REGISTRY = (

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import anyio
 from anyio.abc import TaskStatus
 
-from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
+from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.faults import shorten
 
@@ -52,7 +52,7 @@ def concerns_machine(platform: str, env: Mapping[str, str], info: CommandResult)
     """
     if info.missing:
         remedy = "Install podman; see podman.io/docs/installation"
-        raise EngineNotFoundError("podman is not installed.", remedy=remedy)
+        raise SandboxError("podman is not installed.", remedy=remedy, code="engine_not_found")
     if env.get("CONTAINER_HOST") or env.get("CONTAINER_CONNECTION"):
         return False
     # Only podman's remote client prints this.

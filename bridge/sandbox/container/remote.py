@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bridge.errors import EngineDownError, EnginePermissionError, SandboxError
+from bridge.errors import EngineDownError, SandboxError
 
 DOCKER_SOCKET = "/var/run/docker.sock"  # Where docker listens if an address does not say.
 
@@ -86,7 +86,7 @@ class SshTarget:
         elif "ermission denied" in said:
             remedy = "Put the public key into ~/.ssh/authorized_keys there, and name the private "
             remedy += "one in OpenSSH's configuration."
-            return EnginePermissionError(message, remedy=remedy)
+            return SandboxError(message, remedy=remedy, code="engine_permission")
         else:
             remedy = f"Try `{self.login}`."
         return EngineDownError(message, remedy=remedy)

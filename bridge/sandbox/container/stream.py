@@ -40,10 +40,6 @@ DIAGNOSTIC_BYTES = 16 * 1024
 Python traceback fits many times."""
 
 
-class FramingError(ValueError):
-    """The bytes are not an attach stream. Raised by `FrameDecoder`."""
-
-
 class FrameDecoder:
     """Splits attach-stream bytes into stdout, which it returns, and stderr.
 
@@ -69,7 +65,7 @@ class FrameDecoder:
         """Return the stdout bytes in the next piece of the stream.
 
         Raises:
-            FramingError: A header names no stream that there is.
+            ValueError: A header names no stream that there is.
         """
         out: list[bytes] = []
         view = memoryview(data)
@@ -93,7 +89,7 @@ class FrameDecoder:
         self._stream, self._left = _HEADER.unpack(self._header)
         # 3 is for the engine's own messages.
         if self._stream > 3 or self._header[1:4] != b"\0\0\0":
-            raise FramingError(f"not an attach stream: frame header {self._header!r}")
+            raise ValueError(f"not an attach stream: frame header {self._header!r}")
         self._header = b""
 
     def _sort(self, payload: bytes, out: list[bytes]) -> None:
@@ -192,7 +188,7 @@ class AttachedStream:
                 break
             try:
                 out = self._decoder.feed(data)
-            except FramingError as error:
+            except ValueError as error:
                 raise ChannelClosedError(f"The engine sent {error}.") from error
             if out:
                 return out

@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import ImageBuildError, SandboxError
+from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
@@ -63,7 +63,7 @@ async def build(
         context: Where the recipe is, and how the offline build runs its script.
 
     Raises:
-        ImageBuildError: It could not be built; an image that was there is still there.
+        SandboxError: It could not be built; an image that was there is still there.
         SandboxError: The engine does not answer.
     """
     name = local_name(request.flavour)
@@ -110,7 +110,7 @@ async def _build_online(
 ) -> None:
     if not (recipe / CONTAINERFILE).is_file():
         message = f"There is no {CONTAINERFILE} in {recipe}."
-        raise ImageBuildError(message, remedy="Reinstall mcp-code-bridge.")
+        raise SandboxError(message, remedy="Reinstall mcp-code-bridge.", code="image_build_failed")
     labels = {
         LABEL_FLAVOUR: request.flavour,
         LABEL_PACKAGES: "|".join(request.packages),
@@ -145,7 +145,7 @@ def with_guest(containerfile: str) -> str:
     filled, count = _GUEST_STAGE.subn(r"\g<0>\nCOPY guest/ /", containerfile)
     if count != 1:
         message = f"The {CONTAINERFILE} has no stage for the guest package."
-        raise ImageBuildError(message, remedy="Reinstall mcp-code-bridge.")
+        raise SandboxError(message, remedy="Reinstall mcp-code-bridge.", code="image_build_failed")
     return filled
 
 
@@ -157,7 +157,11 @@ def _check(status: ImageStatus, request: BuildRequest) -> None:
             f"{status.engine} made an image without the settings it was given (flavour "
             f"{status.flavour or 'none'}, guest {'right' if status.guest_matches else 'wrong'})."
         )
-        raise ImageBuildError(message, remedy=f"Update {status.engine}, or use another engine.")
+        raise SandboxError(
+            message,
+            remedy=f"Update {status.engine}, or use another engine.",
+            code="image_build_failed",
+        )
 
 
 async def _remove_nameless(engine: ImageEngine, image: str) -> None:

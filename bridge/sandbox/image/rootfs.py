@@ -20,7 +20,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from bridge.errors import ImageBuildError
+from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest, write_guest_tree
 from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.image import LABEL_GUEST, Flavour
@@ -58,7 +58,7 @@ def recipe_dir() -> Path:
         if (candidate / SCRIPT).is_file():
             return candidate
     message = "The recipe of the runtime image is not part of this installation."
-    raise ImageBuildError(message, remedy="Reinstall mcp-code-bridge.")
+    raise SandboxError(message, remedy="Reinstall mcp-code-bridge.", code="image_build_failed")
 
 
 def recipe_version(recipe: Path) -> str:
@@ -91,7 +91,9 @@ async def rootfs(
                 path.unlink(missing_ok=True)
     except OSError as error:
         message = f"There is nowhere to build: {error}."
-        raise ImageBuildError(message, remedy="Set MCP_BRIDGE_STATE_DIR elsewhere.") from error
+        raise SandboxError(
+            message, remedy="Set MCP_BRIDGE_STATE_DIR elsewhere.", code="image_build_failed"
+        ) from error
     added = [word for name in context.packages for word in ("--package", debian_names(name))]
     unfinished = tarball.with_name(f"{tarball.stem}.{secrets.token_hex(4)}.partial")
     with guest_tree() as guest:
@@ -131,7 +133,9 @@ def debian_names(name: str) -> str:
     """Return the Debian packages that may be a package of PyPI, as words, the likeliest first."""
     if not re.fullmatch("[a-z0-9-]+", name):
         message = f"{name} asks for more than a name, and Debian has one version of each package."
-        raise ImageBuildError(message, remedy=f"Name the package alone, or {_ONLINE}.")
+        raise SandboxError(
+            message, remedy=f"Name the package alone, or {_ONLINE}.", code="image_build_failed"
+        )
     known = dict(pair.split("=") for pair in _DEBIAN.split())
     plain = name.removeprefix("python3-").removeprefix("python-")
     return f"python3-{known.get(name, plain)} python3-{name}"
@@ -179,15 +183,17 @@ async def _make(
             path.unlink(missing_ok=True)
 
 
-def failure(result: CommandResult) -> ImageBuildError:
+def failure(result: CommandResult) -> SandboxError:
     """Return the error for a script that failed, with its remedy."""
     told = result.stderr.strip() or result.stdout.strip()
     detail = " ".join(told[-1500:].split()) or "it wrote nothing"
     if result.timed_out:
         message = f"The root filesystem was not built in time: {detail}"
-        return ImageBuildError(message, remedy="Check the Debian mirror in /etc/apt.")
+        return SandboxError(
+            message, remedy="Check the Debian mirror in /etc/apt.", code="image_build_failed"
+        )
     message = f"The root filesystem could not be built: {detail}"
-    return ImageBuildError(message, remedy=_remedy(told, result))
+    return SandboxError(message, remedy=_remedy(told, result), code="image_build_failed")
 
 
 _NAMESPACES = ("newuidmap", "newgidmap", "unshare", "/etc/subuid", "user namespace")

@@ -27,7 +27,7 @@ from lightkube.core.exceptions import ConfigError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
-from bridge.errors import ClusterDownError, SandboxError, SettingsError
+from bridge.errors import EngineDownError, SandboxError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.faults import Document
@@ -280,4 +280,4 @@ def _object(found: Any) -> Document:
             isinstance(part or {}, dict) for part in parts
         ):
             return known
-    raise ClusterDownError("What answers in the API server's place is none.")
+    raise EngineDownError("What answers in the API server's place is none.", code="cluster_down")

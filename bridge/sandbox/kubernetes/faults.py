@@ -7,8 +7,9 @@ success for any exit code.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx2
@@ -16,15 +17,10 @@ from lightkube.core.exceptions import ConfigError
 from websockets.exceptions import WebSocketException
 
 from bridge.errors import (
-    CapacityError,
-    ClusterDownError,
     ClusterRefusedError,
+    EngineDownError,
     ImageMissingError,
-    ImagePullError,
     LaunchError,
-    NodeLostError,
-    PodDeadlineError,
-    PodEvictedError,
     QuotaError,
     SandboxError,
     SandboxLostError,
@@ -37,23 +33,24 @@ REMOVED = "The pod was removed from outside."
 
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
 
-_CANNOT_START: Mapping[str, tuple[type[SandboxError], str | None]] = {
+_PULL = partial(ImageMissingError, code="image_pull_failed")
+
+_CANNOT_START: Mapping[str, tuple[Callable[..., SandboxError], str | None]] = {
     "ErrImageNeverPull": (ImageMissingError, _IMAGE_REMEDY),
-    "ImagePullBackOff": (ImagePullError, _IMAGE_REMEDY),
-    "InvalidImageName": (ImagePullError, _IMAGE_REMEDY),
-    "ImageInspectError": (ImagePullError, _IMAGE_REMEDY),
+    "ImagePullBackOff": (_PULL, _IMAGE_REMEDY),
+    "InvalidImageName": (_PULL, _IMAGE_REMEDY),
+    "ImageInspectError": (_PULL, _IMAGE_REMEDY),
     "CreateContainerConfigError": (LaunchError, None),
     "CreateContainerError": (LaunchError, None),
     "RunContainerError": (LaunchError, None),
 }
 """Why a container waits, where waiting longer does not help."""
 
-_ENDED_BY: Mapping[str, type[SandboxError]] = {
-    "DeadlineExceeded": PodDeadlineError, "Evicted": PodEvictedError,
-    "Preempting": PodEvictedError, "NodeLost": NodeLostError, "NodeShutdown": NodeLostError,
-    "Shutdown": NodeLostError, "Terminated": NodeLostError,
-    "UnexpectedAdmissionError": CapacityError, "OutOfmemory": CapacityError,
-    "OutOfcpu": CapacityError, "OutOfpods": CapacityError,
+_CODES: Mapping[str, str] = {
+    "DeadlineExceeded": "pod_deadline", "Evicted": "pod_evicted", "Preempting": "pod_evicted",
+    "NodeLost": "node_lost", "NodeShutdown": "node_lost", "Shutdown": "node_lost",
+    "Terminated": "node_lost", "UnexpectedAdmissionError": "no_room", "OutOfmemory": "no_room",
+    "OutOfcpu": "no_room", "OutOfpods": "no_room",
 }  # fmt: skip
 """The reason in a failed pod's status, and what it means."""
 
@@ -83,7 +80,9 @@ def translated(server: str) -> Iterator[None]:
         raise ClusterRefusedError(message, host_detail=cut(error)) from error
     except _NO_ANSWER as error:
         detail = f"It is at {server}: {cut(error)}."
-        raise ClusterDownError("The API server does not answer.", host_detail=detail) from error
+        raise EngineDownError(
+            "The API server does not answer.", host_detail=detail, code="cluster_down"
+        ) from error
 
 
 def refusal(code: int, body: bytes) -> SandboxError:
@@ -121,12 +120,12 @@ def start_problem(pod: Document) -> SandboxError | None:
     return kind(message, remedy=remedy, host_detail=_words(pod))
 
 
-def no_room(pod: Document) -> CapacityError:
+def no_room(pod: Document) -> SandboxError:
     for condition in _status(pod).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             said = f"{cut(condition.get('message'))}."
-            return CapacityError("The cluster has no room.", host_detail=said)
-    return CapacityError("The pod did not start in time.", host_detail=_words(pod))
+            return SandboxError("The cluster has no room.", host_detail=said, code="no_room")
+    return SandboxError("The pod did not start in time.", host_detail=_words(pod), code="no_room")
 
 
 def is_running(pod: Document) -> bool:
@@ -144,10 +143,12 @@ def restarts(pod: Document) -> int:
 def ended_by_cluster(pod: Document) -> SandboxError | None:
     """Return the error of a pod that the cluster ended; None if its process ended by itself."""
     reason = str(_status(pod).get("reason"))
-    if reason not in _ENDED_BY:
+    if reason not in _CODES:
         return None
     said = f"{cut(_status(pod).get('message'))}."
-    return _ENDED_BY[reason](f"The cluster ended the pod ({reason}).", host_detail=said)
+    code = _CODES[reason]
+    family = SandboxError if code == "no_room" else SandboxLostError
+    return family(f"The cluster ended the pod ({reason}).", code=code, host_detail=said)
 
 
 def exit_report(pod: Document) -> ExitReport | None:
@@ -170,7 +171,9 @@ def lost(pod: Document | None, why: str) -> SandboxError:
     if pod is None:
         return SandboxLostError(REMOVED)
     if _status(pod).get("phase") == "Unknown":
-        return NodeLostError("The pod's node does not answer.", host_detail=f"{cut(why)}.")
+        return SandboxLostError(
+            "The pod's node does not answer.", host_detail=f"{cut(why)}.", code="node_lost"
+        )
     broken = SandboxLostError("The stream to the pod broke.", host_detail=f"{cut(why)}.")
     return ended_by_cluster(pod) or broken
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import WrongSystemError
+from bridge.errors import SandboxError
 from bridge.model import Limits
 from bridge.sandbox import proc_entries, syscalls
 from bridge.sandbox.backend import LaunchSpec, Sandbox
@@ -117,7 +117,7 @@ class BubblewrapBackend(ProcessBackend[Findings]):
 
     def _look(self) -> Findings:
         if sys.platform != "linux":
-            raise WrongSystemError("Only Linux has bubblewrap.")
+            raise SandboxError("Only Linux has bubblewrap.", code="wrong_system")
         bwrap = host.find_command(self._bwrap, self._environ)
         if bwrap is None:
             raise faults.not_installed(self._bwrap)

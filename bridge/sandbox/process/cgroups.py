@@ -33,7 +33,7 @@ from pathlib import Path, PurePosixPath
 import anyio
 import anyio.to_thread
 
-from bridge.errors import CgroupError
+from bridge.errors import LaunchError
 from bridge.model import Limits
 from bridge.sandbox.ownership import Owner, is_dead
 
@@ -258,7 +258,7 @@ def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxC
     """Make a sandbox's cgroups and set their limits.
 
     Raises:
-        CgroupError: One could not be made or limited; nothing is left of the attempt.
+        LaunchError: One could not be made or limited; nothing is left of the attempt.
     """
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
@@ -279,7 +279,7 @@ def make_group(parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxC
                     counter = directory / file
     except OSError as error:
         SandboxCgroups(directories=tuple(made)).remove()
-        raise CgroupError(f"Cannot make a control group: {error}.") from error
+        raise LaunchError(f"Cannot make a control group: {error}.", code="cgroup") from error
     return SandboxCgroups(
         name=name, directories=tuple(made), entries=tuple(entries), counter=counter
     )

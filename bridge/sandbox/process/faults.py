@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.errors import EngineNotFoundError, LaunchError, OciRuntimeError, SandboxError
+from bridge.errors import LaunchError, SandboxError
 
 MAX_SAID = 600  # Characters of another program's output kept in a message.
 
@@ -101,7 +101,9 @@ def failed_call(error: OSError) -> str:
 
 
 def not_installed(command: str) -> SandboxError:
-    return EngineNotFoundError(f"bubblewrap ({command}) is not installed.", remedy=INSTALL_REMEDY)
+    return SandboxError(
+        f"bubblewrap ({command}) is not installed.", remedy=INSTALL_REMEDY, code="engine_not_found"
+    )
 
 
 def classify(said: str, kernel: KernelSettings) -> SandboxError:
@@ -110,7 +112,9 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
     unknown = re.search(r"Unknown option (\S+)", said)
     if unknown:
         message = f"This bubblewrap is too old: it does not know {unknown[1]}."
-        return OciRuntimeError(message, remedy="Install bubblewrap 0.5 or newer.")
+        return LaunchError(
+            message, remedy="Install bubblewrap 0.5 or newer.", code="oci_runtime_broken"
+        )
     capable = "Run the bridge as root or as an ordinary user."
     for applies, regex, problem, remedy in (
         (
@@ -124,7 +128,9 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
         (True, "Unexpected capabilities", "was started with capabilities", capable),
     ):
         if applies and re.search(regex, said, re.IGNORECASE):
-            return OciRuntimeError(f"bubblewrap {problem}: {said}", remedy=remedy)
+            return LaunchError(
+                f"bubblewrap {problem}: {said}", remedy=remedy, code="oci_runtime_broken"
+            )
     message = f"bubblewrap did not start the sandbox: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 
@@ -135,7 +141,7 @@ def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
     if said.startswith("mounting ") and kernel.apparmor_restricts:
         # Ubuntu's own profile for bubblewrap takes all capabilities from what it starts.
         message = f"AppArmor keeps the sandbox from being finished: {said}."
-        return OciRuntimeError(message, remedy=APPARMOR_REMEDY)
+        return LaunchError(message, remedy=APPARMOR_REMEDY, code="oci_runtime_broken")
     message = f"The sandbox could not be finished: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 

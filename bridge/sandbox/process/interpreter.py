@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from bridge.errors import EngineNotFoundError, SettingsError
+from bridge.errors import SandboxError, SettingsError
 from bridge.sandbox.backend import Bind
 
 VARIABLE = "MCP_BRIDGE_PACKAGES"
@@ -267,7 +267,7 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
         raise other_version(offered, others, told)
     message = f"No Python was found to put into sandboxes: {'; '.join(told)}."
     own = OWN_REMEDY if any(_OWNERS_ONLY in why for why in problems.values()) else ""
-    raise EngineNotFoundError(message, remedy=f"{INSTALL_REMEDY}{own}")
+    raise SandboxError(message, remedy=f"{INSTALL_REMEDY}{own}", code="engine_not_found")
 
 
 def _usable(executable: str, offered: Packages | None, *, as_nobody: bool) -> Interpreter | str:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from bridge.errors import EngineNotFoundError, WrongSystemError
+from bridge.errors import SandboxError
 from bridge.model import Isolation, Json, Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
@@ -239,11 +239,11 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
 
     def _look(self) -> Findings:
         if sys.platform != "linux":
-            raise WrongSystemError("Only Linux has Landlock.")
+            raise SandboxError("Only Linux has Landlock.", code="wrong_system")
         abi = self._version()
         if abi < 1:
             message = f"This kernel ({os.uname().release}) has no Landlock, or has it turned off."
-            raise EngineNotFoundError(message, remedy=KERNEL_REMEDY)
+            raise SandboxError(message, remedy=KERNEL_REMEDY, code="engine_not_found")
         filters = (
             *libseccomp.filters(self._seccomp),
             libseccomp.refusal_filter(refusals(abi), self._seccomp),

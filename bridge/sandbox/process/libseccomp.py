@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterable
 from functools import cache
 
-from bridge.errors import EngineNotFoundError, LaunchError
+from bridge.errors import LaunchError, SandboxError
 from bridge.sandbox.syscalls import (
     ALLOWED,
     ARGUMENTS,
@@ -154,6 +154,6 @@ def _load(name: str) -> ctypes.CDLL:
         library = ctypes.CDLL(name)
     except OSError as error:
         message = f"{name} is not on this machine, so no system call filter can be made."
-        raise EngineNotFoundError(message, remedy=INSTALL_REMEDY) from error
+        raise SandboxError(message, remedy=INSTALL_REMEDY, code="engine_not_found") from error
     library.seccomp_init.restype = ctypes.c_void_p
     return library

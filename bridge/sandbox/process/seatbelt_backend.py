@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.errors import EngineNotFoundError, WrongSystemError
+from bridge.errors import SandboxError
 from bridge.model import Isolation, Json, Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
@@ -171,10 +171,14 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
 
     def _look(self) -> Findings:
         if self._system != SYSTEM:
-            raise WrongSystemError("Only macOS has Seatbelt.")
+            raise SandboxError("Only macOS has Seatbelt.", code="wrong_system")
         if not os.access(self._sandbox_exec, os.X_OK):
             message = f"{self._sandbox_exec} is not there."
-            raise EngineNotFoundError(message, remedy="It is part of macOS; use podman or docker.")
+            raise SandboxError(
+                message,
+                remedy="It is part of macOS; use podman or docker.",
+                code="engine_not_found",
+            )
         as_nobody = os.getuid() == 0
         interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
         return Findings(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import AuditBudgetError, RefusedError
+from bridge.errors import AuditError, RefusedError
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit import run as run_module
 from bridge.gate.audit.reading import Counting, about
@@ -108,7 +108,7 @@ async def test_a_made_call_is_refused_once_its_run_has_filled_the_log(
     while not refusal:
         try:
             await run.calling(made + 1, call, ALLOWED, None)
-        except AuditBudgetError as error:
+        except AuditError as error:
             refusal = error.code
         else:
             made += 1

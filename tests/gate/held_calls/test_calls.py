@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import CallBudgetError, HeldResultError
+from bridge.errors import CallBudgetError
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls import HeldCalls, calls
 from bridge.guest.protocol.placeholders import WHOLE, write
 from bridge.model import Tool
+from tests.raised import raises_code
 
 ALLOW = Decision(action="allow", rule="no policy")
 ASK = Decision(action="ask", rule="default for writes")
@@ -91,10 +92,10 @@ def test_a_call_that_is_refused_is_no_part_of_the_plan() -> None:
     ):
         if facts.tool != "create":
             facts = call("create", **{write(holds.plan, 1): 1})
-        with pytest.raises(HeldResultError):
+        with raises_code("held_result"):
             holds.hold(facts, ALLOW)
     assert holds.count == 1
-    with pytest.raises(HeldResultError):
+    with raises_code("held_result"):
         holds.hold(CallFacts(server="tickets", tool=f"x{write('f' * 16, 1)}"), ALLOW)
 
 

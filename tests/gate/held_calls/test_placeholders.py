@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import HeldResultError, InvalidRequestError
+from bridge.errors import InvalidRequestError
 from bridge.gate.decision import CallFacts, unmasked
 from bridge.gate.held_calls.placeholders import (
     MAX_CHARACTERS,
@@ -30,6 +30,7 @@ from bridge.gate.held_calls.placeholders import (
     shown,
 )
 from bridge.guest.protocol.placeholders import LABEL, PREFIX, SEAL, WHOLE, checksum, write
+from tests.raised import raises_code
 
 PLAN = "0123456789abcdef"
 OTHER = "fedcba9876543210"
@@ -142,7 +143,7 @@ def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
 )
 def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
     """It would stand for something else, or be sent to a server as it is."""
-    with pytest.raises(HeldResultError, match="was cut or changed"):
+    with raises_code("held_result", match="was cut or changed"):
         referred({"a": value}, PLAN, 2)
     assert mentions({"a": value}, PLAN)
 
@@ -151,16 +152,16 @@ def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
     "key", [text(1), f"x{text(1)}", text(1)[:14], text(1).upper(), f"{LABEL}1"]
 )
 def test_a_placeholder_cannot_be_a_key(key: str) -> None:
-    with pytest.raises(HeldResultError, match="cannot be a key"):
+    with raises_code("held_result", match="cannot be a key"):
         referred({"a": {key: 1}}, PLAN, 2)
     assert mentions({"a": {key: 1}}, PLAN)
 
 
 def test_a_placeholder_of_another_run_or_of_no_call_is_refused() -> None:
-    with pytest.raises(HeldResultError, match="of another run"):
+    with raises_code("held_result", match="of another run"):
         referred({"a": write(OTHER, 1)}, PLAN, 2)
     for number in (0, 3):
-        with pytest.raises(HeldResultError, match="this plan holds 2"):
+        with raises_code("held_result", match="this plan holds 2"):
             referred({"a": text(number)}, PLAN, 2)
 
 
@@ -260,7 +261,7 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
 @pytest.mark.parametrize("like", [f"{LABEL}1 git.log›.id", json.dumps(f"{LABEL}1"), LABEL.upper()])
 def test_a_text_cannot_pass_for_a_placeholder(like: str) -> None:
     """Else a person approves of a reference, and a text is sent."""
-    with pytest.raises(HeldResultError, match="only to be read"):
+    with raises_code("held_result", match="only to be read"):
         referred({"a": [f"x {like}"]}, PLAN, 1)
     assert mentions({"a": like}, PLAN)
 
@@ -268,14 +269,14 @@ def test_a_text_cannot_pass_for_a_placeholder(like: str) -> None:
 def test_what_was_held_is_looked_at_again_when_it_is_applied() -> None:
     """Nothing is sent in which a mark is not whole."""
     for value in (text(1)[:-1], {WHOLE: text(1), "more": 1}, [text(1).upper()]):
-        with pytest.raises(HeldResultError, match="was cut or changed"):
+        with raises_code("held_result", match="was cut or changed"):
             resolve({"a": value}, {1: known(1)})
 
 
 def test_a_way_of_odd_steps_is_no_placeholder() -> None:
     """A program can write any mark itself; it cannot have one mean what is not shown."""
     for path in ([True], [1.5], [None], [["a"]], {"id": 1}):
-        with pytest.raises(HeldResultError, match="was cut or changed"):
+        with raises_code("held_result", match="was cut or changed"):
             referred({"a": forged(path)}, PLAN, 1)
     whole_way = [0, "a b", "é", -1]
     assert referred({"a": forged(whole_way)}, PLAN, 1) == {1}
@@ -348,7 +349,7 @@ def test_a_text_of_half_marks_is_looked_through_in_time() -> None:
         much = piece * (256 * 1024 // len(piece))
         labelled(much, PLAN, {1: "a.b"})
         assert mentions({"a": much}, PLAN)
-        with contextlib.suppress(HeldResultError):
+        with contextlib.suppress(InvalidRequestError):
             referred({"a": much}, PLAN, 1)
 
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.errors import HeldResultError as RefusedError
 from bridge.gate.held_calls.placeholders import referred
 from bridge.guest.api import held_results as held
 from bridge.guest.api.arguments import Parameters
@@ -23,6 +22,7 @@ from bridge.guest.protocol.wire import Done, Run
 from bridge.guest.schema.validation import problem
 from tests.guest.held_operations import ALLOWED, MATCHES, PUZZLED, QUOTED, STOPPED
 from tests.guest.held_rig import CREATED, PLAN, execute, token, whole, x
+from tests.raised import raises_code
 
 __all__ = ["x"]
 
@@ -77,7 +77,7 @@ def test_a_text_that_was_quoted_cut_or_changed_cannot_be_sent(
 ) -> None:
     text = execute(f"y = {expression}", x)["y"]
     for arguments in ({"a": text}, {"a": [{"b": f"see {text}."}]}):
-        with pytest.raises(RefusedError):
+        with raises_code("held_result"):
             referred(arguments, PLAN, 1)
 
 
@@ -263,7 +263,7 @@ async def test_a_raw_result_can_be_neither_looked_into_nor_passed_on(x: Placehol
     held._first = ""
     for value in (y, f"{y}", repr(x), str([x])):
         await runtime.call_tool("git-hub", "create", {"a": value})
-        with pytest.raises(RefusedError, match="only to be read"):
+        with raises_code("held_result", match="only to be read"):
             referred(client.sent[-1]["arguments"], PLAN, 9)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
+from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.command_runner import CommandResult
 from bridge.sandbox.container.endpoints import (
     Endpoint,
@@ -22,6 +22,7 @@ from bridge.sandbox.container.endpoints import (
     machine_endpoint,
 )
 from tests.fakes.command_line import Scripted
+from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -150,7 +151,7 @@ async def test_an_executable_is_asked_what_it_is() -> None:
 async def test_an_executable_that_is_neither_is_refused() -> None:
     with pytest.raises(EngineDownError, match="neither"):
         await kind_of("/bin/true", Scripted(CommandResult(exit_code=0, stdout="")))
-    with pytest.raises(EngineNotFoundError):
+    with raises_code("engine_not_found"):
         await kind_of("/no/podman", Scripted(CommandResult(exit_code=None, missing=True)))
 
 

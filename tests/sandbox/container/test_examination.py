@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import Isolation
 from bridge.sandbox.container.examination import (
     UNEXAMINED,
@@ -14,6 +13,7 @@ from bridge.sandbox.container.examination import (
     judged,
     lacks_python,
 )
+from tests.raised import raises_code
 
 ISOLATION = Isolation(
     backend="podman", layers=("no-capabilities", "sized-tmpfs-noexec", "memory-limit")
@@ -26,7 +26,7 @@ FACTS: dict[str, Any] = {
 
 def test_what_holds_is_verified_and_what_does_not_runs_nothing() -> None:
     assert judged(ISOLATION, FACTS).verified == ("no-capabilities", "sized-tmpfs-noexec")
-    with pytest.raises(BrokenIsolationError, match="no-capabilities"):
+    with raises_code("isolation_broken", match="no-capabilities"):
         judged(ISOLATION, {**FACTS, "cap_eff": "00000000a80425fb"})
 
 
@@ -34,7 +34,7 @@ def test_an_image_without_python_is_said_not_to_be_looked_into() -> None:
     made = judged(ISOLATION, None)
     assert (made.verified, made.weaker) == ((), (UNEXAMINED,))
     gvisor = Isolation(backend="podman", oci_runtime="runsc", layers=("own-kernel",))
-    with pytest.raises(OciRuntimeError):
+    with raises_code("oci_runtime_broken"):
         judged(gvisor, None)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bridge.errors import ImageMissingError, ImagePullError
+from bridge.errors import ImageMissingError
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.image import (
     DEFAULT_FALLBACK,
@@ -25,6 +25,7 @@ from bridge.sandbox.container.image_engine import (
     ImageFacts,
     Progress,
 )
+from tests.raised import raises_code
 
 OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
 
@@ -46,7 +47,7 @@ class FakeImages(ImageEngine):
 
     async def pull(self, name: str, *, progress: Progress) -> None:
         if not self.reachable:
-            raise ImagePullError(f"podman could not pull {name}.")
+            raise ImageMissingError(f"podman could not pull {name}.", code="image_pull_failed")
         self.pulled.append(name)
         self.images[name] = ImageFacts(id="pulled")
 
@@ -103,7 +104,7 @@ async def test_a_missing_local_image_is_never_asked_of_a_registry() -> None:
 
 
 async def test_an_image_that_cannot_be_fetched_points_to_the_offline_build() -> None:
-    with pytest.raises(ImagePullError) as caught:
+    with raises_code("image_pull_failed") as caught:
         await ensure_present(DEFAULT_FALLBACK, FakeImages(reachable=False), progress=print)
     assert "image build --offline" in caught.value.remedy
 

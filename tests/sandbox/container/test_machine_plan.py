@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import EngineDownError, EngineNotFoundError
+from bridge.errors import EngineDownError
 from bridge.sandbox.container.command_runner import CommandResult
 from bridge.sandbox.container.machine import (
     Action,
@@ -17,6 +17,7 @@ from bridge.sandbox.container.machine import (
     decide,
     failure,
 )
+from tests.raised import raises_code
 
 RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
 MACHINE = "podman-machine-default"
@@ -119,7 +120,7 @@ def test_among_several_machines_without_a_default_none_is_guessed() -> None:
 
 
 def test_a_missing_podman_is_its_own_error() -> None:
-    with pytest.raises(EngineNotFoundError):
+    with raises_code("engine_not_found"):
         concerns_machine("darwin", {}, CommandResult(exit_code=None, missing=True))
 
 

@@ -15,7 +15,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from bridge.errors import EngineDownError, EngineNotFoundError, OciRuntimeError
+from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.service import (
     PodmanService,
     reap_services,
@@ -23,6 +23,7 @@ from bridge.sandbox.container.service import (
     service_environment,
 )
 from bridge.sandbox.ownership import current_owner
+from tests.raised import raises_code
 
 PATIENCE = 120
 
@@ -113,7 +114,7 @@ async def test_a_service_that_says_why_it_fails_is_heard(tmp_path: Path) -> None
     words = 'Error: default OCI runtime "x" not found: invalid argument'
     script = f"#!/bin/sh\necho '{words}' >&2\nexit 125\n"
     made = service(podman_that(tmp_path, script), tmp_path / "run", "x")
-    with anyio.fail_after(PATIENCE), pytest.raises(OciRuntimeError, match="default OCI runtime"):
+    with anyio.fail_after(PATIENCE), raises_code("oci_runtime_broken", match="default OCI runtime"):
         await made.start()
     assert names_in(tmp_path / "run") == []
 
@@ -127,7 +128,7 @@ async def test_a_service_that_dies_silently_is_down(tmp_path: Path) -> None:
 
 async def test_a_podman_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
     made = service(str(tmp_path / "no-podman"), tmp_path / "run")
-    with anyio.fail_after(PATIENCE), pytest.raises((EngineNotFoundError, EngineDownError)):
+    with anyio.fail_after(PATIENCE), pytest.raises(SandboxError):
         await made.start()
     assert names_in(tmp_path / "run") == []
 

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from bridge.errors import ImageBuildError
+from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.facts import EngineKind
@@ -27,6 +27,7 @@ from bridge.sandbox.image.rootfs import (
     debian_names,
     recipe_dir,
 )
+from tests.raised import raises_code
 
 SLIM = local_name("slim")
 CONTAINERFILE = "FROM scratch AS guest\n\nFROM x AS slim\nCOPY --from=guest / /guest/\n"
@@ -86,14 +87,14 @@ class FakeEngine(ImageEngine):
         self.during()
         await anyio.lowlevel.checkpoint()
         if self.fail == step:
-            raise ImageBuildError(f"{step} failed")
+            raise SandboxError(f"{step} failed", code="image_build_failed")
         image = f"image-{len(self.by_id)}"
         self.add(name, image, labels if self.labels is None else self.labels)
         return image
 
     async def tag(self, name: str, new: str) -> None:
         if self.fail == "tag" and new == SLIM:
-            raise ImageBuildError("tag failed")
+            raise SandboxError("tag failed", code="image_build_failed")
         self.by_name[new] = self.by_name.get(name, name)
 
     async def remove(self, name: str) -> None:
@@ -193,7 +194,7 @@ async def test_the_online_build_gets_the_recipe_and_the_guest_as_its_context(
 async def test_a_build_that_fails_leaves_the_image_that_worked(tmp_path: Path, step: str) -> None:
     engine, request = FakeEngine(fail=step), BuildRequest(offline=step != "build")
     engine.add(SLIM, "old", {})
-    with pytest.raises(ImageBuildError, match=f"{step} failed"):
+    with raises_code("image_build_failed", match=f"{step} failed"):
         await build(engine, request, context(tmp_path, FakeScript()), progress=quiet)
     assert engine.by_name == {SLIM: "old"}
     assert set(engine.by_id) == {"old"}
@@ -212,7 +213,7 @@ async def test_an_image_without_its_settings_never_gets_the_name(
 ) -> None:
     engine = FakeEngine(labels=labels)
     engine.add(SLIM, "old", {})
-    with pytest.raises(ImageBuildError, match="without the settings"):
+    with raises_code("image_build_failed", match="without the settings"):
         await build(
             engine, BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet
         )
@@ -281,7 +282,7 @@ async def test_a_script_that_fails_leaves_no_file_and_keeps_what_was_made_before
     )
     kept = tarballs(tmp_path)
     failing = FakeScript(result=CommandResult(exit_code=1, stderr="build-rootfs: it broke"))
-    with pytest.raises(ImageBuildError, match="it broke"):
+    with raises_code("image_build_failed", match="it broke"):
         await build(
             FakeEngine(),
             BuildRequest(offline=True, fresh=True),
@@ -293,7 +294,7 @@ async def test_a_script_that_fails_leaves_no_file_and_keeps_what_was_made_before
 
 async def test_an_unusable_state_directory_is_told_with_its_remedy(tmp_path: Path) -> None:
     _write(tmp_path / "state", b"in the way")
-    with pytest.raises(ImageBuildError, match="nowhere to build") as caught:
+    with raises_code("image_build_failed", match="nowhere to build") as caught:
         await build(
             FakeEngine(),
             BuildRequest(offline=True),
@@ -306,7 +307,7 @@ async def test_an_unusable_state_directory_is_told_with_its_remedy(tmp_path: Pat
 async def test_an_installation_without_its_containerfile_says_so(tmp_path: Path) -> None:
     rootfs = context(tmp_path, FakeScript())
     (rootfs.recipe / "Containerfile").unlink()
-    with pytest.raises(ImageBuildError, match="no Containerfile"):
+    with raises_code("image_build_failed", match="no Containerfile"):
         await build(FakeEngine(), BuildRequest(), rootfs, progress=quiet)
 
 
@@ -342,7 +343,7 @@ async def test_an_image_carries_what_was_added_and_its_tarball_is_another(
 
 @pytest.mark.parametrize("name", ["numpy<2", "httpx[http2]", 'x; python_version > "3"'])
 def test_debian_has_one_version_of_a_package(name: str) -> None:
-    with pytest.raises(ImageBuildError, match="one version of each") as caught:
+    with raises_code("image_build_failed", match="one version of each") as caught:
         debian_names(name)
     assert "leave out `--offline`" in caught.value.remedy
 
@@ -359,5 +360,5 @@ def test_the_shipped_containerfile_has_a_place_for_the_guest() -> None:
 
 
 def test_a_containerfile_without_a_place_for_the_guest_is_refused() -> None:
-    with pytest.raises(ImageBuildError, match="no stage for the guest"):
+    with raises_code("image_build_failed", match="no stage for the guest"):
         with_guest("FROM x AS slim\n")

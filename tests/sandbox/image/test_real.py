@@ -24,7 +24,7 @@ import anyio
 import docker
 import pytest
 
-from bridge.errors import EngineDownError, ImageBuildError, ImageMissingError, ImagePullError
+from bridge.errors import EngineDownError, ImageMissingError
 from bridge.sandbox.bundle import guest_digest
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.image import (
@@ -38,6 +38,7 @@ from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progr
 from bridge.sandbox.image.build import BuildRequest, assemble, build
 from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir, recipe_version
 from tests.contract.rig import listens
+from tests.raised import raises_code
 
 SLIM = local_name("slim")
 STATE = Path(__file__).parents[3] / ".state"
@@ -232,9 +233,9 @@ async def test_a_tarball_that_is_none_is_refused_and_the_image_stays(
     before = await images.inspect(SLIM)
     bad = tmp_path / "bad.tar"
     bad.write_text("root:x:0:0\n" * 100, encoding="utf-8")
-    with pytest.raises(ImageBuildError, match="tar"):
+    with raises_code("image_build_failed", match="tar"):
         await images.import_rootfs(bad, changes=["USER 1"])
-    with pytest.raises(ImageBuildError, match="(?i)no such file"):
+    with raises_code("image_build_failed", match="(?i)no such file"):
         await images.import_rootfs(tmp_path / "none.tar", changes=[])
     assert await images.inspect(SLIM) == before
 
@@ -262,7 +263,7 @@ async def test_a_containerfile_is_built_by_the_engine(
         assert any("COPY" in line for line in lines)
         code = "print(open('/told/told.json').read())"
         assert run(client, name, "python3", "-I", "-c", code) == {"told": 1}
-        with pytest.raises(ImageBuildError, match="3"):
+        with raises_code("image_build_failed", match="3"):
             await images.build(files, f"{name}-2", target="bad", labels={}, progress=print)
         assert await images.inspect(f"{name}-2") is None
     finally:
@@ -279,7 +280,7 @@ async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down
     with pytest.raises(ImageMissingError):
         await images.tag("localhost/mcb-none:x", "localhost/mcb-none:y")
     # Nobody listens on port 9, so this fails the same with and without a network.
-    with pytest.raises(ImagePullError) as caught:
+    with raises_code("image_pull_failed") as caught:
         await images.pull("localhost:9/mcb/none:1", progress=print)
     assert "--offline" in caught.value.remedy
 

@@ -13,7 +13,6 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from bridge.errors import ClusterDownError
 from bridge.model import Limits
 from bridge.sandbox.kubernetes import warm
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
@@ -21,6 +20,7 @@ from bridge.sandbox.kubernetes.warm import share
 from bridge.settings.kubernetes import Kubernetes
 from tests.contract.programs import ECHO, FOREVER, read_exactly, spec
 from tests.fakes.api_server import ApiServer, Refusal
+from tests.raised import raises_code
 from tests.sandbox.kubernetes.rig import PATIENCE, backend_on, echo
 
 WARM = Kubernetes(warm=2, room_seconds=5)
@@ -149,7 +149,7 @@ async def test_a_server_that_is_away_is_known_and_its_return_as_well(
             await echo(backend)
             await until(server, ["warm", "warm"])
             await server.stop()
-            with pytest.raises(ClusterDownError):
+            with raises_code("cluster_down"):
                 await echo(backend)
             while "does not answer" not in await backend.problem():
                 await anyio.lowlevel.checkpoint()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import CgroupError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.ownership import Owner, current_owner, process_start
 from bridge.sandbox.process.cgroups import (
@@ -26,6 +25,7 @@ from bridge.sandbox.process.cgroups import (
     scope_group,
     settings,
 )
+from tests.raised import raises_code
 
 OWNER = Owner(pid=42, start="12345", namespace="4026531836", boot="0f-1e", host="0123456789abcdef")
 
@@ -152,7 +152,7 @@ def test_a_limit_that_cannot_be_set_leaves_no_group(tmp_path: Path) -> None:
     """Law 4: no sandbox without the limits that were promised, and law 3: nothing left."""
     # An ordinary directory has no `memory.max` to write to.
     parent = CgroupParent(directory=str(tmp_path), controllers=frozenset({"memory"}), unified=True)
-    with pytest.raises(CgroupError):
+    with raises_code("cgroup"):
         make_group((parent,), OWNER, Limits())
     assert list(tmp_path.iterdir()) == []
 

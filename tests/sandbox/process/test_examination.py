@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.errors import BrokenIsolationError, LaunchError
+from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.examination import (
@@ -20,6 +20,7 @@ from bridge.sandbox.process.examination import (
     receive_examination,
     unexpected_mounts,
 )
+from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS
 
 PLACES = {"/": False, "/usr/lib": False, "/workspace": False, "/workspace/out": True, "/proc": True}
@@ -72,7 +73,7 @@ def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
     ],
 )
 def test_what_may_not_be_ends_it(seen: Mapping[str, Any], layer: str) -> None:
-    with pytest.raises(BrokenIsolationError, match=layer):
+    with raises_code("isolation_broken", match=layer):
         judged(ISOLATION, {**FACTS, **seen}, PLACES)
 
 
@@ -110,13 +111,13 @@ async def test_an_answer_that_is_none_gets_no_leave(
     os.write(told, said)
 
     def refuse(facts: Mapping[str, Any]) -> Isolation:
-        raise BrokenIsolationError("no")
+        raise SandboxError("no", code="isolation_broken")
 
     with anyio.fail_after(PATIENCE_SECONDS):
         with pytest.raises(LaunchError):
             await receive_examination(status, permission, refuse)
         os.write(told, b"{}\n")
-        with pytest.raises(BrokenIsolationError):
+        with raises_code("isolation_broken"):
             await receive_examination(status, permission, refuse)
     with pytest.raises(BlockingIOError):
         os.read(waits, 2)

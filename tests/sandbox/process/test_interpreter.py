@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import EngineNotFoundError
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.interpreter import (
     SYSTEM_PYTHON,
@@ -18,6 +17,7 @@ from bridge.sandbox.process.interpreter import (
     describe,
     find,
 )
+from tests.raised import raises_code
 from tests.sandbox.process.rig import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
@@ -59,7 +59,7 @@ def test_packages_beside_the_standard_library_are_hidden(tmp_path: Path) -> None
 
 
 def test_an_absent_interpreter_is_named() -> None:
-    with pytest.raises(EngineNotFoundError, match="/no/python is not there") as caught:
+    with raises_code("engine_not_found", match="/no/python is not there") as caught:
         find(only="/no/python", as_nobody=False)
     assert "apt install python3" in caught.value.remedy
 
@@ -80,7 +80,7 @@ def test_a_broken_python_does_not_hide_one_that_works(
     monkeypatch.setattr("bridge.sandbox.process.interpreter._all_candidates", lambda: places)
     assert find(as_nobody=False).executable == os.path.realpath(places[1])
     monkeypatch.setattr("bridge.sandbox.process.interpreter._all_candidates", lambda: places[:1])
-    with pytest.raises(EngineNotFoundError, match="could not list the files"):
+    with raises_code("engine_not_found", match="could not list the files"):
         find(as_nobody=False)
 
 
@@ -101,6 +101,6 @@ def test_a_python_whose_files_only_root_may_read_is_not_offered_to_nobody(
     own = tmp_path / "python3"
     own.write_text("#!/bin/sh\n")
     own.chmod(0o755)
-    with pytest.raises(EngineNotFoundError, match=r"owner only.*ordinary user.*UV_PYTHON") as told:
+    with raises_code("engine_not_found", match=r"owner only.*ordinary user.*UV_PYTHON") as told:
         find(only=str(own), as_nobody=True)
     assert "Install Python 3.9" in told.value.remedy

@@ -19,7 +19,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import EngineNotFoundError
 from bridge.model import MEBIBYTE, Limits, RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.sandbox.process import landlock
@@ -30,6 +29,7 @@ from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.settings import load
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder, engine_on, workshop
+from tests.raised import raises_code
 from tests.sandbox.process.rig import (
     DAEMON,
     PATIENCE,
@@ -348,7 +348,7 @@ async def test_a_kernel_without_landlock_runs_nothing(room: Path) -> None:
         probe = await backend.probe()
         assert (probe.ok, probe.error_code) == (False, "engine_not_found")
         assert "lsm=landlock" in probe.remedy
-        with pytest.raises(EngineNotFoundError, match="has no Landlock"):
+        with raises_code("engine_not_found", match="has no Landlock"):
             async with backend.launch(spec("print('ran')")):
                 pass
 

@@ -18,10 +18,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import EngineNotFoundError, LaunchError, WrongSystemError
+from bridge.errors import LaunchError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process import seatbelt_backend
 from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+from tests.raised import raises_code
 from tests.sandbox.process.rig import (
     PATIENCE,
     READY,
@@ -86,7 +87,7 @@ async def test_elsewhere_it_is_refused_without_trying(room: Path) -> None:
         probe = await backend.probe()
         assert (probe.ok, probe.error_code) == (False, "wrong_system")
         assert probe.summary == "Only macOS has Seatbelt."
-        with pytest.raises(WrongSystemError):
+        with raises_code("wrong_system"):
             async with backend.launch(spec("print('ran')")):
                 pass
     assert not (room / "log").exists()
@@ -206,7 +207,7 @@ async def test_an_absent_one_is_a_refusal() -> None:
     async with SeatbeltBackend(
         environ={}, sandbox_exec="/no/sandbox-exec", system="darwin"
     ) as backend:
-        with pytest.raises(EngineNotFoundError, match="is not there"):
+        with raises_code("engine_not_found", match="is not there"):
             async with backend.launch(spec("print('ran')")):
                 pass
 
