@@ -21,7 +21,7 @@ from bridge.guest.protocol.wire import File
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Mapping, Tuple
+    from typing import Any, Callable, Dict, Mapping, Tuple
 
     Send = Callable[[File], None]
     # Inode, size, time of the last change of content and of anything.
@@ -31,14 +31,10 @@ OUT = "out"
 TOP = "../"  # How names of files beside `out` begin: names are relative to `out`.
 
 PIECE_BYTES = 256 * 1024  # Size of a piece, far below the limit on a frame.
-MAX_DEPTH = 8  # Nested directories; each is kept open while its entries are read.
-MAX_ENTRIES = 2000  # Names examined in all, files or not.
-MAX_PROBLEMS = 20  # Problems reported one by one; the rest is counted.
-MAX_SECONDS = 20.0  # After this no further file is read. The host gives up a little later.
-
-SETTLE_SECONDS = 0.02
-"""Resolution of file times. A file changed within this time may change again unseen,
-so a session waits this long before it records the file's version."""
+# A program can nest directories and write without end. Each open directory is a descriptor, and
+# the host gives up a little later than this.
+MAX_DEPTH = 8
+MAX_SECONDS = 20.0
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DIRECTORY = _READ | os.O_DIRECTORY
@@ -84,10 +80,8 @@ class Collector:
         self._versions: Dict[str, Version] = {}
         self._bytes = self._all_bytes = int(limits.get("out_bytes", 64 * 1024 * 1024))
         self._files = self._all_files = int(limits.get("out_files", 100))
-        self._entries = MAX_ENTRIES
-        self._problems = 0
         self._deadline = self._now() + MAX_SECONDS
-        self._stopped = self._truncated = False
+        self._stopped = False
         try:
             above = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -98,12 +92,11 @@ class Collector:
                 os.close(above)
         except OSError as error:
             self._problem(OUT, _reason(error))
-        self._report_left_out()
         self._seen = self._versions
 
     def _beside(self, above: int, placed: Mapping[str, Any]) -> None:
         """Send the new and changed files beside `out`; report new directories with files."""
-        for name in self._names(above):
+        for name in sorted(os.listdir(above)):
             if self._stopped or name == OUT or name.startswith((".", "__")):
                 # Hidden files are caches and settings of libraries.
                 continue
@@ -120,24 +113,24 @@ class Collector:
         elif name not in placed:
             fd = open_below(above, name, _DIRECTORY)
             try:
-                count = len(self._names(fd))
+                count = len(os.listdir(fd))
             finally:
                 os.close(fd)
             if count:
                 words = "a directory with %d names; write it below out/ to get it back"
                 self._problem(TOP + name, words % count)
 
-    def _report_left_out(self) -> None:
-        if self._truncated:
-            self._stop("there are more than %d names; the rest was not looked at" % MAX_ENTRIES)
-        more = self._problems - MAX_PROBLEMS
-        if more > 0:
-            self._send(File(name="", problem="%d more could not be read" % more))
-
     def _problem(self, name: str, problem: str) -> None:
-        self._problems += 1
-        if self._problems <= MAX_PROBLEMS:
+        if self._has_room():
             self._send(File(name=name, problem=problem))
+
+    def _has_room(self) -> bool:
+        """Count one more name; return whether it is still one of those that a run may leave."""
+        self._files -= 1
+        if self._files < 0:
+            words = "more than %d files: put them into one archive; the rest was left out"
+            self._stop(words % self._all_files)
+        return self._files >= 0
 
     def _stop(self, problem: str) -> None:
         """Stop reading and report why, once."""
@@ -146,11 +139,9 @@ class Collector:
             self._send(File(name="", problem=problem))
 
     def _directory(self, above: int, own: str, path: str, depth: int) -> None:
-        """Send the files of a directory and those below it.
+        """Send the files of the directory `own` in `above`, and those below it.
 
         Args:
-            above: Descriptor of the parent directory.
-            own: The directory's name there.
             path: Its path relative to `out`; empty for `out`.
         """
         if depth > MAX_DEPTH:
@@ -166,7 +157,7 @@ class Collector:
             if os.fstat(fd).st_dev != self._device:
                 self._problem(path or OUT, "something else is mounted there")
                 return
-            for name in self._names(fd):
+            for name in sorted(os.listdir(fd)):
                 if self._stopped:
                     return
                 self._entry(fd, name, "%s/%s" % (path, name) if path else name, depth)
@@ -174,19 +165,6 @@ class Collector:
             self._problem(path or OUT, _reason(error))
         finally:
             os.close(fd)
-
-    def _names(self, fd: int) -> List[str]:
-        """Return the sorted names in a directory, up to the limit on names."""
-        names: List[str] = []
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                if self._entries <= 0:
-                    self._truncated = True
-                    break
-                self._entries -= 1
-                names.append(entry.name)
-        names.sort()
-        return names
 
     def _entry(self, fd: int, name: str, path: str, depth: int) -> None:
         if self._now() >= self._deadline:
@@ -230,12 +208,6 @@ class Collector:
         if self._seen.get(path) == file_version(found):
             self._versions[path] = file_version(found)
             return
-        if self._files <= 0:
-            self._stop(
-                "more than %d files: put them into one archive; the rest was left out"
-                % self._all_files
-            )
-            return
         if found.st_size > self._bytes:
             self._problem(
                 path,
@@ -245,15 +217,15 @@ class Collector:
             return
         if self._more_runs:
             found = _stat_settled(fd, found)
-        self._read(fd, found, path)
+        if self._has_room():
+            self._read(fd, found, path)
 
     def _read(self, fd: int, found: os.stat_result, path: str) -> None:
         """Send a file's content, up to its size when it was opened."""
-        self._files -= 1
         size = found.st_size
         left = min(size, self._bytes)
         while True:
-            piece = _piece(fd, min(left, PIECE_BYTES))
+            piece = os.read(fd, min(left, PIECE_BYTES))
             left -= len(piece)
             self._bytes -= len(piece)
             more = left > 0
@@ -263,37 +235,24 @@ class Collector:
                 changed = file_version(os.fstat(fd)) != file_version(found)
             if changed or late:
                 why = "reading took too long" if late else "it changed while it was read"
-                self._problem(path, why)
+                self._send(File(name=path, problem=why))
                 return
             self._send(File(name=path, data=piece, size=size, more=more))
             if not more:
                 break
-        if time.time() - found.st_ctime >= SETTLE_SECONDS:
-            self._versions[path] = file_version(found)
+        self._versions[path] = file_version(found)
 
 
 def open_below(above: int, name: str, flags: int) -> int:
     return os.open(name, flags, dir_fd=above)
 
 
-def _piece(fd: int, size: int) -> bytes:
-    """Return the next `size` bytes; fewer only at the file's end."""
-    parts = []
-    while size > 0:
-        data = os.read(fd, size)
-        if not data:
-            break
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
-
-
 def _stat_settled(fd: int, found: os.stat_result) -> os.stat_result:
-    """Return the file's `stat`, after a short wait if it has just changed."""
+    """Return the `stat` of a file whose next change will show: file times have 20 ms at most."""
     age = time.time() - found.st_ctime
-    if not 0 <= age < SETTLE_SECONDS:
+    if not 0 <= age < 0.02:
         return found
-    time.sleep(SETTLE_SECONDS - age + 0.001)
+    time.sleep(0.021 - age)
     return os.fstat(fd)
 
 
