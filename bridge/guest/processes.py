@@ -31,18 +31,9 @@ PLACED_NOTICE = b'{"type":"placed",'
 """How a worker's line begins that says what is in the working directory before the program runs:
 "files" has the version of each. A program that forges it only hides files of its own."""
 
-_PAUSE_SECONDS = 0.002
 
-
-def prctl(option: int, value: int) -> bool:
+def _prctl(option: int, value: int) -> bool:
     """Set a process attribute; return whether that worked."""
-    call = _prctl()
-    return call is not None and call(option, value, 0, 0, 0) == 0
-
-
-def _prctl() -> Any:
-    if not sys.platform.startswith("linux"):
-        return None
     try:
         import _ctypes  # what `ctypes` is made of, without what takes milliseconds to import
 
@@ -53,30 +44,31 @@ def _prctl() -> Any:
             _flags_ = _ctypes.FUNCFLAG_CDECL
             _restype_ = Int
 
-        return Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))  # type: ignore[arg-type]
+        call: Any = Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))  # type: ignore[arg-type]
+        return bool(call(option, value, 0, 0, 0) == 0)
     except Exception:
-        # No ctypes, libffi or symbol: these attributes are only a second defence.
-        return None
+        # No Linux, ctypes, libffi or symbol: these attributes are only a second defence.
+        return False
 
 
 def adopt_orphans() -> bool:
     """Make this process the parent of its descendants' orphans."""
-    return os.getpid() == 1 or prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    return os.getpid() == 1 or _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def forbid_tracing() -> bool:
     """Forbid other processes of this user to read this one's memory; return whether it worked."""
-    return prctl(_PR_SET_DUMPABLE, 0)
+    return _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def allow_tracing() -> bool:
     """Undo `forbid_tracing` in a child, which could not use its own /proc files otherwise."""
-    return prctl(_PR_SET_DUMPABLE, 1)
+    return _prctl(_PR_SET_DUMPABLE, 1)
 
 
 def die_with_parent() -> bool:
     """Make the kernel kill this process when its parent ends; return whether it worked."""
-    return prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
+    return _prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
 
 
 class Children:
@@ -121,11 +113,9 @@ class Children:
             return
         deadline = time.monotonic() + 2.0
         self.send_kill()
-        # Most processes are gone in a millisecond or two.
-        pause = _PAUSE_SECONDS / 64
         while self.reap() and time.monotonic() < deadline:
-            time.sleep(pause)
-            pause = min(2 * pause, _PAUSE_SECONDS)
+            # Most processes are gone in a millisecond or two.
+            time.sleep(0.0002)
             self.send_kill()
 
     def send_kill(self) -> None:

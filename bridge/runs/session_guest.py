@@ -43,7 +43,7 @@ class SessionChannel(Channel):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionGuest(GuestSession):
-    """A sandbox of one session; see `bridge.sessions.session.Guest`."""
+    """A sandbox that a session's runs follow each other in."""
 
     channel: SessionChannel
 

@@ -17,8 +17,8 @@ from bridge.fair_shares import Taken, gives_up_place, place_for
 if TYPE_CHECKING:
     from bridge.sessions.session import Session
 
-MAX_WAITING = 32  # Sessions that wait for a place at a time.
-MAX_WAITING_OF_OWNER = 8  # Of one owner, so that one owner cannot fill the queue.
+MAX_WAITING = 32  # Sessions that wait for a place at a time: a client can ask for any number.
+MAX_WAITING_OF_OWNER = 8  # So that no client fills the queue for the others.
 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,14 +39,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_KEPT = 10_000  # Sessions in all.
-MAX_OF_OWNER = 500  # Sessions of one owner.
+# A client can make any number of sessions.
+MAX_KEPT = 10_000  # In all.
+MAX_OF_OWNER = 500
 
 _DAY = 24 * 3600.0
 
 _PIECE = 1024 * 1024
 
-_TIDY_SECONDS = 600.0  # After which a save looks at what has expired.
 CLAIM = "claim"  # The kind of documents that say which of several bridges has a session.
 
 
@@ -92,7 +93,7 @@ class Checkpoints:
         self._seconds = days * _DAY
         self._total_bytes = total_bytes
         self._now = now
-        self._tidied = -_TIDY_SECONDS
+        self._tidied = -inf
         self._written = 0
 
     async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
@@ -166,7 +167,7 @@ class Checkpoints:
         }
         self._replace(owner_digest(owner), saved.session_id, row, saved.data)
         self._written += len(saved.data)
-        if moment - self._tidied > _TIDY_SECONDS or self._written > self._total_bytes // 16:
+        if moment - self._tidied > 600.0 or self._written > self._total_bytes // 16:
             self.tidy()
 
     def _replace(self, owner: str, session_id: str, row: Mapping[str, Any], data: bytes) -> None:

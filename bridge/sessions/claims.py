@@ -23,15 +23,9 @@ from bridge.store import Store, Transaction, owner_digest
 
 logger = logging.getLogger(__name__)
 
+# Another replica may die, or stand still, with a claim.
 BEAT_SECONDS = 4.0  # Between renewals of the claims that this replica holds.
 LEASE_SECONDS = 15.0  # A claim that has not been renewed for so long is a dead replica's.
-
-PATIENCE_SECONDS = LEASE_SECONDS + 2 * BEAT_SECONDS
-"""For a claim to be released or to lapse: a replica that still saves the session's state, or died,
-is waited for."""
-
-LOOK_SECONDS = 0.05  # Between looks at another's claim, at first.
-
 
 _Key = tuple[str, str]  # A session's document: its owner's digest, and the digest of its id.
 
@@ -61,7 +55,7 @@ class Claims:
         Raises:
             ElsewhereError: Another replica has it, and goes on having it.
         """
-        key, wait = _key(owner, session_id), LOOK_SECONDS
+        key, wait = _key(owner, session_id), 0.05
         start = since = anyio.current_time()
         seen: bytes | None = None
         while True:
@@ -71,7 +65,8 @@ class Claims:
                 return _holder(lapsed)
             if found != seen:
                 seen, since = found, anyio.current_time()
-            if anyio.current_time() - start > PATIENCE_SECONDS:
+            # One that still saves the session's state, or died, is waited for.
+            if anyio.current_time() - start > LEASE_SECONDS + 2 * BEAT_SECONDS:
                 raise _elsewhere(session_id, _holder(found))
             await anyio.sleep(wait)
             wait = min(2 * wait, 0.5)

@@ -17,14 +17,12 @@ from bridge.gate.flow import FlowState
 from bridge.model import Json, Loss, RunResult, SessionReport, SessionState, Variable
 from bridge.sandbox.failure import Ending
 from bridge.sessions.checkpoints import Saved
-from bridge.sessions.state import MAX_LOST, MAX_NAME_CHARS, losses, shown_line
+from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses, shown_line
 
 logger = logging.getLogger(__name__)
 
 ID_BYTES = 16
 """Of a session's id, from the system's source of randomness: over HTTP it is what it is had by."""
-
-MAX_HELD = 40  # Names listed; the others are counted.
 
 KEPT_AFTER_TIMEOUT = (
     "The session's state is kept: what the program had done until then is there for the next run."
@@ -50,8 +48,8 @@ class Holdings:
 def holdings(holds: object, more: object) -> Holdings:
     """Return what a guest, or what was saved, says that a session has."""
     said = holds if isinstance(holds, list) else []
-    found = [variable for entry in said[:MAX_HELD] if (variable := _variable(entry)) is not None]
-    untold = max(0, len(said) - MAX_HELD)
+    found = [variable for entry in said[:MAX_NAMES] if (variable := _variable(entry)) is not None]
+    untold = max(0, len(said) - MAX_NAMES)
     counted = more if isinstance(more, int) and 0 <= more <= 10**9 else 0
     return Holdings(holds=tuple(found), more=counted + untold)
 
@@ -124,7 +122,7 @@ class Record:
         if missing:
             message = (
                 "The session needs a new sandbox for more packages, and what it holds would not be "
-                f"restored there: {'; '.join(missing[:MAX_LOST])}."
+                f"restored there: {'; '.join(missing[:MAX_NAMES])}."
             )
             remedy = (
                 'Write it to a file first, or ask again with "lose_state": true to go on without.'

@@ -26,7 +26,7 @@ from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending
 from bridge.sessions.checkpoints import Saved
 from bridge.sessions.record import Holdings, Record
-from bridge.sessions.state import StateParts
+from bridge.sessions.state import MAX_STATE_BYTES, StateParts
 from bridge.upstream.client_features import clear_caller, on_behalf_of
 
 if TYPE_CHECKING:
@@ -34,37 +34,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 32  # Turns in one session's queue.
+MAX_WAITING = 32  # Turns in one session's queue: a client can ask for any number.
 
 STOP_SECONDS = 5.0
 """For a cancelled program to end, once it has been interrupted. Its state is kept
 then; otherwise the session's sandbox goes, and with it what was not saved."""
 
-
-MAX_BYTES = 44 * 1024 * 1024
-"""Of a restored state and of files together: as base64 they share a frame of at most 64 MiB with
-the program and the servers' stubs."""
-
 SAVE_SECONDS = 10.0  # For a session to put its state into words. The next run waits for it.
 
 
 class Guest(Protocol):
-    """A sandbox that a session's runs follow each other in."""
+    """A sandbox that a session's runs follow each other in; see `bridge.runs.session_guest`."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether another run can be sent: no frame was left half written."""
+    def is_whole(self) -> bool: ...
 
-    async def wait_dead(self) -> None:
-        """Return when it has gone, or has said something that no run asked for."""
+    async def wait_dead(self) -> None: ...
 
-    async def save(self, number: int, limit: int) -> StateParts | None:
-        """Return the session's state in parts; None if the sandbox is of no use any more.
-
-        Args:
-            number: Of the session's last run.
-            limit: The most bytes of it.
-        """
+    async def save(self, number: int, limit: int) -> StateParts | None: ...
 
 
 @dataclass(eq=False, kw_only=True)
@@ -96,10 +83,10 @@ class SessionRun:
     def check(self, request: RunRequest) -> None:
         """Check that what a request brings fits beside what the session begins with."""
         brought = sum(len(file.data or b"") for file in request.files)
-        if len(self.state) + brought > MAX_BYTES:
+        if len(self.state) + brought > MAX_STATE_BYTES:
             message = (
                 f"The files of this run ({brought:,} bytes) do not fit beside what is restored of "
-                f"the session ({len(self.state):,} bytes): together {MAX_BYTES:,} at most."
+                f"the session ({len(self.state):,} bytes): together {MAX_STATE_BYTES:,} at most."
             )
             remedy = "Run something without files first; the next run can have them."
             raise InvalidRequestError(message, remedy=remedy)

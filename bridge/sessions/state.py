@@ -10,12 +10,12 @@ from bridge.guest.protocol.wire import State
 from bridge.model import Loss
 from bridge.text import valid_text, visible
 
+# A guest can send a state of any size, with any number of names of any length.
 MAX_STATE_BYTES = 44 * 1024 * 1024
-"""Of one state. As base64 it goes into one frame with which a session begins, and those hold 64 MB;
-guests are asked for no more than 32 MB of values and files, to which the sources come."""
+"""Of a state, and of a restored one with the run's files: as base64 they go into one frame, and
+those hold 64 MB. Guests are asked for no more than 32 MB, to which the sources come."""
 
-MAX_LOST = 40  # A guest can report any number of losses; the last line counts the others.
-
+MAX_NAMES = 40  # Listed; the others are counted.
 MAX_NAME_CHARS = 80
 
 
@@ -65,7 +65,7 @@ def losses(*said: object) -> tuple[Loss, ...]:
                 name = shown_line(name, MAX_NAME_CHARS)
             case _:
                 continue
-        if name not in found and len(found) >= MAX_LOST:
+        if name not in found and len(found) >= MAX_NAMES:
             more += 1
         elif name not in found:
             found[name] = Loss(name=name, why=shown_line(why, 300))

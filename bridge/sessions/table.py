@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 500
-"""Sessions without a sandbox that are remembered, with why their state is gone."""
-
-CLOSE_SECONDS = 20.0  # For all sessions together to be put away when the engine ends.
-MAX_LISTED = 200  # Of one owner's sessions, those used last.
+"""Sessions without a sandbox that are remembered, with why their state is gone: a client can use
+any number of names."""
 
 _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
@@ -107,7 +105,7 @@ class Sessions:
         tasks, self._tasks = self._tasks, None
         if tasks is None:
             return
-        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
+        with anyio.CancelScope(shield=True), anyio.move_on_after(20.0):
             async with anyio.create_task_group() as ending:
                 for session in tuple(self._sessions.values()):
                     ending.start_soon(session.stop)
@@ -200,7 +198,7 @@ class Sessions:
                     memory_bytes=session.memory_bytes,
                     holdings=session.record.holdings,
                 )
-        return tuple(sorted(found.values(), key=lambda each: each.idle_seconds)[:MAX_LISTED])
+        return tuple(sorted(found.values(), key=lambda each: each.idle_seconds))
 
     async def _take(self, session: Session, queued: QueuedRun) -> RunResult | None:
         """Wait until a run is served; None if the session had ended before."""

@@ -41,6 +41,12 @@ async def pair(settings: Settings) -> AsyncIterator[tuple[Engine, Engine]]:
         yield one, other
 
 
+def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renew claims often, and wait for others for less than a second."""
+    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.8)
+
+
 def _claimed(settings: Settings) -> bool:
     with store_of(settings).reading() as kept:
         return bool(kept.listed("claim"))
@@ -63,7 +69,7 @@ async def test_a_session_between_runs_goes_on_wherever_its_next_run_arrives(
 async def test_a_session_in_use_is_refused_elsewhere_by_the_name_of_the_replica(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
+    _hurry(monkeypatch)
     begun, go = tmp_path / "begun", tmp_path / "go"
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
@@ -108,7 +114,7 @@ async def test_a_session_that_was_ended_elsewhere_is_gone_here(settings: Setting
 async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
+    _hurry(monkeypatch)
     async with pair(settings) as (one, other):
         session = told(await run(one, "x = 1")).session_id
         with monkeypatch.context() as small:
@@ -167,9 +173,7 @@ async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
 async def test_a_claim_that_is_renewed_does_not_lapse(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.6)
-    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 1.5)
+    _hurry(monkeypatch)
     store = store_of(settings)
     owner, other = Claims(store, "a"), Claims(store, "b")
     await owner.take(OWNER, ID)

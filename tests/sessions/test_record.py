@@ -11,8 +11,8 @@ from bridge.gate.flow import FlowState
 from bridge.model import Loss, RunResult, SessionReport, Variable
 from bridge.render.text import session_section
 from bridge.sessions.checkpoints import Saved
-from bridge.sessions.record import MAX_HELD, Holdings, Record, holdings
-from bridge.sessions.state import MAX_NAME_CHARS, losses
+from bridge.sessions.record import Holdings, Record, holdings
+from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses
 
 REPORT = SessionReport(session_id="ab" * 16, name="work", run=3, state="kept")
 RESULT = RunResult(run_id="r", status="success", summary="Success.")
@@ -35,8 +35,8 @@ def test_a_size_that_nobody_can_tell_is_none(size: Any) -> None:
 def test_names_are_bounded_in_number_and_length_and_stay_in_their_line() -> None:
     names = [["a\n\x1b[2J" + "b" * 500, "t\ud800" * 500, 1]] * 100
     found = holdings(names, -5)
-    assert len(found.holds) == MAX_HELD
-    assert found.more == 100 - MAX_HELD
+    assert len(found.holds) == MAX_NAMES
+    assert found.more == 100 - MAX_NAMES
     for variable in found.holds:
         assert variable.name.startswith("a\\n\\x1b[2J")
         assert len(variable.name) <= MAX_NAME_CHARS + 3

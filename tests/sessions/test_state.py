@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bridge.guest.protocol.wire import State
 from bridge.model import Loss
 from bridge.sessions import state
-from bridge.sessions.state import MAX_LOST, StateParts, losses
+from bridge.sessions.state import MAX_NAMES, StateParts, losses
 
 
 def part(data: bytes) -> State:
@@ -58,5 +58,5 @@ def test_losses_are_pairs_of_short_texts_and_all_else_is_left_out() -> None:
     assert parts.lost[0] == Loss(name="a", why="why")
     assert [loss.name for loss in parts.lost] == ["a", "n" * 80 + "..."]
     assert parts.lost[1].why.startswith("w\\x1b\\ud800w")
-    assert len(losses([[f"{n}", "b"] for n in range(10_000)])) == MAX_LOST + 1
+    assert len(losses([[f"{n}", "b"] for n in range(10_000)])) == MAX_NAMES + 1
     assert losses("ab") == losses({"a": "b"}) == losses(None) == ()

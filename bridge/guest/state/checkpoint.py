@@ -31,7 +31,6 @@ VERSION = 3
 LENGTH_BYTES = 8
 
 EVERYTHING = "*"  # Stands for all names if the whole checkpoint cannot be read.
-MAX_LOST = 200  # Losses reported one by one; the rest is counted.
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -83,11 +82,8 @@ def why(error: BaseException, doing: str = "keeping") -> str:
 
 
 def told(lost: List[List[str]]) -> List[List[str]]:
-    """Return names and reasons, limited in number and length."""
-    told = [[str(part)[:300] for part in pair] for pair in lost[:MAX_LOST]]
-    if len(lost) > MAX_LOST:
-        told.append(["...", "%d more could not be kept" % (len(lost) - MAX_LOST)])
-    return told
+    """Return the first names and reasons, cut to a length; the host tells of fewer."""
+    return [[str(part)[:300] for part in pair] for pair in lost[:200]]
 
 
 def found(module: str, name: str) -> Any:

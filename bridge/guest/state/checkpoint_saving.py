@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 PART_BYTES = 512 * 1024  # Size of a part, far below the limit on a frame.
 
-MAX_FILES = 2_000
 MAX_LOOKED_AT = 20_000
 """Files of the workspace that are examined; a program may have unpacked an archive."""
 
@@ -288,8 +287,6 @@ def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray
     contents = bytearray()
     for size, path in sorted(_plain_files(workspace, lost)):
         try:
-            if len(entries) >= MAX_FILES:
-                checkpoint.refuse("there are more than %d files" % MAX_FILES)
             mode, data = _content(os.path.join(workspace, path), size, budget - len(contents))
         except NotKept as error:
             lost.append(["file " + path, str(error)])

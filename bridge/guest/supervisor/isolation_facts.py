@@ -71,10 +71,6 @@ def isolation_facts() -> Dict[str, Any]:
         "free_threaded": "t" in getattr(sys, "abiflags", ""),
         "libc": libc(),
     }
-    version = _read("/proc/version").strip()
-    if version:
-        # gVisor names itself here; its release number imitates Linux.
-        facts["proc_version"] = version
     boot = _read("/proc/sys/kernel/random/boot_id").strip()
     if boot:
         facts["boot_id"] = boot
@@ -97,17 +93,11 @@ def libc() -> str:
 
 
 def _process_facts() -> Dict[str, Any]:
-    facts: Dict[str, Any] = {
-        "pid": os.getpid(),
-        "uid": os.getuid(),
-        "gid": os.getgid(),
-        "cwd": os.getcwd(),
-    }
+    facts: Dict[str, Any] = {"uid": os.getuid()}
     facts.update(status_facts(_read("/proc/self/status")))
-    for name in ("uid_map", "gid_map"):
-        text = _read("/proc/self/" + name)
-        if text:
-            facts[name] = [[int(word) for word in line.split()] for line in text.splitlines()]
+    text = _read("/proc/self/uid_map")
+    if text:
+        facts["uid_map"] = [[int(word) for word in line.split()] for line in text.splitlines()]
     facts["namespaces"] = namespaces()
     facts.update(masks())
     label = _read("/proc/self/attr/current").strip("\0\n ")

@@ -162,13 +162,13 @@ class Relay:
             for frame in capture.finish():
                 self.send(frame)
 
-    def flush(self, seconds: float, most: int = 0) -> None:
+    def flush(self, most: int = 0) -> None:
         """Write bytes queued for the host until at most so many are left.
 
         Raises:
-            HostGoneError: The host closed the channel, or did not read in time.
+            HostGoneError: The host closed the channel, or did not read in 20 s.
         """
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + 20.0
         self._send_gathered()
         self._host.flush()
         poller = select.poll()

@@ -44,13 +44,6 @@ _NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID
 
 _decoded = json_text.decoder()
 
-ANSWER_SECONDS = 0.005
-"""After a run, before the sandbox ends itself: the host's answer takes 1 to 2 ms. The limit
-`answer_seconds` replaces it: a cluster drops what is on its way to the host when a pod ends."""
-
-FLUSH_SECONDS = 20.0
-"""Time for the host to read the last frames; then the sandbox ends without sending them."""
-
 
 def main(digest: str, precompiled: bool = False) -> NoReturn:
     """Serve one run, or the runs of one session, then end this process."""
@@ -82,9 +75,8 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     children.adopts_orphans = adopt_orphans()
     facts = isolation_facts()
     facts["precompiled"] = precompiled
-    facts["adopts_orphans"] = children.adopts_orphans
     facts["denials"] = denials()
-    facts["untraceable"] = forbid_tracing()
+    forbid_tracing()
     outbox = Outbox(writer)
     outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()
@@ -129,7 +121,9 @@ def _serve_runs(
     # The worker begins while the rest is prepared here.
     chosen.begin(received[0])
     run = _decode_run(received.pop(0))
-    answer_seconds = float(run.limits.get("answer_seconds", ANSWER_SECONDS))
+    # The host's answer takes 1 to 2 ms. A cluster drops what is on its way when a pod ends, and so
+    # asks for more.
+    answer_seconds = float(run.limits.get("answer_seconds", 0.005))
     relay = Relay(
         host_reader=reader,
         host=outbox,
@@ -254,7 +248,7 @@ def finish(
             children.kill_all()
         output_files.send(relay, more_runs=kept)
     relay.send(_exited_frame(notice, children, timed_out, kills, kept))
-    relay.flush(FLUSH_SECONDS)
+    relay.flush()
     if not kept and notice is not None and not children.is_init:
         children.kill_all()
     return kept
@@ -299,7 +293,7 @@ class OutputFiles:
         def send(frame: Any) -> None:
             relay.send(frame)
             # One piece may wait while the next is read.
-            relay.flush(FLUSH_SECONDS, PIECE_BYTES)
+            relay.flush(PIECE_BYTES)
 
         self._collector = self._collector or Collector()
         try:

@@ -36,12 +36,6 @@ RESULT_NAME = "__run_python_result__"
 ASSIGNED_NAME = "__run_python_assigned__"
 """The global that holds the value of a last assignment."""
 
-MAX_REPR_CHARS = 4000
-"""Longest `repr` in a result: enough for a data frame as pandas prints it."""
-
-MAX_CHECKED_ITEMS = 20
-"""Items of the last expression's value that are checked for pictures and tables."""
-
 _DISPLAY_LIBRARIES = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars", "pyarrow"))
 """Libraries whose values are displayed, also inside a list."""
 
@@ -399,10 +393,8 @@ def _may_hold_displayed(value: Any) -> bool:
 
 def _first(value: Any) -> Any:
     """Return the first items of a list, tuple or dict; nothing for other values."""
-    kind = type(value)
-    if kind is dict:
-        return list(islice(value.values(), MAX_CHECKED_ITEMS))
-    return value[:MAX_CHECKED_ITEMS] if kind is list or kind is tuple else ()
+    items = value.values() if type(value) is dict else value
+    return list(islice(items, 20)) if type(value) in (dict, list, tuple) else ()
 
 
 def _is_awaitable(value: Any) -> bool:
@@ -440,7 +432,7 @@ def _exit(error: SystemExit) -> Done:
         print(text, file=sys.stderr, flush=True)
     except BaseException:
         # The program may have replaced or closed its stderr.
-        return Done("exit", 1, error=text[:MAX_REPR_CHARS], error_type="SystemExit")
+        return Done("exit", 1, error=text, error_type="SystemExit")
     return Done("exit", 1, error_type="SystemExit")
 
 
@@ -448,7 +440,8 @@ def _repr_or_print(value: Any) -> str:
     """Return the `repr` of a value; a long one is printed."""
     try:
         text = repr(value)
-        if len(text) <= MAX_REPR_CHARS:
+        if len(text) <= 4000:
+            # Enough for a data frame as pandas prints it.
             return text
         return _printed(_lines(value, 1, repr), value, " as repr")
     except BaseException as error:

@@ -260,10 +260,6 @@ def _flush() -> None:
             continue
 
 
-MAX_NAMES = 40  # Names listed; the rest is counted.
-
-MAX_NAME_CHARS = 200
-
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, memoryview)
 
@@ -271,7 +267,7 @@ UNKNOWN = -1  # Stands for an unknown size.
 
 
 def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
-    """Return [name, type, bytes] of each global, the largest first, and the number left out.
+    """Return [name, type, bytes] of the 40 largest globals, and the number of the others.
 
     Modules are not counted: an import restores them.
     """
@@ -279,9 +275,9 @@ def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
     for name, value in list(names.items()):
         if type(name) is not str or issubclass(type(value), types.ModuleType):
             continue
-        found.append([name[:MAX_NAME_CHARS], _kind(value), size_of(value)])
+        found.append([name[:200], _kind(value), size_of(value)])
     found.sort(key=lambda entry: -entry[2])
-    return found[:MAX_NAMES], max(0, len(found) - MAX_NAMES)
+    return found[:40], len(found[40:])
 
 
 def size_of(value: Any) -> int:
@@ -327,7 +323,4 @@ def _array_size(value: Any) -> int:
 
 
 def _kind(value: Any) -> str:
-    try:
-        return str(type.__getattribute__(type(value), "__qualname__"))[:MAX_NAME_CHARS]
-    except Exception:
-        return "object"
+    return str(type.__getattribute__(type(value), "__qualname__"))[:200]

@@ -85,7 +85,6 @@ def test_limits_are_found_wherever_the_system_keeps_them(
 
 def test_facts_of_this_very_process_are_plain_data() -> None:
     facts = isolation_facts()
-    assert facts["pid"] > 0
     assert isinstance(facts["root_read_only"], bool)
     assert facts["interfaces"] == sorted(facts["interfaces"])
 
@@ -137,7 +136,6 @@ def test_what_engines_hide_is_hidden_behind_nothing(tmp_path: Path) -> None:
 def test_this_process_and_its_namespaces_are_told_apart_by_number() -> None:
     assert namespaces()["ipc"].startswith("ipc:[")
     facts = isolation_facts()
-    assert facts["kernel_version"] in facts["proc_version"]
     assert facts["boot_id"]
 
 
