@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl
 
 from bridge.artifacts.mime import is_text
 from bridge.errors import ArtifactStoreError, InvalidRequestError
@@ -22,14 +21,19 @@ from bridge.store.blobs import OpenBlob
 from bridge.store.store import StoreError
 
 MAX_ANSWER = 1024 * 1024
-"""Bytes of content in one answer; clients have limits of a few megabytes on a message."""
+"""Bytes of content in one answer, however much a program has left: clients have limits of a few
+megabytes on a message."""
 
 _CHARACTER = 4  # Bytes that a character of UTF-8 takes at most.
 
 SPARE = 2 * _CHARACTER
 """Bytes that are read beyond the request: a character may begin late, and end later."""
 
-_LINES = re.compile(r"(?P<first>[0-9]{0,15})(?P<dash>-)?(?P<last>[0-9]{0,15})")
+_PART = re.compile(
+    r"(length=(?P<length>N)(&(?=offset)|$))?(offset=(?P<offset>N))?"
+    r"|lines=((?P<first>N)(?P<dash>-(?P<last>N)?)?|-(?P<tail>N))".replace("N", "[0-9]{1,15}")
+)
+"""A query, its pairs in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,52 +74,21 @@ def parse_part(query: str) -> Part:
     Raises:
         InvalidRequestError: The query is not valid; the text shows valid ones.
     """
-    given: dict[str, str] = {}
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError:
-        raise _unusable(query) from None
-    for key, value in pairs:
-        if key not in ("offset", "length", "lines") or key in given:
-            raise _unusable(query)
-        given[key] = value
-    lines = given.pop("lines", None)
-    if lines is not None:
-        if given:
-            raise _unusable(query)
-        return _lines(lines, query)
-    if not all(re.fullmatch(r"[0-9]{1,15}", value) for value in given.values()):
-        raise _unusable(query)
-    length = given.get("length")
-    return Part(
-        offset=int(given.get("offset", "0")), length=None if length is None else int(length)
+    found = _PART.fullmatch("&".join(sorted(query.split("&"))))
+    names = ("offset", "length", "first", "last", "tail")
+    offset, length, first, last, tail = (
+        None if found is None or found[name] is None else int(found[name]) for name in names
     )
-
-
-def _lines(text: str, query: str) -> Part:
-    found = _LINES.fullmatch(text)
-    if found is None:
-        raise _unusable(query)
-    first, last = found["first"], found["last"]
-    if not first:
-        if not last or not int(last):
-            raise _unusable(query)
-        return Part(first=-int(last))
-    if not found["dash"]:
+    if found is not None and found["dash"] is None:
         last = first
-    part = Part(first=int(first), last=int(last) if last else None)
-    if part.first < 1 or (part.last is not None and part.last < part.first):
-        raise _unusable(query)
-    return part
-
-
-def _unusable(query: str) -> InvalidRequestError:
-    message = f"{query!r:.80} is no part of a resource."
-    return InvalidRequestError(
-        message,
-        remedy="Use ?offset=BYTES&length=BYTES, or for text ?lines=100-200, ?lines=100- or "
-        "?lines=-50 for the last fifty.",
-    )
+    backwards = last is not None and first is not None and last < first
+    if found is None or 0 in (first, tail) or backwards:
+        raise InvalidRequestError(
+            f"{query!r:.80} is no part of a resource.",
+            remedy="Use ?offset=BYTES&length=BYTES, or for text ?lines=100-200, ?lines=100- or "
+            "?lines=-50 for the last fifty.",
+        )
+    return Part(offset=offset or 0, length=length, first=first or -(tail or 0), last=last)
 
 
 def line_span(pieces: Callable[[], Iterable[bytes]], first: int, last: int | None) -> Span:
@@ -229,46 +202,34 @@ def translated(doing: str, root: Path | str) -> Iterator[None]:
 _PIECE = 1024 * 1024
 
 
+@dataclass(frozen=True)
 class Content:
     """An artifact's open content, which can be read even if it is removed meanwhile.
 
-    Args:
-        blob: Closed on leaving.
+    Attributes:
+        root: Where the store is, for messages.
     """
 
-    def __init__(self, artifact: Artifact, blob: OpenBlob, root: Path | str) -> None:
-        self.artifact = artifact
-        self._blob = blob
-        self._root = root
-
-    def __enter__(self) -> Content:
-        with translated("read", self._root):
-            size = self._blob.size
-        if size != self.artifact.size:
-            self._blob.close()
-            raise self._damaged()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._blob.close()
+    artifact: Artifact
+    blob: OpenBlob
+    root: Path | str
 
     def read(self, start: int, size: int) -> bytes:
         """Return a range of bytes, shorter at the end of the content."""
         pieces, left = [], max(min(size, self.artifact.size - start), 0)
-        with translated("read", self._root):
-            while left > 0 and (piece := self._blob.read(min(left, _PIECE), start)):
+        with translated("read", self.root):
+            while left > 0 and (piece := self.blob.read(min(left, _PIECE), start)):
                 pieces.append(piece)
                 start, left = start + len(piece), left - len(piece)
         return b"".join(pieces)
 
     def pieces(self) -> Iterator[bytes]:
-        digest, start = hashlib.sha256(), 0
-        while piece := self.read(start, _PIECE):
+        digest = hashlib.sha256()
+        for piece in self._unchecked():
             digest.update(piece)
-            start += len(piece)
             yield piece
         if digest.hexdigest() != self.artifact.digest:
-            raise self._damaged()
+            raise self.damaged()
 
     def whole(self) -> bytes:
         return b"".join(self.pieces())
@@ -282,7 +243,7 @@ class Content:
             start += len(piece)
             yield piece
 
-    def _damaged(self) -> ArtifactStoreError:
+    def damaged(self) -> ArtifactStoreError:
         message = f"What is kept as {self.artifact.uri} is damaged: it is not what was kept."
         return ArtifactStoreError(message, remedy="Run the program again, and remove this.")
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -38,7 +38,9 @@ logger = logging.getLogger(__name__)
 ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
-MAX_ENTRIES = 50_000  # Artifacts of all owners; reading so many takes a fraction of a second.
+MAX_ENTRIES = 50_000
+"""Artifacts of all owners, which programs leave; to read so many takes a fraction of a second."""
+
 TIDY_SECONDS = 3600.0  # Between cleanups.
 
 _DAY = 24 * 3600.0
@@ -151,7 +153,12 @@ class ArtifactStore:
                 blob = self.blobs.open(artifact.digest)
             except FileNotFoundError:
                 raise _unknown(uri) from None
-        with Content(artifact, blob, self.root) as content:
+        content = Content(artifact, blob, self.root)
+        with closing(blob):
+            with translated("read", self.root):
+                size = blob.size
+            if size != artifact.size:
+                raise content.damaged()
             yield content
 
     def _find(self, owner: str | None, uri: str) -> Row[Any]:

@@ -18,8 +18,9 @@ from bridge.text import valid_text, visible
 if TYPE_CHECKING:
     from bridge.artifacts.store import ArtifactStore
 
-MAX_RUN_ENTRIES = 1_000  # Artifacts of one run; a program can put more files into an archive.
-MAX_NAME = 255  # Characters of an artifact's name, as of a file's name.
+# A program can leave any number of files, with any names.
+MAX_RUN_ENTRIES = 1_000
+MAX_NAME = 255  # Characters, as of a file's name.
 
 Origin = Callable[[], Provenance | None]
 """Returns what a run has read so far; None if nothing needs to be recorded. Called in threads."""

@@ -23,13 +23,8 @@ from bridge.store.server_url import ServerUrl
 from bridge.store.store import BLOBS, BUSY_SECONDS, Store, StoreError, Transaction
 
 POOL = 8  # Connections of one bridge at most; a transaction takes a few milliseconds.
-CONNECT_SECONDS = 5  # For a server to answer, unless the address says otherwise.
-
-ANSWER_SECONDS = 45.0
-"""After which a server that does not even say that is given up: it is stopped, or its disk is."""
-
-IDLE_SECONDS = 30
-"""After which the server ends a write transaction whose bridge says nothing more, and its turn."""
+ANSWER_SECONDS = 45.0  # For a server, which may be stopped, or its disk.
+IDLE_SECONDS = 30  # Of a write transaction, whose bridge may be stopped; then its turn ends.
 
 PIECE = 1024 * 1024  # Bytes of a content in one row.
 
@@ -110,7 +105,7 @@ def make_engine(url: str) -> Engine:
         raise StoreError(errno.ENOENT, f"psycopg cannot be used: {error}") from None
 
     given: dict[str, Any] = {
-        "connect_timeout": CONNECT_SECONDS,
+        "connect_timeout": 5,
         "fallback_application_name": "mcp-code-bridge",
         # Also of a database that has none, whose text would be bytes.
         "client_encoding": "UTF8",

@@ -37,9 +37,6 @@ from sqlalchemy.pool import QueuePool
 
 from bridge.store.store import BUSY_SECONDS, StoreError
 
-RETRY_SECONDS = 1.0
-"""A server that could not be reached is not asked again before: each of many threads would wait."""
-
 WRITES = "bridge_writes"
 """The execution option of write transactions, which take the write lock before they read."""
 
@@ -179,7 +176,8 @@ class Databases:
             if engine is not None:
                 engine.dispose()
             moment, failure = self._failed.pop(url, (0.0, None))
-            if failure is not None and 0 <= time.monotonic() - moment < RETRY_SECONDS:
+            # Not asked again for a second: each of many threads would wait.
+            if failure is not None and time.monotonic() - moment < 1.0:
                 self._failed[url] = moment, failure
                 raise failure
             engine = (make or _engine)(url)

@@ -33,7 +33,7 @@ BLOBS = "blobs"
 """The directory of contents next to `FILE`; next to a database `NAME` it is `NAME-blobs`."""
 
 VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
-BUSY_SECONDS = 30.0  # How long a writer waits for another's transaction. Most take a millisecond.
+BUSY_SECONDS = 30.0  # For another bridge's transaction. Most take a millisecond.
 BATCH = 500  # Contents removed in one transaction.
 
 
