@@ -70,7 +70,6 @@ WAYS: dict[str, tuple[Callable[[ArtifactStore], None], int]] = {
 
 
 def _prepared(root: Path) -> set[str]:
-    """Make a store with something in it, to be copied; return what is this user's in it."""
     kept = store(root, total=100_000)
     run = kept.of_run("me", OTHER_RUN)
     made = [run.add("old", OLD), run.add("same", SAME)]
@@ -80,7 +79,6 @@ def _prepared(root: Path) -> set[str]:
 
 
 def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], None], total: int) -> int:
-    """Do it in a child that is killed before its so-manieth step; return how that ended."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

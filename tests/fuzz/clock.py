@@ -56,16 +56,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; timers that are due run next."""
         self._now += seconds
 
     async def idle(self) -> None:
-        """Return once every other task waits."""
         self._idle = self.create_future()
         await self._idle
 
     def wake_idle(self) -> bool:
-        """Wake who waits in `idle`, and tell whether somebody did."""
         waiter, self._idle = self._idle, None
         if waiter is None or waiter.done():
             return False
@@ -74,12 +71,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def loop() -> VirtualLoop:
-    """Return the loop that runs the caller."""
     running = asyncio.get_running_loop()
     assert isinstance(running, VirtualLoop)
     return running
 
 
 def run(main: Callable[[], Awaitable[T]]) -> T:
-    """Run `main` on a loop of its own."""
     return anyio.run(main, backend_options={"loop_factory": VirtualLoop})

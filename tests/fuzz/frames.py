@@ -81,7 +81,6 @@ values = st.sampled_from(FRAGMENTS) | json_values.map(lambda value: json.dumps(v
 
 @st.composite
 def nearly_frames(draw: st.DrawFn) -> bytes:
-    """Make a document of a frame's fields with values of any kind."""
     name = draw(st.sampled_from(NAMES))
     pairs = draw(st.lists(st.tuples(st.sampled_from(FIELDS), values), max_size=6))
     inside = b"".join(b',"%s":%s' % (key.encode(), value) for key, value in pairs)
@@ -90,7 +89,6 @@ def nearly_frames(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """Take a frame, and cut, repeat or replace a part of it."""
     line = encode(draw(guest_frames))[:-1]
     start, end = sorted(draw(st.tuples(*[st.integers(0, len(line))] * 2)))
     return line[:start] + draw(st.sampled_from((b"", line[start:] * 2, *FRAGMENTS))) + line[end:]
@@ -110,7 +108,6 @@ streams = st.lists(lines, max_size=8).map(b"\n".join)
 
 @st.composite
 def portions(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Cut bytes into portions, none of them empty."""
     cuts = sorted(draw(st.sets(st.integers(1, max(1, len(data) - 1)), max_size=12)))
     edges = [0, *(cut for cut in cuts if cut < len(data)), len(data)]
     pieces = [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]

@@ -137,7 +137,6 @@ class HostileSandbox:
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
     def change(self, *portions: bytes, **flags: bool) -> None:
-        """Say something, or behave otherwise from now on; an empty portion is the end."""
         self._portions.extend(portions)
         for name, value in flags.items():
             setattr(self, name, value)
@@ -160,7 +159,6 @@ class HostileSandbox:
         """Let its input end."""
 
     async def end_output(self) -> None:
-        """End it, as engines do."""
         await self.kill()
 
     async def receive(self) -> bytes:
@@ -231,7 +229,6 @@ class Play:
         self._outcome: RunResult | BridgeError | None = None
 
     async def play(self) -> Aftermath:
-        """Perform the script, then wait for the run to end by itself."""
         pool, sandbox = DifficultPool(), HostileSandbox()
         settings = load({}, {"HOME": "/nonexistent"})
         servers = Servers(_Finder(), pool, ToolCache(Store(Path("/nonexistent"))))
@@ -297,7 +294,6 @@ class Play:
 
 
 def replies(sent: bytes) -> tuple[Counter[int], bytes]:
-    """Return how often each id was answered, and what of a last line there is."""
     *lines, rest = sent.split(b"\n")
     counted: Counter[int] = Counter()
     for line in lines:

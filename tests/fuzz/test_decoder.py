@@ -44,7 +44,6 @@ class _Stream:
 
 
 def _received(data: list[bytes]) -> tuple[list[GuestFrame], str]:
-    """Return the frames that came through, and the error that ended them."""
     frames: list[GuestFrame] = []
 
     async def receive() -> str:
@@ -64,7 +63,6 @@ def _received(data: list[bytes]) -> tuple[list[GuestFrame], str]:
 def test_how_bytes_arrive_changes_neither_the_frames_nor_the_error(
     stream: bytes, data: st.DataObject
 ) -> None:
-    """A guest that cuts its bytes cleverly gets nothing for it."""
     cut = data.draw(portions(stream))
     assert repr(_received(cut)) == repr(_received([stream] if stream else []))
 
@@ -72,7 +70,6 @@ def test_how_bytes_arrive_changes_neither_the_frames_nor_the_error(
 @searched
 @given(streams, st.data())
 def test_what_is_held_of_a_line_stays_within_the_limit(stream: bytes, data: st.DataObject) -> None:
-    """However long the line that a guest begins."""
     decoder = LineDecoder(LINE_LIMIT)
     for portion in data.draw(portions(stream)):
         try:
@@ -99,7 +96,6 @@ def test_a_line_is_refused_or_is_a_frame_that_can_be_written_again(line: bytes) 
 @searched
 @given(guest_frames)
 def test_every_frame_survives_the_channel(frame: GuestFrame) -> None:
-    """What encodes decodes to the same."""
     assert decode_guest_frame(encode(frame)[:-1]) == frame
 
 
@@ -122,7 +118,6 @@ def test_the_count_of_values_is_never_too_low(value: Any, ascii_only: bool) -> N
 @searched
 @given(st.lists(st.text(alphabet='",[]{}\\\n\x00aé', max_size=30), max_size=8))
 def test_what_is_written_inside_strings_does_not_count(texts: list[str]) -> None:
-    """A text full of commas is one value."""
     line = json.dumps(texts).encode()
     assert count_values(line, exact_above=0) == max(1, len(texts))
 
@@ -135,7 +130,6 @@ def test_counting_values_takes_any_bytes(line: bytes) -> None:
 
 
 def test_strings_across_the_portions_of_the_count_stay_strings() -> None:
-    """The count goes through a long line piece by piece."""
     text = json.dumps(["," * 700_000, "[" * 700_000, [","]]).encode()
     assert count_values(text, exact_above=0) == 4
 
@@ -183,6 +177,5 @@ async def test_a_line_of_too_many_values_is_refused_before_it_is_parsed(unit: by
 
 
 async def test_a_long_text_full_of_punctuation_passes() -> None:
-    """A file of ten megabytes, given to a tool, is one value."""
     line = HEAD + json.dumps('{"a": [1, 2]},\\\n' * 400_000).encode() + b"]}}\n"
     assert await Channel(_Stream([line])).receive() is not None

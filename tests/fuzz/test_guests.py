@@ -110,7 +110,6 @@ scripts = st.tuples(st.lists(steps, max_size=12), st.lists(last_steps | steps, m
 
 
 def _asked(script: Sequence[Step]) -> Counter[int]:
-    """Return how often the guest asked under each id, as far as its lines are frames."""
     found: Counter[int] = Counter()
     for line in LineDecoder().feed(b"".join(step.says for step in script)):
         try:
@@ -247,5 +246,4 @@ async def _dispatch(script: Sequence[tuple[str, int, int]]) -> None:
 @searched
 @given(st.lists(moves, max_size=30))
 def test_a_dispatcher_forgets_no_call_and_no_cost(script: list[tuple[str, int, int]]) -> None:
-    """However calls, cancellations and answers follow each other."""
     run(partial(_dispatch, script))

@@ -63,7 +63,6 @@ class Answer:
 
     @property
     def data(self) -> bytes:
-        """The checkpoint."""
         return b"".join(base64.b64decode(part, validate=True) for part in self.parts)
 
 
@@ -75,7 +74,6 @@ def session(
     limit: int = LIMIT,
     first: int = 1,
 ) -> Answer:
-    """Run programs after what a checkpoint holds, and save. A program that fails fails the test."""
     workspace.mkdir(exist_ok=True)
     told = {
         "root": str(write_guest_tree(workspace.parent / "guest")),
@@ -101,14 +99,12 @@ def session(
 
 
 def pairs(told: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Return names and reasons; each name is told of once."""
     found = {str(name): str(why) for name, why in told}
     assert len(found) == len(told)
     return found
 
 
 def _here() -> str:
-    """Return the working directory, which must be a test's own: all files in it are taken along."""
     here = Path.cwd()
     assert not Path(__file__).is_relative_to(here), "a test has to leave the repository first"
     return str(here)
@@ -117,14 +113,12 @@ def _here() -> str:
 def saved(
     names: dict[str, Any], limit: int = LIMIT, workspace: str = ""
 ) -> tuple[bytes, dict[str, str]]:
-    """Return a checkpoint of these names, made in this process, and what is not in it."""
     frames = list(save(names, workspace or _here(), limit))
     data = b"".join(frame.data for frame in frames)
     return data, pairs(frames[-1].lost)
 
 
 def opened(data: bytes, workspace: str = "") -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what a checkpoint holds, and what could not be restored."""
     names: dict[str, Any] = {}
     return names, pairs(restore(names, workspace or _here(), data))
 

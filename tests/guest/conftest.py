@@ -83,7 +83,6 @@ Answer = Callable[["Guest", Call], None]
 
 
 def echo(guest: Guest, call: Call) -> None:
-    """Answer a call with its arguments."""
     guest.reply(call.id, {"json": call.params.get("arguments")})
 
 
@@ -112,40 +111,32 @@ class Guest:
 
     @property
     def pid(self) -> int:
-        """The guest's process."""
         return self._process.pid
 
     def hello(self) -> Hello:
-        """Wait for the guest to be up."""
         frame = self.receive()
         assert isinstance(frame, Hello), (frame, self.diagnostics())
         return frame
 
     def write(self, data: bytes) -> None:
-        """Queue bytes for the guest; `receive` keeps writing while it reads."""
         self._unsent += data
         self._flush()
 
     def send(self, frame: HostFrame) -> None:
-        """Queue a frame for the guest."""
         self.write(encode(frame))
 
     def reply(self, call_id: int, value: Any = None, error: dict[str, Any] | None = None) -> None:
-        """Answer a call."""
         self.send(Reply(id=call_id, value=value, error=error))
 
     @property
     def pending(self) -> tuple[bytes, ...]:
-        """The lines that came with the last one received, and are not received yet."""
         return tuple(self._lines)
 
     def receive(self) -> GuestFrame | None:
-        """Return the next frame, or None at the end."""
         line = self.receive_line()
         return None if line is None else decode_guest_frame(line)
 
     def receive_line(self) -> bytes | None:
-        """Return the next line, or None at the end."""
         deadline = time.monotonic() + PATIENCE
         while not self._lines:
             poller = select.poll()
@@ -165,7 +156,6 @@ class Guest:
         return self._lines.popleft()
 
     def written(self) -> None:
-        """Wait, without reading, until the guest has taken all that was queued for it."""
         deadline = time.monotonic() + PATIENCE
         while self._unsent:
             left = deadline - time.monotonic()
@@ -187,7 +177,6 @@ class Guest:
             del self._unsent[:written]
 
     def start(self, code: str, **fields: Any) -> None:
-        """Send the `Run` frame; limits are completed with defaults."""
         limits = {
             "timeout": PATIENCE,
             "output_bytes": 65536,
@@ -200,7 +189,6 @@ class Guest:
         self.send(Run(code=code, limits=limits, **fields))
 
     def finish(self, answer: Answer = echo) -> Finished:
-        """Serve the run to its end."""
         finished = Finished()
         while True:
             frame = self.receive()
@@ -237,13 +225,11 @@ class Guest:
         return finished
 
     def run(self, code: str, answer: Answer = echo, **fields: Any) -> Finished:
-        """Wait for the guest, run a program and return how it ended."""
         self.hello()
         self.start(code, **fields)
         return self.finish(answer)
 
     async def backed_up(self) -> None:
-        """Wait until the guest has filled the pipe to us, as for a host that does not read."""
         with anyio.fail_after(PATIENCE):
             while self._pending() < PIPE_BYTES * 3 // 4:  # noqa: ASYNC110 - a pipe tells nobody
                 await anyio.sleep(0.01)
@@ -254,16 +240,13 @@ class Guest:
         return waiting[0]
 
     def hang_up(self) -> None:
-        """Close our end, as a dying bridge does."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def wait(self, seconds: float = PATIENCE) -> int:
-        """Wait for the guest's end."""
         return self._process.wait(seconds)
 
     def diagnostics(self) -> str:
-        """Return what the guest itself wrote to stderr, once it has ended."""
         assert self._process.stderr is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)
@@ -274,7 +257,6 @@ class Guest:
         return (data or b"").decode(errors="replace")
 
     def close(self) -> None:
-        """End the guest whatever it does."""
         if self._process.poll() is None:
             self._process.kill()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -286,13 +268,11 @@ class Guest:
 
 @pytest.fixture(params=["3.9", pytest.param("3.13", marks=pytest.mark.full)])
 def python(request: pytest.FixtureRequest) -> str:
-    """The oldest and the newest interpreter supported."""
     return require(request.param)
 
 
 @pytest.fixture(params=VERSIONS)
 def every_python(request: pytest.FixtureRequest) -> str:
-    """Each interpreter supported."""
     return require(request.param)
 
 
@@ -301,7 +281,6 @@ MakeGuest = Callable[..., Guest]
 
 @pytest.fixture
 def make_guest(tmp_path: Path) -> Iterator[MakeGuest]:
-    """Starts guests, in a process namespace of their own where asked."""
     made: list[Guest] = []
 
     def make(
@@ -321,13 +300,11 @@ def make_guest(tmp_path: Path) -> Iterator[MakeGuest]:
 
 @pytest.fixture
 def guest(make_guest: MakeGuest) -> Guest:
-    """A guest on the interpreter that runs the tests."""
     return make_guest()
 
 
 @pytest.fixture
 def guest_on(make_guest: MakeGuest, python: str) -> Guest:
-    """A guest on the oldest and on the newest interpreter."""
     return make_guest(python)
 
 
@@ -336,7 +313,6 @@ UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
 
 @pytest.fixture
 def init_guest(make_guest: MakeGuest) -> Guest:
-    """A guest that is PID 1 of its own process namespace, as in a container."""
     works = subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
     if not works:
         pytest.skip("this user cannot make a process namespace")
@@ -344,5 +320,4 @@ def init_guest(make_guest: MakeGuest) -> Guest:
 
 
 def limits(**values: Any) -> Mapping[str, Any]:
-    """Return limits that differ from the defaults."""
     return values

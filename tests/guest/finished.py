@@ -25,19 +25,16 @@ class Finished:
 
     @property
     def outcome(self) -> Done:
-        """The `Done` frame, which a test expects to be there."""
         assert self.done is not None, (self.exited, self.stderr, self.diagnostics)
         return self.done
 
     @property
     def value(self) -> Any:
-        """The last expression's value, which a test expects to be there."""
         assert self.outcome.outcome == "ok", self.outcome.error
         assert self.outcome.has_result, self.outcome
         return self.outcome.result
 
     @property
     def exit(self) -> Exited:
-        """The `Exited` frame, which a test expects to be there."""
         assert self.exited is not None, self.diagnostics
         return self.exited

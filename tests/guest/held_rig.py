@@ -21,24 +21,20 @@ CREATED = {"plan": PLAN, "number": 1, "call": "git-hub.create-issue"}
 
 
 def whole(*path: str | int, number: int = 1) -> dict[str, str]:
-    """Return how a part of a result is sent by itself."""
     return {"$heldResult": placeholders.write(PLAN, number, path)}
 
 
 def token(*path: str | int, number: int = 1) -> str:
-    """Return how a part of a result stands in a text."""
     return placeholders.write(PLAN, number, path)
 
 
 @pytest.fixture
 def x(monkeypatch: pytest.MonkeyPatch) -> Placeholder:
-    """A placeholder in a program that was not stopped yet."""
     monkeypatch.setattr(held, "_first", "")
     return placeholder(CREATED)
 
 
 def execute(code: str, x: object) -> dict[str, Any]:
-    """Run code as a program's own; return its globals."""
     names: dict[str, Any] = {}
     exec(SETUP, names)
     names["x"] = x
@@ -47,7 +43,6 @@ def execute(code: str, x: object) -> dict[str, Any]:
 
 
 def hold(guest: Any, call: Call) -> None:
-    """Hold writes back, answer `echo`, and refuse what the gate refuses."""
     before = guest.__dict__.setdefault("held", [])
     arguments = call.params.get("arguments", {})
     if call.params.get("tool") == "create-issue":

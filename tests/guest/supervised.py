@@ -16,7 +16,6 @@ fd = max(n for n in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/p
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -24,7 +23,6 @@ def alive(pid: int) -> bool:
 
 
 async def gone(*pids: int) -> None:
-    """Wait until none of the processes is left."""
     with anyio.fail_after(PATIENCE_SECONDS):
         while any(alive(pid) for pid in pids):  # noqa: ASYNC110 - processes of strangers have no event
             await anyio.sleep(0.01)

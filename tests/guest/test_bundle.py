@@ -45,7 +45,6 @@ def test_a_guest_that_runs_compiled_code_has_its_sources_all_the_same() -> None:
 
 
 def test_the_command_is_short_and_says_whose_it_is() -> None:
-    """People and scanners of endpoints read it."""
     assert bundle.BOOTSTRAP_ARGV[:4] == ("python3", "-I", "-S", "-c")
     assert sum(map(len, bundle.BOOTSTRAP_ARGV)) < 700
     assert bundle.LOADER.startswith("# mcp-code-bridge runs a program in this sandbox")
@@ -124,7 +123,6 @@ def test_code_is_used_by_the_python_that_it_was_compiled_for(every_python: str) 
 
 
 def test_no_start_waits_for_modules_that_are_slow_to_import(every_python: str) -> None:
-    """Neither `hello` nor a program that asks for none of them."""
     process = subprocess.run(
         [
             every_python,
@@ -145,7 +143,6 @@ def test_code_tells_no_path_of_the_host() -> None:
 
 
 def for_another_python(data: bytes, tree: Path) -> bytes:
-    """Return a bundle with the code of a Python that nobody has, and another place for trees."""
     document = marshal.loads(data[8:])
     document["bootstrap"] = document["bootstrap"].replace(bootstrap.TREE, str(tree))
     document["code"] = {"other-1": document["code"].popitem()[1]}
@@ -154,7 +151,6 @@ def for_another_python(data: bytes, tree: Path) -> bytes:
 
 
 def hello_with_tree(tree: Path) -> dict[str, Any]:
-    """Return what a guest says that has to look for its modules below `tree`."""
     process = subprocess.run(
         [sys.executable, *bundle.BOOTSTRAP_ARGV[1:]],
         input=for_another_python(bundle.bundle_bytes(), tree),
@@ -184,7 +180,6 @@ def test_a_broken_bundle_is_refused_audibly(data: bytes, message: str) -> None:
 
 
 def test_exactly_the_bundle_is_read_from_stdin() -> None:
-    """What follows it is the channel."""
     code = {bundle.own_tag(): {"bridge.guest.bootstrap": marshal.dumps(compile(ECHO, "e", "exec"))}}
     for document in ({"code": code}, {"code": {}, "bootstrap": ECHO}):
         body = marshal.dumps(document, 2)

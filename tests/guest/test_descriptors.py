@@ -50,7 +50,6 @@ def test_what_a_pipe_does_not_take_waits(pipe: tuple[int, int]) -> None:
 
 
 def test_what_is_queued_goes_out_in_one_write() -> None:
-    """A reader is woken once."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     with ours, theirs:
         outbox = Outbox(ours.fileno())

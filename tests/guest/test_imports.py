@@ -18,7 +18,6 @@ NAME = "announced_in_tests"
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module's file that can be imported; nothing of it is left afterwards."""
     monkeypatch.syspath_prepend(tmp_path)
     finders = list(sys.meta_path)
     file = tmp_path / f"{NAME}.py"
@@ -48,7 +47,6 @@ def test_it_acts_at_once_on_what_is_loaded(place: Path) -> None:
 
 
 def test_to_ask_where_the_module_is_changes_nothing(place: Path) -> None:
-    """Many packages ask before they import."""
     seen: list[str] = []
     OnImport(NAME, lambda: seen.append("loaded"))
     spec = importlib.util.find_spec(NAME)
@@ -87,7 +85,6 @@ def test_a_copy_that_nobody_else_sees_is_no_load(place: Path) -> None:
 
 
 def test_two_may_wait_for_one_module(place: Path) -> None:
-    """The older acts first."""
     seen: list[int] = []
     OnImport(NAME, lambda: seen.append(1))
     OnImport(NAME, lambda: seen.append(2))

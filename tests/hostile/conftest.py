@@ -40,19 +40,16 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture
 def watchdog() -> Watchdog:
-    """What measures the loop that a test runs in."""
     return Watchdog()
 
 
 @pytest.fixture
 def anyio_backend(watchdog: Watchdog) -> tuple[str, dict[str, Any]]:
-    """Run async tests in a loop that is watched."""
     return watchdog.backend
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """What the server plays back: see `playback.py`."""
     folder = tmp_path / "played"
     folder.mkdir()
     (folder / "tools-1").write_bytes(ONE_TOOL)
@@ -61,7 +58,6 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def engine(tmp_path: Path, files: Path) -> AsyncIterator[Engine]:
-    """An engine in front of a process."""
     command = {"command": sys.executable, "args": (str(PLAYBACK), str(files))}
     async with engine_over(tmp_path, transport="stdio", **command) as opened:
         yield opened
@@ -69,7 +65,6 @@ async def engine(tmp_path: Path, files: Path) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def engine_over(tmp_path: Path, **server: Any) -> AsyncIterator[Engine]:
-    """Open an engine that has run a program, so that nothing has to be imported any more."""
     source = Source(client="Test", scope="user", path="/test.json", key="mcpServers.pb")
     spec = ServerSpec(name="pb", source=source, **server)
     backend = FakeBackend()

@@ -27,7 +27,6 @@ async def test_no_arguments_keep_the_loop_while_they_are_compared(
 
 
 def test_only_equal_arguments_are_the_same_call() -> None:
-    """Whatever the order of their names."""
     assert fingerprint({"a": 1, "b": [None]}) == fingerprint({"b": [None], "a": 1})
     distinct_key: list[Json] = [
         {"a": 1},

@@ -107,7 +107,6 @@ async def test_no_frame_keeps_the_loop(
 
 
 async def test_a_name_that_is_refused_counts_as_a_call(engine: Engine) -> None:
-    """So there is an end to them, as to all calls."""
     code = (
         CHANNEL
         + """

@@ -43,7 +43,6 @@ class Playback(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        """Answer a request."""
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         results = {
             "initialize": json.dumps(HELLO).encode(),
@@ -75,7 +74,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def web() -> Any:
-    """A server on loopback."""
     with Playback() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
@@ -88,7 +86,6 @@ def web() -> Any:
 
 @pytest.fixture
 async def engine(tmp_path: Path, web: Playback) -> AsyncIterator[Engine]:
-    """An engine in front of it."""
     url = f"http://127.0.0.1:{web.server_port}/mcp"
     async with engine_over(tmp_path, transport="http", url=url) as opened:
         yield opened
@@ -116,7 +113,6 @@ ANSWERS = {
 async def test_no_answer_over_http_keeps_the_loop(
     engine: Engine, web: Playback, watchdog: Watchdog, events: bool, made: Any, told: str
 ) -> None:
-    """What is too much is an error of its call."""
     await engine.servers.load(["pb"])
     web.result, web.events = made(), events
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():

@@ -21,12 +21,10 @@ MAX_TOLD = 3_000
 
 
 def program(**fields: Any) -> tuple[str, dict[str, Any]]:
-    """Return a call of `run_python`."""
     return "run_python", {"code": "1", **fields}
 
 
 def search(**fields: Any) -> tuple[str, dict[str, Any]]:
-    """Return a call of `search_tools`."""
     return "search_tools", {"query": "w", **fields}
 
 
@@ -70,7 +68,6 @@ CALLS: dict[str, tuple[Any, str]] = {
 async def test_no_call_keeps_the_loop(
     engine: Engine, watchdog: Watchdog, made: Any, told: str
 ) -> None:
-    """What is too long is not told back whole."""
     name, arguments = made()
     async with Client(build_server(engine)) as client:
         with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
@@ -87,7 +84,6 @@ async def test_no_call_keeps_the_loop(
 async def test_no_address_of_a_resource_keeps_the_loop(
     engine: Engine, watchdog: Watchdog, uri: str
 ) -> None:
-    """Nor is it told back whole."""
     long = uri + "1" * 12 * M
     async with Client(build_server(engine)) as client:
         with (

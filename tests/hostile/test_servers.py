@@ -35,18 +35,15 @@ except Exception as error:
 
 
 def tool(name: str = "t", schema: Any = None, **fields: Any) -> dict[str, Any]:
-    """Return an entry of a list of tools."""
     given = schema or {"type": "object", "properties": {"a": {"type": "string"}}}
     return {"name": name, "description": "Does things", "inputSchema": given, **fields}
 
 
 def listed(*tools: Any) -> bytes:
-    """Return a page."""
     return json.dumps({"tools": tools}).encode()
 
 
 def takes(properties: Any, **more: Any) -> dict[str, Any]:
-    """Return the schema of an object."""
     return {"type": "object", "properties": properties, **more}
 
 
@@ -182,12 +179,10 @@ async def test_no_list_of_tools_keeps_the_loop(
 
 
 def structured(data: bytes) -> bytes:
-    """Return a result that holds data."""
     return b'{"content":[],"structuredContent":{"a":' + data + b"}}"
 
 
 def text(value: str) -> bytes:
-    """Return a result that is a text."""
     return json.dumps({"content": [{"type": "text", "text": value}]}).encode()
 
 
@@ -230,17 +225,14 @@ async def test_no_result_keeps_the_loop(
 
 
 def line(**message: Any) -> bytes:
-    """Return a message."""
     return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
 
 
 def note(method: str, **params: Any) -> bytes:
-    """Return a notification."""
     return line(method=f"notifications/{method}", params=params)
 
 
 def question(number: int) -> bytes:
-    """Return a question with a wide form, a little less than the limit."""
     field = {"type": "string", "enum": [f"v{choice}" for choice in range(150)]}
     form = {"type": "object", "properties": {f"f{index}": field for index in range(45)}}
     params = {"message": "x", "requestedSchema": form}
@@ -274,7 +266,6 @@ FLOODS: dict[str, tuple[Made, str]] = {
 async def test_nothing_sent_unasked_keeps_the_loop(
     engine: Engine, files: Path, watchdog: Watchdog, tmp_path: Path, made: Made, told: str
 ) -> None:
-    """The call that it came ahead of is answered all the same."""
     (files / "before").write_bytes(made())
     await engine.servers.load(["pb"])
     with anyio.fail_after(PATIENCE_SECONDS), watchdog.watching():
@@ -373,7 +364,6 @@ async def test_no_list_without_an_end_keeps_the_loop(
 async def test_of_a_list_that_is_too_large_is_said_who_can_do_what(
     engine: Engine, files: Path
 ) -> None:
-    """To ask for less is not possible."""
     (files / "tools-1").write_bytes(listed(*[1] * 600_000))
     with pytest.raises(BridgeError, match="has to list less, or in more pages"):
         await engine.guide.tools_json("pb")

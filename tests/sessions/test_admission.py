@@ -41,7 +41,6 @@ class OneSession:
         self._admission.dismissed(self)
 
     def end_run(self) -> bool:
-        """End what is under way; tell whether the place is to be given up."""
         self.in_use = False
         return bool(self._admission.gives_way(self))
 

@@ -54,7 +54,6 @@ def kept(tmp_path: Path, clock: Time) -> Checkpoints:
 
 
 def contents(tmp_path: Path) -> list[Path]:
-    """Return the files of states and, on a server, a path for each state."""
     files = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
     store = store_at(tmp_path)
     return files if not store.shared else [*files, *map(Path, store.blobs.all())]

@@ -33,7 +33,6 @@ def settings(tmp_path: Path, each_database: str) -> Settings:
 
 @asynccontextmanager
 async def pair(settings: Settings) -> AsyncIterator[tuple[Engine, Engine]]:
-    """Open two replicas on one store."""
     async with (
         reopened(settings, FakeBackend(), replica="a") as one,
         reopened(settings, FakeBackend(), replica="b") as other,
@@ -42,7 +41,6 @@ async def pair(settings: Settings) -> AsyncIterator[tuple[Engine, Engine]]:
 
 
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Renew claims often, and wait for others for less than a second."""
     monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(claims, "LEASE_SECONDS", 0.8)
 
@@ -83,7 +81,6 @@ async def test_a_session_in_use_is_refused_elsewhere_by_the_name_of_the_replica(
 
 
 async def run_in(engine: Engine, code: str, session: str) -> None:
-    """Run a program whose result is not looked at."""
     await run(engine, code, session=session)
 
 

@@ -21,7 +21,7 @@ def _descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.parametrize("sessions", [30, pytest.param(200, marks=pytest.mark.full)])
+@pytest.mark.parametrize("sessions", [12, pytest.param(200, marks=pytest.mark.full)])
 async def test_many_sessions_idle_out_and_come_back(
     settings: Settings, backend: FakeBackend, sessions: int
 ) -> None:

@@ -56,7 +56,6 @@ async def test_what_could_not_be_kept_is_listed(settings: Settings, backend: Fak
 async def test_what_was_saved_outlasts_a_run_that_ends_while_it_is_restored(
     settings: Settings, backend: FakeBackend
 ) -> None:
-    """Half of it must not take its place."""
     slow = (
         "import time\nclass Slow:\n    def __init__(self): self.kept = 1\n"
         "    def __setstate__(self, state):\n        time.sleep(60)\nkept, slow = 7, Slow()"
@@ -89,7 +88,6 @@ async def test_a_bridge_that_ends_keeps_its_sessions_for_the_next(
 async def test_a_sandbox_that_dies_while_nobody_uses_it_is_noticed(
     engine: Engine, backend: FakeBackend
 ) -> None:
-    """The next run begins from what was saved, and says so."""
     await value(engine, "kept = 1")
     # Saved by then, and waiting.
     await value(engine, "kept = 2")
@@ -187,7 +185,6 @@ async def test_names_are_each_owners_and_an_id_opens_nothing_for_others(engine: 
 async def test_where_callers_cannot_be_told_apart_only_the_id_goes_on_with_a_session(
     engine: Engine,
 ) -> None:
-    """A name makes a new one each time, and cannot end one."""
     first = await run(engine, "kept = 1", named_sessions=False)
     second = await run(engine, "'kept' in globals()", named_sessions=False)
     assert second.result is False

@@ -179,14 +179,12 @@ async def test_a_session_ends_when_it_is_asked_to(engine: Engine, backend: FakeB
 
 
 async def test_a_plan_is_no_run_of_a_session(engine: Engine, backend: FakeBackend) -> None:
-    """What it makes up for held calls would stay."""
     with pytest.raises(InvalidRequestError, match="plan"):
         await run(engine, "1", mode="plan")
     assert backend.launched == 0
 
 
 async def test_sessions_can_be_turned_off(settings: Settings, backend: FakeBackend) -> None:
-    """That is said before anything else."""
     async with reopened(settings, backend, sessions=0) as engine:
         with pytest.raises(SessionLimitError, match="turned off") as refused:
             await run(engine, "1")

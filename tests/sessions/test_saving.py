@@ -48,7 +48,6 @@ class Scripted:
         self.killed = False
 
     async def send(self, data: bytes) -> None:
-        """Take a frame, and say what comes of it."""
         frame = decode_host_frame(data.rstrip(b"\n"))
         self.heard.append(frame)
         self._said += [encode(said) for said in self._answer(frame)]
@@ -61,7 +60,6 @@ class Scripted:
         await self.kill()
 
     async def receive(self) -> bytes:
-        """Say the next frame, once there is one."""
         while not self._said:
             self._more = anyio.Event()
             await self._more.wait()
@@ -120,7 +118,6 @@ def test_a_state_is_put_together_from_its_parts() -> None:
 def test_a_state_that_cannot_be_had_costs_the_session_nothing(
     frames: list[Any], problem: str
 ) -> None:
-    """Why it cannot is told."""
     found, sandbox, _ = _saved(lambda frame: frames)
     assert found is not None
     assert (found.data, found.problem) == (None, problem)
@@ -157,7 +154,6 @@ class _Stuck:
     """A stream that takes nothing."""
 
     async def send(self, data: bytes) -> None:
-        """Take nothing, until somebody says that it is gone."""
         await anyio.sleep_forever()
 
     async def receive(self) -> bytes:

@@ -32,7 +32,6 @@ class Authority:
     directory: Path
 
     def make(self) -> None:
-        """Write `ca.pem`, `server.pem` and `server.key`."""
         own, theirs = (
             ec.generate_private_key(ec.SECP256R1()),
             ec.generate_private_key(ec.SECP256R1()),
@@ -100,7 +99,6 @@ def encrypted(authority: Authority) -> Iterator[Server]:
 
 
 def address(to: Server, host: str = NAME, **said: object) -> ServerUrl:
-    """Return the address of a server by a name that no resolver knows."""
     given = {"hostaddr": "127.0.0.1", "port": to.port, **said}
     query = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in given.items())
     login = f"{ROLE}:{quote(PASSWORD, safe='')}"

@@ -21,7 +21,6 @@ from tests.guest.checkpoint_rig import LIMIT, Calls, opened, saved, session
 
 @pytest.fixture(autouse=True)
 def stay(tmp_path: Path) -> Iterator[None]:
-    """Be in the workspace, as a session's process is."""
     before = Path.cwd()
     os.chdir(tmp_path)
     yield
@@ -318,7 +317,6 @@ def test_a_setstate_that_raises_loses_its_name_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_handed_over_in_place_is_kept() -> None:
-    """Arrays of numpy are written so, from a few kilobytes on."""
     content = bytes(range(256)) * 1000
     data, lost = saved({"a": Calls(bytearray, pickle.PickleBuffer(content)), "b": 1})
     assert lost == {}

@@ -13,12 +13,10 @@ from tests.guest.checkpoint_rig import opened, saved
 
 @pytest.fixture(autouse=True)
 def stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be in the workspace, as a session's process is."""
     monkeypatch.chdir(tmp_path)
 
 
 def with_pickle(data: bytes, written: bytes, name: str = "a") -> bytes:
-    """Return a checkpoint that holds something else than what was saved."""
     line, _, rest = data.partition(b"\n")
     size = int.from_bytes(rest[:8], "big")
     header = json.loads(rest[8 : 8 + size])

@@ -14,7 +14,6 @@ from tests.guest.checkpoint_rig import opened, saved
 
 @pytest.fixture(autouse=True)
 def stay(tmp_path: Path) -> Iterator[None]:
-    """Be in the workspace, as a session's process is."""
     before = Path.cwd()
     os.chdir(tmp_path)
     yield

@@ -15,7 +15,6 @@ from bridge.guest.supervisor.denial_probes import ALLOWED, ATTEMPTS
 
 
 def traces() -> object:
-    """Return what an attempt that was let through could have changed."""
     return (
         os.getresuid(),
         os.getgroups(),
@@ -55,8 +54,6 @@ def test_without_a_sandbox_attempts_are_let_through() -> None:
     ],
 )
 def test_an_answer_is_an_errors_name_or_left_out(error: Exception, answer: str | None) -> None:
-    """A fact that cannot be had is not guessed."""
-
     def attempt() -> None:
         raise error
 

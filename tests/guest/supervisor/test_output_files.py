@@ -29,7 +29,6 @@ class Taken:
         self.before: Callable[[File], None] = lambda frame: None
 
     def send(self, frame: File) -> None:
-        """Take a frame as the host gets it."""
         self.before(frame)
         again = decode_guest_frame(encode(frame).rstrip(b"\n"))
         assert isinstance(again, File)
@@ -37,7 +36,6 @@ class Taken:
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """The files that came whole."""
         parts: dict[str, bytes] = {}
         whole: dict[str, bytes] = {}
         for frame in self.frames:
@@ -53,19 +51,16 @@ class Taken:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """What was said of the others."""
         return {frame.name: frame.problem for frame in self.frames if frame.problem}
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """The directory, made as it is for each program."""
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
 
 
 def collect(out: Path, limits: Mapping[str, int] = LIMITS) -> Taken:
-    """Collect once."""
     taken = Taken()
     Collector().collect(taken.send, limits, root=str(out.parent))
     return taken
@@ -86,7 +81,6 @@ def test_regular_files_come_whole_in_order_by_their_names_below_it(out: Path) ->
 
 
 def test_nothing_is_sent_for_nothing(out: Path) -> None:
-    """Whether it is empty or gone."""
     assert collect(out).frames == []
     out.rmdir()
     assert collect(out).frames == []
@@ -117,7 +111,6 @@ def test_links_devices_pipes_and_sockets_are_named_and_not_opened(out: Path) -> 
 
 @pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe", "file"])
 def test_something_else_in_place_of_it_is_not_followed(out: Path, kind: str) -> None:
-    """Be it a link to a directory that can be read."""
     out.rmdir()
     if kind == "pipe":
         os.mkfifo(out)
@@ -149,7 +142,6 @@ def test_too_much_is_left_out_before_it_is_read(out: Path) -> None:
 
 
 def test_memory_stays_small_whatever_the_size(out: Path) -> None:
-    """A few pieces at a time."""
     with (out / "sparse").open("wb") as file:
         file.truncate(48 << 20)
     sizes: list[int] = []
@@ -169,7 +161,6 @@ def test_memory_stays_small_whatever_the_size(out: Path) -> None:
 
 @pytest.mark.parametrize("change", ["grows", "shrinks", "is written to"])
 def test_a_file_that_changes_while_it_is_read_does_not_come_torn(out: Path, change: str) -> None:
-    """Some of it was sent by then, which the host drops."""
     path = out / "log"
     path.write_bytes(b"x" * (collecting.PIECE_BYTES + 1))
     taken = Taken()

@@ -24,7 +24,6 @@ HOSTILE = "".join(line.decode() for line in (*STOPS, PING, RUNS[0]))
 
 
 def _beside(text: str) -> bytes:
-    """Return a reply whose text stands beside it, as large ones do."""
     data = text.encode()
     value = {"rest": {"a": None}, "texts": [["a"]]}
     return b"+%d\n%b%b" % (len(data), data, encode(Reply(id=1, value=value)))
@@ -45,7 +44,6 @@ messages = st.one_of(
 def test_the_worker_gets_all_but_what_is_ours_however_it_is_cut(
     sent: list[bytes], sizes: list[int]
 ) -> None:
-    """And texts beside replies are nobody's frames."""
     heard: list[bool] = []
     pings: list[bytes] = []
     incoming = Incoming(heard.append, lambda: pings.append(PING))

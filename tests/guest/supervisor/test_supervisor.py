@@ -272,7 +272,6 @@ def test_a_goodbye_that_no_kernel_could_have_said_is_not_passed_on(guest: Any, r
 
 
 def test_a_goodbye_before_the_end_ends_all_that_was_started(init_guest: Any) -> None:
-    """What it did not wait for must not go on."""
     finished = init_guest.run(
         FIND_CHANNEL
         + """
@@ -364,7 +363,6 @@ def test_done_follows_the_output_written_before_it(guest_on: Any) -> None:
 
 
 def test_a_programs_end_wakes_the_host_once(guest: Any) -> None:
-    """Its outcome goes out with the frame on its process."""
     guest.hello()
     guest.start("1")
     assert isinstance(guest.receive(), Done)

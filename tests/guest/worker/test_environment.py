@@ -9,7 +9,6 @@ from bridge.guest.worker.environment import write_files
 
 
 def given(**files: bytes) -> list[dict[str, str]]:
-    """Return files as a run has them."""
     return [
         {"name": name.replace("__", "/"), "data": base64.b64encode(data).decode()}
         for name, data in files.items()
@@ -32,7 +31,6 @@ def test_files_are_there_byte_for_byte_and_replace_what_is_there(tmp_path: Path)
 
 
 def test_one_that_cannot_be_written_ends_the_run_with_its_name(tmp_path: Path) -> None:
-    """As in a session that has a directory there."""
     (tmp_path / "a").mkdir()
     (tmp_path / "f").touch()
     done = write_files(given(a=b"1"), str(tmp_path))

@@ -101,7 +101,6 @@ def test_an_empty_program_succeeds(guest_on: Any) -> None:
 
 
 def test_a_result_that_costs_its_reader_too_much_goes_where_output_goes(make_guest: Any) -> None:
-    """Of that the ends are shown, and all of it is kept."""
     finished = make_guest().run("list(range(1000))", limits={"result_bytes": 1000})
     told = "list of 1,000, printed to stdout as JSON, an item a line"
     assert finished.outcome == Done("ok", result_repr=told)

