@@ -5,16 +5,11 @@
 
 from __future__ import annotations
 
+import _json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, NoReturn
-
-_json: Any
-try:
-    import _json
-except ImportError:
-    # This Python has `json` without it.
-    _json = None
 
 _CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -31,7 +26,7 @@ class _Decoder:
 
     def __init__(self, **options: Any) -> None:
         self.__dict__.update(options)
-        self._scan = _json.make_scanner(self)
+        self._scan = _json.make_scanner(self)  # type: ignore[arg-type]
 
     def decode(self, text: str) -> Any:
         text = text.strip(" \t\n\r")
@@ -51,10 +46,6 @@ class _Decoder:
 
 def decoder(**options: Any) -> "Callable[[str], Any]":
     """Return a function that parses JSON and raises ValueError; options of `json.JSONDecoder`."""
-    if _json is None:
-        import json
-
-        return json.JSONDecoder(**options).decode
     return _Decoder(**options).decode
 
 
@@ -64,11 +55,6 @@ def encoder(ascii_only: bool = False, **options: Any) -> "Callable[[Any], str]":
     It raises ValueError for numbers, and TypeError for types, that JSON does not have. Options are
     `sort_keys` and `allow_nan`, as those of `json.JSONEncoder`; both are off.
     """
-    if _json is None:
-        import json
-
-        options = {"allow_nan": False, "check_circular": False, **options}
-        return json.JSONEncoder(ensure_ascii=ascii_only, separators=(",", ":"), **options).encode
     text = _json.encode_basestring_ascii if ascii_only else _json.encode_basestring
     chosen = options.get("sort_keys", False), False, options.get("allow_nan", False)
     write = _json.make_encoder(None, _refuse, text, None, ":", ",", *chosen)

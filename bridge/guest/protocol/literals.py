@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from re import Match
 
 MAX_MARKS = 2_000_000
-"""Most quotes and backslashes in a text. Each takes 100 bytes during the translation."""
+"""Most quotes and backslashes in a text of a server. Each takes 100 bytes in the translation."""
 
 _TOKEN = re.compile(
     r"""'([^'\\\n]*(?:\\.[^'\\\n]*)*)'|"([^"\\\n]*(?:\\.[^"\\\n]*)*)\""""

@@ -40,7 +40,7 @@ WHOLE = "$heldResult"
 """The only key of an object that stands for a result or a part of it, keeping its type."""
 
 LABEL = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}result of #"  # How a label begins.
-MAX_PATH = 400  # Most bytes of a path into a result; ends a loop that would go ever deeper.
+MAX_PATH = 400  # Most bytes of a path: a program's loop can go ever deeper into a result.
 
 
 class Unknown:

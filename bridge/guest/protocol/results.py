@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Parts = Mapping[str, Any]
 
 MAX_PARSED_VALUES = 500_000
-"""Most values of a text that is parsed: a parser blocks the whole process."""
+"""Most values of a server's text that is parsed: a parser blocks the whole process."""
 
 
 def blocks_of(parts: Parts) -> List[Dict[str, Any]]:

@@ -42,17 +42,11 @@ else:
         return lambda kind: kind
 
 
-MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""Default limit on a line, in either direction: fits a 10 MB result."""
-
+# What a hostile guest can send to the host, and a hostile program to its supervisor:
+MAX_FRAME_BYTES = 64 * 1024 * 1024  # Of a line, in either direction: fits a 10 MB result.
 MAX_ID = 2**53  # Below this, ids are exact in every JSON implementation.
-
-MAX_DIGITS = 1_000
-"""Most digits of an integer in a guest's frame: parsing takes time quadratic in their number."""
-
-MAX_VALUES = 250_000
-"""Most JSON values in a program's frame. As objects they take about 200 bytes each, and about a
-second of the host's time in all."""
+MAX_DIGITS = 1_000  # Of an integer: parsing takes time quadratic in their number.
+MAX_VALUES = 250_000  # JSON values: about a second of the host's time, and 200 bytes each.
 
 _COUNT_BYTES = 256 * 1024  # Size of the pieces in which the values of a line are counted.
 _SIZE_CHARS = 16  # Most characters of a line that announces raw bytes.
@@ -514,8 +508,8 @@ def _refuse_constant(token: str) -> None:
 
 
 def _finite(text: str) -> float:
-    """Read a number; 1e999 would become an infinity, which no frame and no result can hold."""
     value = float(text)
+    # 1e999 would become an infinity, which no frame and no result can hold.
     if math.isinf(value):
         _refuse_constant(text[:80])
     return value

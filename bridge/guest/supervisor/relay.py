@@ -33,7 +33,7 @@ from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Mapping, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 HIGH_WATER_BYTES = 1024 * 1024
 """Bytes queued for one side above which the other side is no longer read."""
@@ -70,6 +70,12 @@ class Relay:
         stopped: Whether the host stopped this run before its time was over.
     """
 
+    _captures: Dict[str, Capture]
+    _deadline: float
+    _flush_at: Optional[float]
+    _has_sent: bool
+    _streams: Dict[int, str]
+
     def __init__(
         self,
         *,
@@ -80,7 +86,6 @@ class Relay:
         control: int,
         streams: Mapping[str, int],
         limits: Mapping[str, Any],
-        deadline: float,
     ) -> None:
         self._host_reader = host_reader
         self._host = host
@@ -90,17 +95,11 @@ class Relay:
         frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
         self._decoder = LineDecoder(frame_bytes, drops_long=True)
         self._control = Outbox(control)
-        self._streams = self._all_streams = {fd: stream for stream, fd in streams.items()}
-        output = int(limits.get("output_bytes", 256 * 1024))
-        self._captures = {stream: Capture(stream, output) for stream in streams}
+        self._all_streams = {fd: stream for stream, fd in streams.items()}
         self._gathered: List[Tuple[str, bytes]] = []
         self._gathered_size = 0
-        self._flush_at: Optional[float] = None
-        self._has_sent = False
-        self._deadline = deadline
         self._incoming = Incoming(self._stop, lambda: self.send(Pong()))
-        self.exit_notice = self.placed_notice = b""
-        self.stopped = False
+        self.begin_run(limits)
         for fd in (host.fd, *streams.values()):
             _enlarge(fd)
 
@@ -273,8 +272,8 @@ class Relay:
         self._gathered_size = 0
         self._flush_at = None
 
-    def begin_run(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
-        """Begin another run.
+    def begin_run(self, limits: Mapping[str, Any], quiet: bool = False) -> None:
+        """Begin a run.
 
         Args:
             quiet: It runs no program (a save): output of threads is left for the next run.
@@ -282,8 +281,8 @@ class Relay:
         # The same dictionary, so that a closed stream stays removed.
         self._streams = {} if quiet else self._all_streams
         output = int(limits.get("output_bytes", 256 * 1024))
-        self._captures = {stream: Capture(stream, output) for stream in self._captures}
-        self._deadline = deadline
+        self._captures = {stream: Capture(stream, output) for stream in self._all_streams.values()}
+        self._deadline = time.monotonic() + float(limits.get("timeout", 30.0))
         self._has_sent = False
         self._flush_at = None
         self.exit_notice = self.placed_notice = b""

@@ -132,7 +132,6 @@ def _serve_runs(
         control=chosen.control,
         streams=chosen.streams,
         limits=run.limits,
-        deadline=_deadline(run),
     )
     relay.from_host(received.pop())
     output_files = OutputFiles()
@@ -151,7 +150,7 @@ def _serve_runs(
             return answer_seconds
         kills = oom.count()
         run = _decode_run(next_line)
-        relay.begin_run(run.limits, _deadline(run), quiet=run.save)
+        relay.begin_run(run.limits, quiet=run.save)
         if not relay.send_run(frame_for_worker(next_line), children):
             # The worker no longer reads: it can run nothing more.
             finish(relay, children, False, 0)
@@ -166,10 +165,6 @@ def _decode_run(line: bytes) -> Run:
         raise WireError("the host sent a frame that is not a run")
     run.files.clear()
     return run
-
-
-def _deadline(run: Run) -> float:
-    return time.monotonic() + float(run.limits.get("timeout", 30.0))
 
 
 def _wake_on_signals() -> int:
