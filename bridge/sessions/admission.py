@@ -46,14 +46,16 @@ class Admission:
     async def admit(self, session: Session) -> None:
         if await self._placed(session):
             return
-        if len(self._waiting) >= MAX_WAITING:
-            message = f"{MAX_WAITING} sessions wait for a place already."
-            remedy = f"Try again later, or run this without `session`. {_SETTING}"
-            raise SessionLimitError(message, remedy=remedy)
-        if [each.owner for each in self._waiting].count(session.owner) >= MAX_WAITING_OF_OWNER:
-            message = f"{MAX_WAITING_OF_OWNER} of your sessions wait for a place already."
-            remedy = f"Wait for their results, or run this without `session`. {_SETTING}"
-            raise SessionLimitError(message, remedy=remedy)
+        own = [each.owner for each in self._waiting].count(session.owner)
+        for waiting, most, whose, first in (
+            (len(self._waiting), MAX_WAITING, "sessions", "Try again later"),
+            (own, MAX_WAITING_OF_OWNER, "of your sessions", "Wait for their results"),
+        ):
+            if waiting >= most:
+                raise SessionLimitError(
+                    f"{most} {whose} wait for a place already.",
+                    remedy=f"{first}, or run this without `session`. {_SETTING}",
+                )
         self._waiting.append(session)
         try:
             with anyio.move_on_after(self._wait_seconds):
@@ -66,9 +68,10 @@ class Admission:
             self._waiting.remove(session)
             # The next in the queue may have its turn.
             self._wake()
-        message = f"All {self._places} sessions that may be open at once are in use."
-        remedy = f"Wait for their runs to end, or run this without `session`. {_SETTING}"
-        raise SessionLimitError(message, remedy=remedy)
+        raise SessionLimitError(
+            f"All {self._places} sessions that may be open at once are in use.",
+            remedy=f"Wait for their runs to end, or run this without `session`. {_SETTING}",
+        )
 
     def dismissed(self, session: Session) -> None:
         self._admitted.discard(session)
@@ -125,8 +128,8 @@ def _all_used(held: int, places: int) -> SessionLimitError:
             f"{held} of the {places} sessions that may be open at once are yours and in use, which "
             "is your share: the others are other callers'."
         )
-    remedy = (
-        "Wait for one of your runs to end, end a session (`end_session`), or run this without "
-        f"`session`. {_SETTING}"
+    return SessionLimitError(
+        whose,
+        remedy="Wait for one of your runs to end, end a session (`end_session`), or run this "
+        f"without `session`. {_SETTING}",
     )
-    return SessionLimitError(whose, remedy=remedy)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
@@ -102,13 +102,18 @@ class Checkpoints:
         Of a name it is the last saved. Whether its state can be used is not known before it is
         loaded.
         """
-        try:
-            every = await anyio.to_thread.run_sync(self.all, owner)
-        except OSError as error:
-            logger.warning("saved sessions cannot be read: %s", error)
+        every = await self._every(owner)
+        if every is None:
             return None, "what is saved of sessions cannot be read"
         by_id = next((each for each in every if each.session_id == key), None)
         return by_id or next((each for each in every if each.name == key), None), ""
+
+    async def _every(self, owner: str) -> tuple[Saved, ...] | None:
+        try:
+            return await anyio.to_thread.run_sync(self.all, owner)
+        except OSError as error:
+            logger.warning("saved sessions cannot be read: %s", error)
+            return None
 
     async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Return what is saved by that id, or why it is of no use; neither if there is nothing."""
@@ -140,11 +145,7 @@ class Checkpoints:
 
     async def listed(self, owner: str) -> tuple[Saved, ...]:
         """Return what is saved of an owner's sessions, but for their data."""
-        try:
-            return await anyio.to_thread.run_sync(self.all, owner)
-        except OSError as error:
-            logger.warning("saved sessions cannot be read: %s", error)
-            return ()
+        return await self._every(owner) or ()
 
     def write(self, owner: str, saved: Saved) -> None:
         """Save a session in place of what was saved of it before.
@@ -190,9 +191,9 @@ class Checkpoints:
                 kept.connection.execute(_sessions().insert(), values)
         finally:
             self._store.blobs.discard(unfinished)
-        if before not in (None, digest):
+        if before is not None and before != digest:
             with suppress(OSError):
-                self._store.drop([str(before)])
+                self._store.drop([before])
 
     def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Return a session as it was saved, if nothing has changed that since."""
@@ -297,19 +298,20 @@ def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
 def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
     """Return what a row says; None if that is not what a bridge writes."""
     try:
-        match json.loads(row.facts):
-            case {"id": str(session_id), "run": int(run), "lost": lost, "facts": dict(facts)}:
-                return Saved(
-                    session_id=session_id,
-                    name=row.name,
-                    run=run,
-                    data=data,
-                    lost=losses(lost),
-                    facts=cast("Mapping[str, Json]", facts),
-                    moment=row.saved,
-                    size=row.size,
-                )
-            case _:
-                return None
-    except (ValueError, TypeError, RecursionError):
+        told = json.loads(row.facts)
+    except (ValueError, RecursionError):
         return None
+    match told:
+        case {"id": str(session_id), "run": int(run), "lost": lost, "facts": dict(facts)}:
+            return Saved(
+                session_id=session_id,
+                name=row.name,
+                run=run,
+                data=data,
+                lost=losses(lost),
+                facts=facts,
+                moment=row.saved,
+                size=row.size,
+            )
+        case _:
+            return None

@@ -148,9 +148,8 @@ def _holder(found: bytes | None) -> str:
 
 
 def _elsewhere(session_id: str, replica: str) -> ElsewhereError:
-    message = (
+    return ElsewhereError(
         f"Session {session_id} is in use in replica {replica!r} of the bridge: a run goes on in "
-        "it there, or its state could not be saved and is there alone. Nothing was run."
+        "it there, or its state could not be saved and is there alone. Nothing was run.",
+        remedy="Wait for the session's run to end, or send the request to that replica.",
     )
-    remedy = "Wait for the session's run to end, or send the request to that replica."
-    return ElsewhereError(message, remedy=remedy)

@@ -183,9 +183,10 @@ class Session:
             SessionLimitError: Too much waits already.
         """
         if len(self._queue) >= MAX_WAITING:
-            message = f"{MAX_WAITING} runs wait for session {self.record.name!r} already."
-            remedy = "Wait for their results, or use another session: they run side by side."
-            raise SessionLimitError(message, remedy=remedy)
+            raise SessionLimitError(
+                f"{MAX_WAITING} runs wait for session {self.record.name!r} already.",
+                remedy="Wait for their results, or use another session: they run side by side.",
+            )
         self._queue.append(queued)
         self._woken.set()
         start, self._active = not self._active, True
@@ -198,12 +199,10 @@ class Session:
             self._queue.remove(queued)
             queued.cancel()
             return
-        if queued.stop is None:
-            queued.cancel()
-        with anyio.move_on_after(STOP_SECONDS):
-            if queued.stop is not None:
+        if queued.stop is not None:
+            with anyio.move_on_after(STOP_SECONDS):
                 await queued.stop()
-            await queued.over.wait()
+                await queued.over.wait()
         queued.cancel()
         with anyio.move_on_after(STOP_SECONDS):
             await queued.over.wait()
@@ -279,7 +278,7 @@ class Session:
             with first.section():
                 self._packages = self._grown or await self._resolved_packages(first)
                 self._grown = None
-            async with self._table.reserve(limits, self._packages) as reserved:
+            async with self._table.reserve(limits, binds=self._packages.binds) as reserved:
                 guest: Guest | None = None
                 with first.section():
                     guest = await reserved()
@@ -287,7 +286,7 @@ class Session:
                     self.memory_bytes = limits.memory_bytes
                     await self._use(guest)
         except BridgeError as error:
-            # There is no sandbox: the run that waits for it gets the error.
+            # There is no sandbox. The run that waits for it gets the error.
             if first in self._queue:
                 self._queue.remove(first)
                 first.finish(error)
@@ -306,7 +305,7 @@ class Session:
         packages = tuple(dict.fromkeys((*record.packages, *packages_of(request))))
         with on_behalf_of(run):
             wanted = replace(request, packages=packages)
-            found = await self._table.packages(wanted, run, record.pins)
+            found = await self._table.resolve_packages(wanted, run, record.pins)
         record.packages, record.pins = packages, found.pins
         return found
 

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, SessionLimitError, UnknownSessionError
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
-from bridge.packages.packages import NOTHING, PackageSet
+from bridge.packages.packages import PackageSet
 from bridge.sessions.admission import Admission
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
@@ -77,11 +77,11 @@ class Sessions:
         settings: Settings,
         reserve: Reserve,
         store: Store,
-        resolve_packages: ResolvePackages | None = None,
+        resolve_packages: ResolvePackages,
     ) -> None:
         self._settings = settings
-        self._reserve = reserve
-        self._resolve_packages = resolve_packages
+        self.reserve = reserve
+        self.resolve_packages = resolve_packages
         self.claims: Claims | None = None
         if settings.replica:
             # Imported here: a bridge that is alone does without.
@@ -129,19 +129,17 @@ class Sessions:
             SessionLimitError: Sessions are turned off.
         """
         if self._settings.sessions < 1:
-            message = "Sessions are turned off here."
-            remedy = (
-                "Leave `session` out: each run then begins with nothing of the last. "
-                "MCP_BRIDGE_SESSIONS sets how many may be open."
+            raise SessionLimitError(
+                "Sessions are turned off here.",
+                remedy="Leave `session` out: each run then begins with nothing of the last. "
+                "MCP_BRIDGE_SESSIONS sets how many may be open.",
             )
-            raise SessionLimitError(message, remedy=remedy)
         if request.mode == "plan":
-            message = (
+            raise InvalidRequestError(
                 "A plan cannot be made in a session: what it makes up for calls that it holds back "
-                "would stay in the session's variables."
+                "would stay in the session's variables.",
+                remedy='Make the plan without `session`, or the run without mode="plan".',
             )
-            remedy = 'Make the plan without `session`, or the run without mode="plan".'
-            raise InvalidRequestError(message, remedy=remedy)
 
     async def run(
         self, request: RunRequest, limits: Limits, caller: RunCaller, work: Work
@@ -306,27 +304,12 @@ class Sessions:
 
     @property
     def idle_timeout(self) -> float:
-        """Seconds until an idle sandbox is put away."""
         return self._settings.session_idle_timeout
 
     @property
     def state_bytes(self) -> int:
         """How much of a session's state is kept; the host takes no more than `MAX_STATE_BYTES`."""
         return min(self._settings.session_bytes, MAX_STATE_BYTES - 4 * MEBIBYTE)
-
-    def reserve(self, limits: Limits, packages: PackageSet) -> Reserved:
-        return (
-            self._reserve(limits, binds=packages.binds) if packages.binds else self._reserve(limits)
-        )
-
-    async def packages(
-        self, request: RunRequest, run: RunCaller, pins: tuple[str, ...]
-    ) -> PackageSet:
-        return (
-            NOTHING
-            if self._resolve_packages is None
-            else await self._resolve_packages(request, run, pins)
-        )
 
     def settled(self, session: Session) -> None:
         """Forget sessions that the store has, and those that ended long ago."""
