@@ -64,15 +64,7 @@ def _run(*command: str) -> str:
 
 def test_a_bridge_that_is_killed_at_any_step_leaves_nothing_half_written(tmp_path: Path) -> None:
     steps = json.loads(_run(sys.executable, str(HERE / "dying.py"), str(tmp_path)))
-    assert steps.keys() == {
-        "first",
-        "same",
-        "evicting",
-        "removing",
-        "removing all",
-        "tidying",
-        "discarding",
-    }
+    assert steps.keys() == {"first", "evicting", "removing", "tidying"}
     # It was killed in the middle, indeed, and not only before and after.
     assert min(steps.values()) > 3
     assert steps["first"] > 15

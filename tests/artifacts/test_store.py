@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.artifacts import store as module
-from bridge.artifacts.writer import MAX_RUN_ENTRIES
+from bridge.artifacts import writer as writing
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind
 from bridge.store import owner_digest
@@ -227,11 +227,14 @@ def test_a_run_is_refused_what_is_beyond_its_quota_and_is_told_the_setting(tmp_p
         store(tmp_path / "small", run=100, total=50).of_run("me", RUN).add("x", b"x" * 51)
 
 
-def test_a_run_leaves_so_many_things_and_no_more(tmp_path: Path) -> None:
+def test_a_run_leaves_so_many_things_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "MAX_RUN_ENTRIES", 3)
     artifacts = store(tmp_path).of_run("me", RUN)
-    for _ in range(MAX_RUN_ENTRIES):
+    for _ in range(3):
         artifacts.add("x", b"")
-    with pytest.raises(ArtifactQuotaError, match=r"1,000 .*archive"):
+    with pytest.raises(ArtifactQuotaError, match=r"3 .*archive"):
         artifacts.writer("one more")
 
 
