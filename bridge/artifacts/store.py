@@ -41,7 +41,6 @@ RUNS_URI = "bridge://runs/"
 MAX_ENTRIES = 50_000
 """Artifacts of all owners, which programs leave; to read so many takes a fraction of a second."""
 
-TIDY_SECONDS = 3600.0  # Between cleanups.
 
 _DAY = 24 * 3600.0
 
@@ -284,15 +283,15 @@ class ArtifactStore:
             else:
                 if removed:
                     logger.info("removed %s that runs had left", counted(removed, "thing"))
-            await anyio.sleep(TIDY_SECONDS)
+            await anyio.sleep(600)
 
     def _is_due(self) -> bool:
-        """Return whether the store exists and no bridge has tidied it lately."""
+        """Return whether the store exists and no bridge has tidied it for an hour."""
         try:
             tidied = self.blobs.root.stat().st_mtime
         except OSError:
             return self._store.shared
-        return not 0 <= time() - tidied < TIDY_SECONDS
+        return not 0 <= time() - tidied < 3600.0
 
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
         """Store a finished file as an artifact; its descriptor stays open.

@@ -17,8 +17,9 @@ from bridge.fair_shares import Taken, gives_up_place, place_for
 if TYPE_CHECKING:
     from bridge.sessions.session import Session
 
-MAX_WAITING = 32  # Sessions that wait for a place at a time: a client can ask for any number.
-MAX_WAITING_OF_OWNER = 8  # So that no client fills the queue for the others.
+# A client can ask for any number of sessions and runs.
+MAX_WAITING = 32  # Sessions that wait for a place at a time, and runs for their session.
+MAX_WAITING_OF_OWNER = 8  # Sessions of one owner, who would fill the queue for the others.
 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 

@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A client can make any number of sessions.
-MAX_KEPT = 10_000  # In all.
-MAX_OF_OWNER = 500
+MAX_OF_OWNER = 500  # Sessions: a client can make any number.
 
 _DAY = 24 * 3600.0
 
@@ -256,14 +254,14 @@ class Checkpoints:
             bounds = RetentionLimits(
                 total_bytes=self._total_bytes,
                 oldest=self._oldest(),
-                entries=MAX_KEPT,
+                entries=10_000,
                 owner_entries=MAX_OF_OWNER,
             )
             goes = items_to_remove([StoredItem(*row) for row in rows], bounds) or []
             for one in goes:
                 kept.connection.execute(table.delete().where(_ours(one.owner, one.id)))
             if self._claims is not None:
-                kept.prune(CLAIM, most=MAX_KEPT, oldest=self._oldest())
+                kept.prune(CLAIM, most=bounds.entries, oldest=self._oldest())
         self._store.drop(one.digest for one in goes)
         return len(goes)
 

@@ -24,6 +24,7 @@ from bridge.model.outcome import caught
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
 from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending
+from bridge.sessions.admission import MAX_WAITING
 from bridge.sessions.checkpoints import Saved
 from bridge.sessions.record import Holdings, Record
 from bridge.sessions.state import MAX_STATE_BYTES, StateParts
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
     from bridge.sessions.table import Sessions
 
 logger = logging.getLogger(__name__)
-
-MAX_WAITING = 32  # Turns in one session's queue: a client can ask for any number.
-
-STOP_SECONDS = 5.0
-"""For a cancelled program to end, once it has been interrupted. Its state is kept
-then; otherwise the session's sandbox goes, and with it what was not saved."""
 
 SAVE_SECONDS = 10.0  # For a session to put its state into words. The next run waits for it.
 
@@ -199,13 +194,16 @@ class Session:
             self._queue.remove(queued)
             queued.cancel()
             return
-        if queued.stop is not None:
-            with anyio.move_on_after(STOP_SECONDS):
-                await queued.stop()
+
+        async def cancel() -> None:
+            queued.cancel()
+
+        # A program that is interrupted may end, and its state is kept then. Otherwise the sandbox
+        # goes, and with it what was not saved.
+        for end in (queued.stop or cancel, cancel):
+            with anyio.move_on_after(5.0):
+                await end()
                 await queued.over.wait()
-        queued.cancel()
-        with anyio.move_on_after(STOP_SECONDS):
-            await queued.over.wait()
 
     async def put_away(self) -> None:
         """Release its sandbox once its run has ended, and wait for that."""

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.guest.protocol.literals import MAX_MARKS
 from bridge.guest.protocol.results import MAX_PARSED_VALUES, parse_text
 
 
@@ -86,7 +85,7 @@ def test_a_large_literal_takes_a_few_times_its_size() -> None:
 @pytest.mark.parametrize("part", ["''", "\\n"])
 def test_a_text_of_quotes_or_escapes_takes_no_multiple_of_its_size(part: str) -> None:
     """They cost a hundred times what they are, so what has very many stays text."""
-    text = f"['{part * (MAX_MARKS + 1)}']"
+    text = f"['{part * (4 * MAX_PARSED_VALUES + 1)}']"
     tracemalloc.start()
     try:
         assert parsed(text) == text

@@ -41,7 +41,6 @@ async def pair(settings: Settings) -> AsyncIterator[tuple[Engine, Engine]]:
 
 
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(claims, "LEASE_SECONDS", 0.8)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
 from bridge.runs import Engine
-from bridge.sessions.session import MAX_WAITING
+from bridge.sessions.admission import MAX_WAITING
 from bridge.settings import Settings
 from tests.engine_rig import workshop
 from tests.fakes.backend import FakeBackend

@@ -115,6 +115,9 @@ def parse_text(text: str, loads: Callable[[str], Any]) -> Any:
         return loads(text)
     except (ValueError, RecursionError):
         pass
+    if sum(map(text.count, "'\"\\")) > 4 * MAX_PARSED_VALUES:
+        # Quotes and backslashes take 100 bytes each in the translation.
+        return text
     from bridge.guest.protocol.literals import literal_as_json
 
     try:

@@ -24,8 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, List, Set
 
-IDLE_SECONDS = 1.0  # Without a call, or work of a thread; then what is left is cancelled.
-
 earlier_threads = client.earlier_threads = weakref.WeakSet()
 
 _unsent: List[str] = []
@@ -61,7 +59,7 @@ async def _finish_tasks() -> None:
         return
     idle = Idle()
     while tasks := _other_tasks():
-        await asyncio.wait(tasks, timeout=IDLE_SECONDS / 20)
+        await asyncio.wait(tasks, timeout=0.05)
         if idle.is_over(()):
             await cancel_tasks(tasks)
             return
@@ -93,7 +91,7 @@ class Idle:
         if not under_way:
             self._between_calls += now - self._looked
         self._seen, self._looked = seen, now
-        return now - self._quiet_since > IDLE_SECONDS or self._between_calls > 10 * IDLE_SECONDS
+        return now - self._quiet_since > 1.0 or self._between_calls > 10.0
 
 
 def _cpu_seconds(thread: threading.Thread) -> float:
@@ -111,7 +109,7 @@ async def cancel_tasks(tasks: Iterable[Any], main: Any = None) -> None:
             note_unsent(_describe(task.get_coro()))
         task.cancel()
     if left:
-        await sys.modules["asyncio"].wait(left, timeout=IDLE_SECONDS / 2)
+        await sys.modules["asyncio"].wait(left, timeout=0.5)
 
 
 def watch_loop(loop: Any) -> None:
@@ -199,7 +197,7 @@ def finish_threads(names: Iterable[Any]) -> None:
             work.exception()
     idle = Idle()
     while (threads := [one for one in _threads() if not one.daemon]) and not idle.is_over(threads):
-        threads[0].join(IDLE_SECONDS / 20)
+        threads[0].join(0.05)
     for thread in threads:
         note_unsent("thread %s" % thread.name)
     kept = [value for value in names if type(value) is types.CoroutineType]
