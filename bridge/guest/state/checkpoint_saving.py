@@ -90,9 +90,6 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
     saver = _Saver(namespace, room)
     with uncollected():
         saver.run()
-    packed = 0
-    if saver.is_full and (larger := _Saver(namespace, 2 * room)).run_whole(room):
-        saver, packed = larger, len(larger.written)
     lost = [*saver.losses(), *lost]
     header = json.dumps(
         {
@@ -100,7 +97,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
             "sources": _sources(saver.files),
             "names": saver.lengths,
             "files": entries,
-            "packed": packed,
+            "packed": saver.packed,
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
@@ -155,23 +152,31 @@ class _Saver:
         written: The pickles, one after the other.
         lengths: Name and length of each.
         files: Names of the source files of saved functions.
-        is_full: Whether names were left out, as all of them exceed the limit.
+        packed: Bytes of `written` if it is compressed, else 0.
     """
 
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
         self.files: Iterable[str] = ()
         self.lengths: List[List[Any]] = []
         self.written = bytearray()
+        self.packed = 0
         self._namespace = namespace
         self._limit = limit
         self._lost: Dict[str, str] = {}
 
     def run(self) -> None:
-        """Write all names, or without the largest if they exceed the limit."""
+        """Write all names, compressed if need be; without the largest if that does not help."""
         names = self._names()
-        self.is_full = not self._write(names)
-        if self.is_full:
-            self._write(self._fitting(names))
+        if self._write(names, self._limit):
+            return
+        if self._write(names, 2 * self._limit):
+            import zlib  # few states are large
+
+            data = zlib.compress(self.written, 1)
+            if len(data) <= self._limit:
+                self.written, self.packed = bytearray(data), len(data)
+                return
+        self._write(self._fitting(names), self._limit)
 
     def _names(self) -> List[str]:
         names: List[str] = []
@@ -186,21 +191,12 @@ class _Saver:
         names.sort(key=lambda name: type(self._namespace[name]) is not types.ModuleType)
         return names
 
-    def run_whole(self, limit: int) -> bool:
-        """Write all names, compressed; return whether they fit into `limit`."""
-        import zlib  # few states are large
-
-        if not self._write(self._names()):
-            return False
-        self.written = bytearray(zlib.compress(self.written, 1))
-        return len(self.written) <= limit
-
     def losses(self) -> List[List[str]]:
         return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
 
-    def _write(self, names: List[str]) -> bool:
+    def _write(self, names: List[str], limit: int) -> bool:
         """Write names; return whether they fit into the limit."""
-        sink = _Sink(max(self._limit, 4096))  # more than an empty checkpoint takes
+        sink = _Sink(max(limit, 4096))  # more than an empty checkpoint takes
         keeper = Keeper(sink, self._namespace)
         self.lengths = []
         for name in names:
