@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import errno
 import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from bridge.artifacts import ArtifactStore
 from bridge.store import ServerUrl, StoreError
@@ -25,64 +20,21 @@ from tests.postgresql import PASSWORD, ROLE, Server, pooler, server
 NAME = "db.internal"
 
 
-@dataclass(frozen=True)
-class Authority:
-    """An authority of certificates, and one that it made for the server."""
-
-    directory: Path
-
-    def make(self) -> None:
-        own, theirs = (
-            ec.generate_private_key(ec.SECP256R1()),
-            ec.generate_private_key(ec.SECP256R1()),
-        )
-        name = x509.Name(
-            [x509.NameAttribute(NameOID.COMMON_NAME, f"authority {self.directory.name}")]
-        )
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
-        ca = _certificate(name, own).add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
-        )
-        alternative = x509.SubjectAlternativeName([x509.DNSName(NAME)])
-        theirs_signed = (
-            _certificate(name, theirs, subject).add_extension(alternative, critical=False)
-        ).sign(own, hashes.SHA256())
-        pem = serialization.Encoding.PEM
-        (self.directory / "ca.pem").write_bytes(ca.sign(own, hashes.SHA256()).public_bytes(pem))
-        (self.directory / "server.pem").write_bytes(theirs_signed.public_bytes(pem))
-        key = theirs.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        (self.directory / "server.key").write_bytes(key)
-
-
-def _certificate(
-    issuer: x509.Name, key: ec.EllipticCurvePrivateKey, subject: x509.Name | None = None
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .issuer_name(issuer)
-        .subject_name(subject or issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-    )
+def certify(directory: Path) -> Path:
+    """Make a key and a certificate, which is its own authority; return that."""
+    out = ("-keyout", directory / "server.key", "-out", directory / "server.pem", "-days", "1")
+    subject = ("-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}")
+    command = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *out, *subject)
+    subprocess.run(command, check=True, capture_output=True)
+    return directory / "server.pem"
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    made = Authority(tmp_path)
-    made.make()
-    return made
-
-
-@pytest.fixture
-def encrypted(authority: Authority) -> Iterator[Server]:
+def encrypted(tmp_path: Path) -> Iterator[Server]:
+    certify(tmp_path)
     with server() as made:
         for name in ("server.pem", "server.key"):
-            path = shutil.copy(authority.directory / name, made.directory / name)
+            path = shutil.copy(tmp_path / name, made.directory / name)
             owner = made.directory.stat()
             shutil.chown(path, owner.st_uid, owner.st_gid)
             Path(path).chmod(0o600)
@@ -115,10 +67,8 @@ def names(store: ServerStore) -> set[str]:
         return {name for name, _ in kept.all("kind", "owner")}
 
 
-def test_a_server_is_known_by_its_certificate(
-    tmp_path: Path, encrypted: Server, authority: Authority
-) -> None:
-    ca = authority.directory / "ca.pem"
+def test_a_server_is_known_by_its_certificate(tmp_path: Path, encrypted: Server) -> None:
+    ca = tmp_path / "server.pem"
     store = ServerStore(tmp_path, address(encrypted, sslmode="verify-full", sslrootcert=ca))
     put(store, "a")
     with store.reading() as kept:
@@ -138,14 +88,11 @@ def test_a_server_is_known_by_its_certificate(
     ],
 )
 def test_a_server_that_could_be_another_gets_no_password(
-    tmp_path: Path, encrypted: Server, authority: Authority, host: str, mode: str, said: str
+    tmp_path: Path, encrypted: Server, host: str, mode: str, said: str
 ) -> None:
-    ca = authority.directory / "ca.pem"
+    ca = tmp_path / "server.pem"
     if mode == "stranger":
-        stranger = tmp_path / "stranger"
-        stranger.mkdir()
-        Authority(stranger).make()
-        mode, ca = "verify-full", stranger / "ca.pem"
+        mode, ca = "verify-full", certify(tmp_path)
     store = ServerStore(tmp_path, address(encrypted, host, sslmode=mode, sslrootcert=ca))
     with pytest.raises(StoreError, match=said) as caught:
         put(store, "a")
