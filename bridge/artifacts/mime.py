@@ -88,11 +88,7 @@ def type_by_name(name: str) -> str:
 
 
 def mime_type(name: str, head: bytes, claimed: str = "") -> str:
-    """Return the type of content.
-
-    Args:
-        head: The content's beginning; `HEAD` bytes are enough.
-    """
+    """Return the type of content that begins with `head`, of `HEAD` bytes."""
     head = head[:HEAD]
     named = type_by_name(name)
     signed = _signed(head)

@@ -69,11 +69,7 @@ class Span:
 
 
 def parse_part(query: str) -> Part:
-    """Return the part that a URI's query requests.
-
-    Raises:
-        InvalidRequestError: The query is not valid; the text shows valid ones.
-    """
+    """Return the part that a URI's query requests; raise InvalidRequestError with valid ones."""
     found = _PART.fullmatch("&".join(sorted(query.split("&"))))
     names = ("offset", "length", "first", "last", "tail")
     offset, length, first, last, tail = (
@@ -164,7 +160,6 @@ def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, i
 
 
 def _inside(data: bytes, place: int) -> bool:
-    """Return whether a position is inside a UTF-8 character."""
     return place < len(data) and data[place] & 0xC0 == 0x80
 
 
@@ -204,11 +199,7 @@ _PIECE = 1024 * 1024
 
 @dataclass(frozen=True)
 class Content:
-    """An artifact's open content, which can be read even if it is removed meanwhile.
-
-    Attributes:
-        root: Where the store is, for messages.
-    """
+    """An artifact's open content, which can be read even if it is removed meanwhile."""
 
     artifact: Artifact
     blob: OpenBlob

@@ -184,7 +184,6 @@ class ArtifactStore:
         most: int | None = None,
         expired: bool = False,
     ) -> Sequence[Row[Any]]:
-        """Return the matching rows, newest first."""
         if kept.connection is None or (run_id and not _RUN.fullmatch(run_id)):
             return ()
         table = _artifacts()
@@ -226,12 +225,7 @@ class ArtifactStore:
         )
 
     def remove(self, owner: str | None, uri: str) -> Artifact:
-        """Remove an artifact, and its content if no other artifact has the same.
-
-        Raises:
-            UnknownArtifactError: There is no such, or not for this owner.
-            ArtifactStoreError: It cannot be written.
-        """
+        """Remove an artifact, and its content if no other artifact has the same."""
         found = self._find(owner, uri)
         with translated("removed", self.root):
             with self._store.writing() as kept:
@@ -331,7 +325,6 @@ class ArtifactStore:
         return replace(label, uri=uri, created=created, expires=created + self._seconds)
 
     def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
-        """Return the artifacts to remove so that an incoming one fits."""
         size, count, alike = _totals(kept, coming.digest)
         totals, new = (size, count), not alike
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
@@ -430,10 +423,7 @@ def _held(kept: Transaction) -> list[StoredItem]:
 
 
 def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
-    """Return the bytes of all contents, each counted once, and the number of entries.
-
-    The last is the number of those with a digest.
-    """
+    """Return the bytes of all contents, and the numbers of entries and of those with a digest."""
     assert kept.connection is not None
     found = kept.connection.execute(_totals_query(), {"digest": digest}).one()
     return int(found[0] or 0), int(found[1]), int(found[2])

@@ -87,11 +87,7 @@ class SourceFinder:
 
 
 def main(bundle: Dict[str, Any], compiled: Dict[str, bytes]) -> NoReturn:
-    """Become the supervisor.
-
-    Args:
-        compiled: The bundle's code for this interpreter's version; may be empty.
-    """
+    """Become the supervisor; `compiled` is the bundle's code for this Python, or empty."""
     directory = None
     if not compiled:
         tree = os.path.join(TREE, os.path.basename(bundle["digest"]))

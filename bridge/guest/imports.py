@@ -72,8 +72,6 @@ class OnImport:
 
 
 class _Announced:
-    """A loader that calls `action` when the module is loaded; otherwise the real loader."""
-
     def __init__(self, loader: Any, action: Any) -> None:
         self._loader = loader
         self._action = action

@@ -25,11 +25,7 @@ _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
 class Admission:
-    """The places.
-
-    Args:
-        wait_seconds: How long a place is waited for: as long as a run may take.
-    """
+    """The places. One is waited for `wait_seconds`: as long as a run may take."""
 
     def __init__(self, places: int, wait_seconds: float) -> None:
         self._places = places
@@ -92,7 +88,6 @@ class Admission:
         return True
 
     async def _placed(self, session: Session) -> bool:
-        """Give it a place, unless one has to be waited for."""
         async with self._turn:
             while True:
                 known = self._by_age()

@@ -276,7 +276,6 @@ def _sessions() -> Table:
 
 
 def _ours(owner: str, which: str) -> ColumnElement[bool]:
-    """Return the SQL condition for one session."""
     table = _sessions()
     return (table.c.owner == owner) & (table.c.id == which)
 

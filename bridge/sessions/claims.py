@@ -31,11 +31,7 @@ _Key = tuple[str, str]  # A session's document: its owner's digest, and the dige
 
 
 class Claims:
-    """The claims of one replica.
-
-    Args:
-        replica: Its name, for the others' errors.
-    """
+    """The claims of one replica, whose name is for the others' errors."""
 
     def __init__(self, store: Store, replica: str) -> None:
         self._store = store
@@ -50,11 +46,7 @@ class Claims:
         return _key(owner, session_id) in self._held
 
     async def take(self, owner: str, session_id: str) -> str:
-        """Claim a session; return the name of a dead replica from which it was taken over, or "".
-
-        Raises:
-            ElsewhereError: Another replica has it, and goes on having it.
-        """
+        """Claim a session; return the dead replica from which it was taken over, or ""."""
         key, wait = _key(owner, session_id), 0.05
         start = since = anyio.current_time()
         seen: bytes | None = None
@@ -91,14 +83,7 @@ class Claims:
                     logger.warning("claims of sessions cannot be renewed: %s", error)
 
     def check(self, kept: Transaction, owner: str, session_id: str) -> None:
-        """Check that a session may be saved by this replica.
-
-        Args:
-            owner: Its digest.
-
-        Raises:
-            OSError: Another has taken it over meanwhile.
-        """
+        """Raise OSError if another replica has taken a session over; `owner` is a digest."""
         if not self._has(kept, (owner, id_digest(session_id))):
             raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
 

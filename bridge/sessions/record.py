@@ -84,11 +84,7 @@ class Record:
     def __init__(
         self, owner: str, name: str, saved: Saved | None = None, damaged: str = ""
     ) -> None:
-        """Make one, new or from what was saved of it.
-
-        Args:
-            damaged: What is damaged and may have been its state, in a clause.
-        """
+        """Make one, new or from what was saved; `damaged` may have been its state."""
         self.owner = owner
         self.name = name if saved is None else saved.name
         self.session_id = secrets.token_hex(ID_BYTES) if saved is None else saved.session_id

@@ -172,11 +172,7 @@ class Session:
         return self._busy is not None or bool(self._queue)
 
     def put(self, queued: QueuedRun) -> bool:
-        """Queue something; return whether its task has to be started.
-
-        Raises:
-            SessionLimitError: Too much waits already.
-        """
+        """Queue something, if there is room; return whether its task has to be started."""
         if len(self._queue) >= MAX_WAITING:
             raise SessionLimitError(
                 f"{MAX_WAITING} runs wait for session {self.record.name!r} already.",
@@ -264,7 +260,6 @@ class Session:
             self._queue.popleft().finish(error)
 
     async def _live(self, first: QueuedRun, limits: Limits) -> None:
-        """Hold a sandbox while runs wait for it, and until it has been idle for long."""
         self._closed, self._leaving = anyio.Event(), False
         self.record.opened()
         try:

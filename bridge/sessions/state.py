@@ -20,11 +20,7 @@ MAX_NAME_CHARS = 80
 
 
 class StateParts:
-    """Takes the parts of one state.
-
-    Attributes:
-        problem: Why there is no state, if what came was none.
-    """
+    """Takes the parts of one state; `problem` says why they are none."""
 
     def __init__(self) -> None:
         self.lost: tuple[Loss, ...] = ()
@@ -52,11 +48,7 @@ class StateParts:
 
 
 def losses(*said: object) -> tuple[Loss, ...]:
-    """Return the losses that a guest reports as pairs of texts, each name once.
-
-    Args:
-        said: Lists of anything: their sender is hostile.
-    """
+    """Return the losses that a hostile guest reports as pairs of texts, each name once."""
     found: dict[str, Loss] = {}
     more = 0
     for entry in (entry for each in said if isinstance(each, list | tuple) for entry in each):

@@ -122,12 +122,7 @@ class Sessions:
         return len(self._sessions)
 
     def check(self, request: RunRequest) -> None:
-        """Check that a request can run in a session.
-
-        Raises:
-            InvalidRequestError: It cannot; the text says what to do instead.
-            SessionLimitError: Sessions are turned off.
-        """
+        """Check that a request can run in a session; the error says what to do instead."""
         if self._settings.sessions < 1:
             raise SessionLimitError(
                 "Sessions are turned off here.",

@@ -103,12 +103,7 @@ class Blobs:
     def publish(
         self, kept: Transaction, unfinished: Unfinished, digest: str, *, durable: bool = False
     ) -> None:
-        """Give a finished file its name; its descriptor stays open.
-
-        Args:
-            kept: The write transaction of the rows that refer to it.
-            durable: Whether it has to survive a power cut from now on.
-        """
+        """Give a finished file its name, in the transaction of the rows that refer to it."""
         path = self._folder(digest[:2]) / digest
         if durable and path.exists():
             # A row may refer to what is there, which goes for nothing less durable.
@@ -127,12 +122,7 @@ class Blobs:
         os.close(unfinished.descriptor)
 
     def open(self, digest: str) -> OpenBlob:
-        """Open a content for reading.
-
-        Raises:
-            FileNotFoundError: There is no such content.
-            OSError: It is a link, or not a regular file.
-        """
+        """Open a content; raise FileNotFoundError if there is none, and OSError if it is a link."""
         descriptor = os.open(self.root / digest[:2] / digest, _READ)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -140,11 +130,7 @@ class Blobs:
         return _OpenFile(descriptor)
 
     def remove(self, kept: Transaction, digest: str) -> bool:
-        """Remove a content, or the link in its place; return whether it existed.
-
-        Args:
-            kept: The write transaction in which no row refers to it.
-        """
+        """Remove a content, or the link in its place; return whether it existed."""
         try:
             (self.root / digest[:2] / digest).unlink()
         except FileNotFoundError:

@@ -54,11 +54,7 @@ _BY_CLASS = {
 
 
 class ServerStore(Store):
-    """A database of a PostgreSQL server.
-
-    Args:
-        directory: Of this bridge's unfinished files.
-    """
+    """A database of a PostgreSQL server; a directory has this bridge's unfinished files."""
 
     shared = True
 

@@ -123,11 +123,7 @@ is a new one at the end. The first makes all tables of an empty database."""
 
 
 def prepare(connection: Connection, shared: bool) -> None:
-    """Migrate the database to this version, in the open transaction.
-
-    Raises:
-        StoreError: A later version of the bridge has written it.
-    """
+    """Migrate the database to this version; raise StoreError if a later one has written it."""
     found = number(connection)
     if found > len(MIGRATIONS):
         message = "a later version of the bridge has written it; use that one, or remove it"

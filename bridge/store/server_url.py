@@ -36,11 +36,7 @@ class ServerUrl:
 
 
 def server_url(text: str) -> ServerUrl:
-    """Return an address that libpq can parse.
-
-    Raises:
-        ValueError: It cannot, or the driver is not installed.
-    """
+    """Return an address; raise ValueError if libpq cannot read it, or the driver is missing."""
     if not _ADDRESS.fullmatch(text):
         raise ValueError(
             "has characters in its login that must be escaped, such as / as %2F, or no number as "

@@ -38,11 +38,7 @@ BATCH = 500  # Contents removed in one transaction.
 
 
 class StoreError(OSError):
-    """The database cannot be used: full, damaged, locked, out of reach, or too new.
-
-    Attributes:
-        remedy: What to do about it; empty if the reader of an OSError knows.
-    """
+    """The database cannot be used: full, damaged, locked, out of reach, or too new."""
 
     def __init__(self, number: int, message: str, remedy: str = "") -> None:
         super().__init__(number, message)
@@ -128,11 +124,7 @@ class Store:
     def writing_blob(
         self, unfinished: Unfinished, digest: str, *, durable: bool = False
     ) -> Iterator[Transaction]:
-        """Open a write transaction for rows that refer to a content, and publish it at the end.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Open a write transaction for rows that refer to a content, and publish it at the end."""
         try:
             self.blobs.prepare(unfinished, digest)
             with self.writing(durable=durable) as kept:
@@ -183,7 +175,6 @@ class Store:
         return _exists(self._file)
 
     def _make(self) -> None:
-        """Make the database if it does not exist."""
         make_directory(self.directory)
         _make_private(self._file)
 
@@ -241,11 +232,7 @@ class Transaction:
     def put(
         self, kind: str, owner: str, name: str, data: bytes, *, updated: float | None = None
     ) -> None:
-        """Insert or replace a document.
-
-        Args:
-            updated: Seconds since the epoch; None for now.
-        """
+        """Insert or replace a document, `updated` at those seconds since the epoch, or now."""
         assert self.connection is not None
         self.delete(kind, owner, name)
         row = {"kind": kind, "owner": owner, "name": name, "data": data, "size": len(data)}

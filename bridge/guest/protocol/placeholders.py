@@ -67,11 +67,7 @@ def checksum(core: str) -> str:
 
 
 def label(number: int, call: str, path: Sequence[Step] = ()) -> str:
-    """Return a placeholder's label for people: `‹result of #3 git.log›[0].id`.
-
-    Args:
-        call: "server.tool".
-    """
+    """Return the label of a part of the result of "server.tool": `‹result of #3 git.log›[0].id`."""
     end = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
     return "%s%d %s%s%s" % (LABEL, number, call, end, shown_path(path))
 

@@ -77,11 +77,7 @@ def structure_of(parts: Parts) -> Any:
 
 
 def block_value(block: Block, loads: Callable[[str], Any]) -> Any:
-    """Return the value of a block that is not binary: its text, parsed; else the block itself.
-
-    Args:
-        loads: Parses JSON; raises ValueError or RecursionError.
-    """
+    """Return the value of a block that is not binary: its text, parsed; else the block itself."""
     text = text_of(block)
     if text is None:
         return block

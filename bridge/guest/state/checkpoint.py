@@ -59,11 +59,7 @@ def uncollected() -> Iterator[None]:
 
 
 def why(error: BaseException, doing: str = "keeping") -> str:
-    """Return why a value could not be saved or restored.
-
-    Args:
-        doing: "keeping" or "restoring".
-    """
+    """Return why "keeping" or "restoring" a value failed."""
     if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, MemoryError):
@@ -87,12 +83,7 @@ def told(lost: List[List[str]]) -> List[List[str]]:
 
 
 def found(module: str, name: str) -> Any:
-    """Return a module, or its attribute with a dotted name.
-
-    Raises:
-        NotKept: It has no such attribute.
-        ImportError: There is no such module.
-    """
+    """Return a module, or its attribute with a dotted name; raise NotKept if it has none."""
     if module not in sys.modules:
         __import__(module)
     value: Any = sys.modules[module]
@@ -136,11 +127,7 @@ def python() -> str:
 
 
 def code(version: str, data: bytes) -> Any:
-    """Return a function's code object.
-
-    Raises:
-        NotKept: It is for another Python version.
-    """
+    """Return a function's code object; raise NotKept if it is for another Python."""
     if version != python():
         words = "functions come back in the same version of Python only: Python %s, and this is %s"
         raise NotKept(words % (version, python()))
@@ -211,7 +198,6 @@ def _restored(
 
 
 def _put_sources(sources: Dict[str, str]) -> None:
-    """Register sources for tracebacks and the next checkpoint."""
     if sources:
         import linecache
 
@@ -261,7 +247,6 @@ def _put_back(workspace: str, path: str, mode: int, data: bytes) -> None:
 
 
 def _read_all(names: Dict[str, Any], written: List[Any], body: memoryview) -> bool:
-    """Read all names with the fast unpickler; return whether that worked."""
     load = _pickle.Unpickler(io.BytesIO(body)).load
     try:
         for name, _ in written:

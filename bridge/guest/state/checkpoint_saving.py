@@ -59,8 +59,6 @@ class _Full(Exception):
 
 
 class _Sink:
-    """A file for a pickler, with a limit on its size."""
-
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.data = bytearray()
@@ -115,7 +113,6 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
 
 
 def _directory(workspace: str, lost: List[List[str]]) -> str:
-    """Return the working directory relative to the workspace; "" for the workspace itself."""
     try:
         below = os.path.relpath(os.path.realpath(os.getcwd()), os.path.realpath(workspace))
     except OSError as error:
@@ -128,7 +125,6 @@ def _directory(workspace: str, lost: List[List[str]]) -> str:
 
 
 def _sources(files: Iterable[str]) -> Dict[str, str]:
-    """Return the sources of programs whose functions are saved, the newest up to the limit."""
     import linecache  # slow; few sessions need it
 
     found: Dict[str, str] = {}
@@ -195,7 +191,6 @@ class _Saver:
         return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
 
     def _write(self, names: List[str], limit: int) -> bool:
-        """Write names; return whether they fit into the limit."""
         sink = _Sink(max(limit, 4096))  # more than an empty checkpoint takes
         keeper = Keeper(sink, self._namespace)
         self.lengths = []
@@ -296,7 +291,6 @@ def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray
 
 
 def _content(path: str, size: int, most: int) -> Tuple[int, bytes]:
-    """Return the mode and the content of a regular file, if it still has `size` bytes."""
     if size > most:
         checkpoint.refuse("it is larger (%s bytes) than what is left for files" % f"{size:,}")
     with open(os.open(path, _READ), "rb") as file:
@@ -363,11 +357,7 @@ class _Globals:
 
 
 class Keeper(Pickler):  # type: ignore[misc]
-    """Writes values of a session's namespace.
-
-    Attributes:
-        files: Names of the source files of saved functions.
-    """
+    """Writes values of a session's namespace, and notes the `files` of the functions among them."""
 
     memo: Any
 

@@ -24,11 +24,7 @@ PART_BYTES = 512 * 1024
 
 
 def report(run: Run, path: Sequence[str]) -> Iterator[State]:
-    """Yield what a run asks for with its `argv`, in parts.
-
-    Args:
-        path: Where imports look, for "distributions"; others look in the run's `paths`.
-    """
+    """Yield what a run asks for with its `argv`, in parts; `path` is where imports look."""
     if run.argv == ["distributions"]:
         data = json.dumps(distributions(path)).encode()
     elif run.argv == ["fonts"]:

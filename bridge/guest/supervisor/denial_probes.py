@@ -92,10 +92,7 @@ ATTEMPTS: Dict[str, Callable[[], None]] = {
 
 
 def denials(attempts: Dict[str, Callable[[], None]] = ATTEMPTS) -> Dict[str, str]:
-    """Make every attempt; return layer to the error's name, or `ALLOWED`.
-
-    A layer that this Python cannot try is left out.
-    """
+    """Make every attempt that this Python can; return layer to the error's name, or `ALLOWED`."""
     found = {}
     for layer, attempt in attempts.items():
         try:

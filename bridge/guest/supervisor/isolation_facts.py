@@ -114,7 +114,6 @@ def _process_facts() -> Dict[str, Any]:
 
 
 def _bind_paths() -> List[str]:
-    """Return the paths where directories of the host may be mounted."""
     try:
         found = [_DIRECTORIES + "/" + name for name in sorted(os.listdir(_DIRECTORIES))]
     except OSError:
@@ -246,7 +245,6 @@ def mount_options(path: str, read: Reader = _read) -> Set[str]:
 
 
 def _flags(path: str, found: os.statvfs_result) -> int:
-    """Return the `statvfs` flags of the mount at `path`."""
     # ST_VALID: the only flag from glibc on a system that reports none, such as gVisor
     if found.f_flag & ~32:
         return found.f_flag

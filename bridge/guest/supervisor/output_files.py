@@ -131,17 +131,11 @@ class Collector:
         return self._files >= 0
 
     def _stop(self, problem: str) -> None:
-        """Stop reading and report why, once."""
         if not self._stopped:
             self._stopped = True
             self._send(File(name="", problem=problem))
 
     def _directory(self, above: int, own: str, path: str, depth: int) -> None:
-        """Send the files of the directory `own` in `above`, and those below it.
-
-        Args:
-            path: Its path relative to `out`; empty for `out`.
-        """
         if depth > MAX_DEPTH:
             self._problem(path, "it is more than %d directories deep" % MAX_DEPTH)
             return

@@ -162,11 +162,7 @@ class Relay:
                 self.send(frame)
 
     def flush(self, most: int = 0) -> None:
-        """Write bytes queued for the host until at most so many are left.
-
-        Raises:
-            HostGoneError: The host closed the channel, or did not read in 20 s.
-        """
+        """Write bytes queued for the host until so many are left, or raise HostGoneError."""
         deadline = time.monotonic() + 20.0
         self._send_gathered()
         self._host.flush()
@@ -273,11 +269,7 @@ class Relay:
         self._flush_at = None
 
     def begin_run(self, limits: Mapping[str, Any], quiet: bool = False) -> None:
-        """Begin a run.
-
-        Args:
-            quiet: It runs no program (a save): output of threads is left for the next run.
-        """
+        """Begin a run; output of threads during a `quiet` one, a save, is left for the next."""
         # The same dictionary, so that a closed stream stays removed.
         self._streams = {} if quiet else self._all_streams
         output = int(limits.get("output_bytes", 256 * 1024))
@@ -339,7 +331,6 @@ class Relay:
 
 
 def _enlarge(fd: int) -> None:
-    """Enlarge a pipe's buffer, so that much output takes fewer reads."""
     if sys.platform != "linux":
         return
     try:

@@ -92,7 +92,6 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
 
 
 def _await_end_of_input(reader: int, seconds: float) -> None:
-    """Wait until the host has closed the channel, so many seconds at most."""
     poller, deadline = select.poll(), time.monotonic() + seconds
     poller.register(reader, select.POLLIN)
     while (left := deadline - time.monotonic()) > 0 and read_some(reader) != b"":
@@ -186,7 +185,6 @@ def _on_signal(number: int, frame: Any) -> None:
 
 
 def _await_run(reader: int, outbox: Outbox, wake: int, waiting: Worker) -> List[bytes]:
-    """Return the line of the host's `Run`, and the bytes that came after it."""
     parts = [_next_bytes(reader, outbox, wake, waiting)]
     while b"\n" not in parts[-1]:
         parts.append(_next_bytes(reader, outbox, wake, waiting))
@@ -278,11 +276,7 @@ class OutputFiles:
             return True
 
     def send(self, relay: Relay, more_runs: bool) -> None:
-        """Read the files and send them.
-
-        Args:
-            more_runs: More runs may follow; each sends only files that are new or changed.
-        """
+        """Read the files and send them; if more runs follow, only those that are new or changed."""
         from bridge.guest.supervisor.output_files import PIECE_BYTES, Collector
 
         def send(frame: Any) -> None:
@@ -328,7 +322,6 @@ def _exited_frame(
 
 
 def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
-    """Return an exit notice's fields; None if one is missing or out of range."""
     try:
         document = _decoded(line.decode("utf-8"))
         notice = {key: int(document[key]) for key in _NOTICE_MAXIMA}

@@ -147,11 +147,7 @@ def _set_display(run: Run, client: Client) -> None:
 
 
 def write_files(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
-    """Write input files and free their content from `files`, which is emptied.
-
-    Returns:
-        The run's outcome if one cannot be written; else None.
-    """
+    """Write input files, and empty `files`; return the run's outcome if one cannot be written."""
     files.reverse()
     while files:
         given = files.pop()
@@ -207,7 +203,6 @@ def _patch(module: str, kind: str) -> None:
 
 
 def _show(self: Any, *args: Any, **options: Any) -> None:
-    """Display the object; options for a window are ignored."""
     display(self)
 
 
@@ -217,8 +212,6 @@ def _register_browser() -> None:
 
 
 class _Page:
-    """An HTML file to display."""
-
     def __init__(self, html: str) -> None:
         self._html = html
 

@@ -187,11 +187,7 @@ def watch_threads() -> None:
 
 
 def finish_threads(names: Iterable[Any]) -> None:
-    """Wait for a run's threads, and print Python's warnings on the run before it ends.
-
-    Args:
-        names: The values that the session keeps.
-    """
+    """Wait for a run's threads, and print Python's warnings on it; `names` are values that stay."""
     for work in list(_pool_work):
         if not work.cancelled():
             work.exception()

@@ -68,7 +68,6 @@ def _computes(node: Any) -> bool:
 
 
 def _is_main(node: Any) -> bool:
-    """Return whether a statement is `if __name__ == "__main__":` without an `else`."""
     test = node.test if isinstance(node, _ast.If) and not node.orelse else None
     return (
         isinstance(test, _ast.Compare)

@@ -314,7 +314,6 @@ def _is_small_data(value: Any, most: int) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON data, converted as an argument would be."""
     try:
         return to_json(value)
     except TypeError:
@@ -420,7 +419,6 @@ async def _await_value(value: Any) -> Any:
 
 
 def _exit(error: SystemExit) -> Done:
-    """Return the outcome of `sys.exit(...)`; print its message as the interpreter does."""
     code = error.code
     if code is None or isinstance(code, int):
         return Done("exit", int(code or 0) & 0xFF, error_type="SystemExit")
@@ -437,7 +435,6 @@ def _exit(error: SystemExit) -> Done:
 
 
 def _repr_or_print(value: Any) -> str:
-    """Return the `repr` of a value; a long one is printed."""
     try:
         text = repr(value)
         if len(text) <= 4000:

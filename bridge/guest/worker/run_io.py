@@ -77,11 +77,7 @@ def import_path(run: Run) -> List[str]:
 
 
 def exit_notice(code: int, before: float) -> bytes:
-    """Return the worker's last line to the supervisor; see `processes.EXIT_NOTICE`.
-
-    Args:
-        before: `cpu_seconds()` when the program began.
-    """
+    """Return the worker's last line; `before` is `cpu_seconds()` when the program began."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = cpu_seconds() - before

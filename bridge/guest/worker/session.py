@@ -127,7 +127,6 @@ class Session:
         return Done(**{**done.__dict__, "holds": holds, "more": more, "lost": lost})
 
     def _provide(self, given: Dict[str, Any]) -> None:
-        """Set this run's names in the globals, except names that a program has reassigned."""
         own = self._module.__dict__
         for name, value in given.items():
             if name not in own or own[name] is self._provided.get(name):

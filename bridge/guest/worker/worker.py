@@ -221,7 +221,6 @@ def _interrupt(number: int, frame: Any) -> None:
 def _set_up_process(
     channel: int, control: int, stdout: int, stderr: int, is_init: bool
 ) -> Tuple[int, int]:
-    """Set up this process's session, signals and descriptors; return its channel and control."""
     os.setsid()
     if not is_init:
         die_with_parent()
@@ -274,7 +273,6 @@ def _limit(number: int, value: int) -> None:
 
 
 def _make_streams() -> None:
-    """Set stdout and stderr to UTF-8 and line buffering, and stdin to one that raises."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
         stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
@@ -284,7 +282,6 @@ def _make_streams() -> None:
 
 
 def _refuse_input(prompt: Any = "", /) -> NoReturn:
-    """Raise EOFError: there is no interactive input."""
     if prompt:
         print(prompt, end="", flush=True)
     raise EOFError(NO_INPUT)
