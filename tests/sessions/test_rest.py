@@ -12,7 +12,6 @@ import pytest
 from bridge.errors import (
     BridgeError,
     InvalidRequestError,
-    SessionLimitError,
     UnknownSessionError,
 )
 from bridge.model import InputFile
@@ -136,21 +135,6 @@ async def test_the_session_idle_for_longest_makes_room(
         states = {each.name: each.state for each in await engine.sessions.listed(OWNER)}
         assert states == {"one": "put away", "two": "open", "three": "open"}
         assert await value(engine, "kept", session="one") == "one"
-
-
-async def test_a_session_too_many_is_refused_while_all_are_in_use(
-    settings: Settings, backend: FakeBackend, tmp_path: Path
-) -> None:
-    go, begun = tmp_path / "go", tmp_path / "begun"
-    async with reopened(settings, backend, sessions=1) as engine:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, engine, waits_for(go, said=begun))
-            await until_exists(begun)
-            with pytest.raises(SessionLimitError, match="in use") as refused:
-                await run(engine, "1", session="other")
-            assert "MCP_BRIDGE_SESSIONS" in refused.value.remedy
-            go.touch()
-        assert await value(engine, "1", session="other") == 1
 
 
 async def test_a_checkpoint_that_is_damaged_is_told_of_and_the_session_begins_anew(

@@ -121,32 +121,6 @@ def test_a_content_that_one_bridge_removes_stays_for_another_that_keeps_it(tmp_p
     assert store.blobs.all() == set()
 
 
-VICTIM = """
-import os, signal, sys
-from pathlib import Path
-from tests.postgresql import store_at
-with store_at(Path(sys.argv[1])).writing() as kept:
-    kept.put("kind", "owner", "a", b"half")
-    print("up", flush=True)
-    signal.pause()
-"""
-
-
-def test_a_bridge_that_is_killed_in_a_transaction_ends_its_turn_and_leaves_nothing(
-    tmp_path: Path,
-) -> None:
-    store = store_at(tmp_path)
-    put(store, "a", b"old")
-    with subprocess.Popen(
-        [sys.executable, "-c", VICTIM, str(tmp_path)], stdout=subprocess.PIPE, cwd=REPOSITORY
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-    put(store, "b", b"mine")
-    assert (get(store, "a"), get(store, "b")) == (b"old", b"mine")
-
-
 HANGING = """
 import os, signal, sys
 from pathlib import Path

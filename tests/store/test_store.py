@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -170,62 +169,6 @@ def test_a_new_version_adds_its_migrations_once(
     for _ in range(2):
         assert get(Store(tmp_path), "a") == b"1"
     assert made == [False]
-
-
-VICTIM = """
-import sys
-from pathlib import Path
-from bridge.store import Store
-store = Store(Path(sys.argv[1]))
-print("up", flush=True)
-for number in range(10**9):
-    with store.writing() as kept:
-        for name in ("a", "b"):
-            kept.put("kind", "owner", name, b"%d " % number * 500)
-"""
-
-
-@pytest.mark.parametrize("moment", range(4))
-def test_killed_at_any_moment_it_has_the_old_or_the_new(tmp_path: Path, moment: int) -> None:
-    store = Store(tmp_path / "state")
-    with subprocess.Popen(
-        [sys.executable, "-c", VICTIM, str(store.directory)], stdout=subprocess.PIPE, cwd=Path.cwd()
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        # The first while the database is made, the others between and within transactions.
-        while moment and int((get(store, "a") or b"0").split()[0]) < 3 * moment:
-            assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
-    found = get(store, "a")
-    assert found == get(store, "b")
-    assert found is None or len(set(found.split())) == 1
-    put(store, "a", b"mine")
-    assert get(store, "a") == b"mine"
-
-
-FULL = """
-import errno, resource, sys
-from pathlib import Path
-from bridge.store import Store
-store = Store(Path(sys.argv[1]))
-with store.writing() as kept:
-    kept.put("kind", "owner", "a", b"old")
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-try:
-    with store.writing() as kept:
-        kept.put("kind", "owner", "a", b"x" * 1_000_000)
-except OSError as error:
-    print(error.errno in (errno.EIO, errno.ENOSPC), error.strerror)
-"""
-
-
-def test_where_nothing_more_can_be_written_it_says_so_and_keeps_what_was(tmp_path: Path) -> None:
-    told = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, check=True, text=True
-    ).stdout
-    assert told.startswith("True ")
-    assert get(Store(tmp_path), "a") == b"old"
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:

@@ -59,101 +59,73 @@ await mcp_git_hub.echo("b")
     assert "client.py" not in finished.outcome.error
 
 
-def test_causes_and_contexts_keep_their_lines(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-def f():
+DEEP = """
+def f(n):
+    if n:
+        f(n - 1)
+    else:
+        1 / 0
+import sys, threading
+sys.setrecursionlimit(300_000)
+threading.stack_size(512 << 20)
+failed = []
+def run():
     try:
-        {}["k"]
-    except KeyError as e:
-        raise ValueError("outer") from e
-f()
+        f(100_000)
+    except ZeroDivisionError as e:
+        failed.append(e)
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+raise failed[0]
 """
-    )
-    error = finished.outcome.error
-    assert "KeyError: 'k'" in error
-    assert "direct cause" in error
-    assert error.endswith("ValueError: outer")
-
-
-def test_groups_and_notes_are_shown(make_guest: Any) -> None:
-    finished = make_guest().run(
-        """
-import asyncio
+MUTUAL = """
+def f(): g()
+def g(): h()
+def h(): f()
+try:
+    f()
+except RecursionError as e:
+    raise ValueError('y' * 1_000_000) from e
+"""
+CAUSE = "try:\n    {}['k']\nexcept KeyError as e:\n    raise ValueError('outer') from e"
+GROUP = """
 async def bad(n):
     raise ValueError(f"no {n}")
 try:
-    async with asyncio.TaskGroup() as tasks:
+    async with __import__("asyncio").TaskGroup() as tasks:
         tasks.create_task(bad(1))
         tasks.create_task(bad(2))
 except ExceptionGroup as group:
     group.add_note("both failed")
     raise
 """
-    )
-    error = finished.outcome.error
-    assert "ValueError: no 1" in error
-    assert "ValueError: no 2" in error
-    assert "both failed" in error
+UNPRINTABLE = "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad()"
 
 
-def test_endless_recursion_gives_a_short_traceback(guest_on: Any) -> None:
-    finished = guest_on.run("def f(n):\n    return f(n + 1)\nf(0)")
-    assert finished.outcome.error_type == "RecursionError"
-    assert "more times]" in finished.outcome.error
-    assert len(finished.outcome.error) < 2000
+@pytest.mark.parametrize(
+    ("code", "kind", "fragments", "most"),
+    [
+        (CAUSE, "ValueError", ("KeyError: 'k'", "direct cause", "ValueError: outer"), 2000),
+        ("def f(n):\n    return f(n + 1)\nf(0)", "RecursionError", ("more times]",), 2000),
+        (DEEP, "ZeroDivisionError", ("more times]", "division by zero"), 3000),
+        (MUTUAL, "ValueError", ("left out",), 30_000),
+        (UNPRINTABLE, "Bad", ("Bad",), 2000),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt", (), 2000),
+    ],
+)
+def test_an_error_is_told_in_short_whatever_it_is(
+    guest_on: Any, code: str, kind: str, fragments: tuple[str, ...], most: int
+) -> None:
+    done = guest_on.run(code).outcome
+    assert (done.outcome, done.error_type) == ("exception", kind)
+    assert all(fragment in done.error for fragment in fragments)
+    assert len(done.error) < most
 
 
-def test_a_recursion_of_any_depth_is_told_in_time(guest_on: Any) -> None:
-    finished = guest_on.run(
-        "def f(n):\n    if n:\n        f(n - 1)\n    else:\n        1 / 0\n"
-        "import sys, threading\nsys.setrecursionlimit(300_000)\nthreading.stack_size(512 << 20)\n"
-        "failed = []\n"
-        "def run():\n    try:\n        f(100_000)\n    except ZeroDivisionError as e:\n"
-        "        failed.append(e)\n"
-        "thread = threading.Thread(target=run)\nthread.start()\nthread.join()\nraise failed[0]"
-    )
-    assert "more times]" in finished.outcome.error
-    assert finished.outcome.error.endswith("ZeroDivisionError: division by zero")
-    assert len(finished.outcome.error) < 3000
-
-
-def test_get_event_loop_works_as_it_used_to(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-import asyncio
-async def main(): return 3
-first = asyncio.get_event_loop().run_until_complete(main())
-asyncio.run(main())
-[first, asyncio.get_event_loop().run_until_complete(main())]
-"""
-    )
-    assert finished.value == [3, 3]
-    assert finished.stderr == ""
-
-
-def test_mutual_recursion_and_huge_messages_are_cut(guest_on: Any) -> None:
-    finished = guest_on.run(
-        "def f(): g()\ndef g(): h()\ndef h(): f()\n"
-        "try:\n    f()\nexcept RecursionError as e:\n    raise ValueError('y' * 1_000_000) from e"
-    )
-    assert "left out" in finished.outcome.error
-    assert len(finished.outcome.error) < 30_000
-
-
-def test_an_exception_whose_text_raises_is_still_reported(guest_on: Any) -> None:
-    finished = guest_on.run(
-        "class Bad(Exception):\n    def __str__(self): raise SystemExit\nraise Bad()"
-    )
-    assert finished.outcome.outcome == "exception"
-    assert finished.outcome.error_type == "Bad"
-    assert "Bad" in finished.outcome.error
-
-
-def test_keyboard_interrupt_is_an_exception_like_others(guest_on: Any) -> None:
-    finished = guest_on.run("raise KeyboardInterrupt")
-    assert finished.outcome.outcome == "exception"
-    assert finished.outcome.error_type == "KeyboardInterrupt"
+def test_groups_and_notes_are_shown(make_guest: Any) -> None:
+    error = make_guest().run(GROUP).outcome.error
+    assert all(text in error for text in ("ValueError: no 1", "ValueError: no 2", "both failed"))
 
 
 @pytest.mark.parametrize(

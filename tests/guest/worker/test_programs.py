@@ -100,6 +100,18 @@ print("main")
         "main\nthread late\nexit handler\n",
         "",
     ),
+    "get_event_loop": (
+        """
+import asyncio
+async def main(): return 3
+first = asyncio.get_event_loop().run_until_complete(main())
+asyncio.run(main())
+[first, asyncio.get_event_loop().run_until_complete(main())]
+""",
+        [3, 3],
+        "",
+        "",
+    ),
     "no await on the last line": ('mcp_git_hub.echo("a")', {"text": "a"}, "", ""),
     "no await": ('x = mcp_git_hub.echo("a")\nprint(1)', None, "1\n", NOT_AWAITED),
     "no await in the middle": (
