@@ -55,35 +55,23 @@ class OnImport:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "ModuleSpec | None":
-        """Return the spec from the other finders, its loader wrapped for the call of `action`."""
+        """Return the spec from the other finders; its loader calls `action` in the end."""
         if name != self._name or self not in sys.meta_path:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec: "ModuleSpec | None" = finder.find_spec(name, path, target)
             if spec is not None:
-                spec.loader = _Announced(spec.loader, self._loaded)  # type: ignore[assignment]
+                self._watch(spec.loader)
                 return spec
         return None
 
-    def _loaded(self, module: "ModuleType") -> None:
-        if self in sys.meta_path and sys.modules.get(self._name) is module:
-            sys.meta_path.remove(self)
-            self._action()
+    def _watch(self, loader: Any) -> None:
+        load = loader.exec_module
 
+        def exec_module(module: "ModuleType") -> None:
+            load(module)
+            if self in sys.meta_path and sys.modules.get(self._name) is module:
+                sys.meta_path.remove(self)
+                self._action()
 
-class _Announced:
-    def __init__(self, loader: Any, action: Any) -> None:
-        self._loader = loader
-        self._action = action
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["_loader"], name)
-
-    def create_module(self, spec: "ModuleSpec") -> Any:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: "ModuleType") -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._action(module)
+        loader.exec_module = exec_module

@@ -37,7 +37,7 @@ from bridge.guest.worker.worker import frame_for_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Mapping, NoReturn, Optional
+    from typing import Any, Dict, List, NoReturn, Optional
 
 _NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
 """The fields of an exit notice, and the largest value accepted for each."""
@@ -140,10 +140,9 @@ def _serve_runs(
             timed_out = not relay.stopped
             relay.interrupt(children)
         kills = max(0, oom.count() - kills)
-        output_files.limits, output_files.program = run.limits, run.name
         # Saving a session changes no file.
         files = None if run.save else output_files
-        kept = finish(relay, children, timed_out, kills, keep=run.session > 0, output_files=files)
+        kept = finish(relay, children, timed_out, kills, run, files)
         next_line = relay.next_run(children) if kept else None
         if next_line is None:
             return answer_seconds
@@ -152,7 +151,7 @@ def _serve_runs(
         relay.begin_run(run.limits, quiet=run.save)
         if not relay.send_run(frame_for_worker(next_line), children):
             # The worker no longer reads: it can run nothing more.
-            finish(relay, children, False, 0)
+            finish(relay, children, False, 0, run)
             return answer_seconds
         # Free the line: with files it is large, and the session shares this memory.
         next_line = None
@@ -217,29 +216,24 @@ def finish(
     children: Children,
     timed_out: bool,
     kills: int,
-    keep: bool = False,
+    run: Run,
     output_files: Optional[OutputFiles] = None,
 ) -> bool:
-    """Send the worker's remaining output, its files and an `Exited` frame; kill it.
+    """Send the worker's remaining output, its files and an `Exited` frame.
 
-    Args:
-        keep: Do not kill the worker if it sent an exit notice: its session goes on.
-        output_files: Sends the program's files; None to send none.
-
-    Returns:
-        Whether the worker still runs.
+    The worker is killed, unless a session's sent an exit notice: return whether it still runs.
     """
     if _parse_notice(relay.exit_notice) is None:
         # Without a valid notice the kernel's exit status is reported.
         children.kill_all()
     relay.drain()
     notice = _parse_notice(relay.exit_notice)
-    kept = keep and notice is not None and children.status is None
-    if output_files is not None and output_files.exist():
+    kept = run.session > 0 and notice is not None and children.status is None
+    if output_files is not None and _left_files():
         if not kept:
             # No process may write to the files while they are read.
             children.kill_all()
-        output_files.send(relay, more_runs=kept)
+        output_files.send(relay, run, more_runs=kept)
     relay.send(_exited_frame(notice, children, timed_out, kills, kept))
     relay.flush()
     if not kept and notice is not None and not children.is_init:
@@ -247,35 +241,28 @@ def finish(
     return kept
 
 
+def _left_files() -> bool:
+    """Return whether there is any file to look at; cheap, as most programs write none."""
+    try:
+        with os.scandir(".") as entries:
+            if any(entry.name != "out" for entry in entries):
+                return True
+        with os.scandir("out") as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return os.path.islink("out")
+    except OSError:
+        # It exists and is not a directory.
+        return True
+
+
 class OutputFiles:
-    """Sends the files that programs write into `out` and beside it, after each run.
-
-    Attributes:
-        limits: The run's limits.
-        program: The name of its program's file; empty for the usual one.
-    """
-
-    limits: Mapping[str, Any]
-    program = ""
+    """Sends the files that programs write into `out` and beside it, after each run."""
 
     def __init__(self) -> None:
         self._collector: Any = None
 
-    def exist(self) -> bool:
-        """Return whether there is any file to look at; cheap, as most programs write none."""
-        try:
-            with os.scandir(".") as entries:
-                if any(entry.name != "out" for entry in entries):
-                    return True
-            with os.scandir("out") as entries:
-                return next(entries, None) is not None
-        except FileNotFoundError:
-            return os.path.islink("out")
-        except OSError:
-            # It exists and is not a directory.
-            return True
-
-    def send(self, relay: Relay, more_runs: bool) -> None:
+    def send(self, relay: Relay, run: Run, more_runs: bool) -> None:
         """Read the files and send them; if more runs follow, only those that are new or changed."""
         from bridge.guest.supervisor.output_files import PIECE_BYTES, Collector
 
@@ -289,8 +276,8 @@ class OutputFiles:
             placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
         except (ValueError, TypeError, KeyError):
             placed = {}
-        placed.setdefault(self.program or PROGRAM_FILE, None)
-        self._collector.collect(send, self.limits, more_runs, placed=placed)
+        placed.setdefault(run.name or PROGRAM_FILE, None)
+        self._collector.collect(send, run.limits, more_runs, placed=placed)
 
 
 def _exited_frame(
