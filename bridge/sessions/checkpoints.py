@@ -15,8 +15,6 @@ import errno
 import hashlib
 import json
 import logging
-import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -174,9 +172,6 @@ class Checkpoints:
         unfinished = self._store.blobs.begin()
         try:
             unfinished.write(data)
-            if sys.platform == "linux":
-                # What is to leave its cache it begins to write, and this goes on meanwhile.
-                os.posix_fadvise(unfinished.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             digest = hashlib.sha256(data).hexdigest()
             with self._store.writing_blob(unfinished, digest, durable=True) as kept:
                 assert kept.connection is not None

@@ -133,6 +133,7 @@ class HostileSandbox:
     reads: bool = True
     broken: bool = False
     mute: bool = False
+    killed: bool = False
     _portions: deque[bytes] = field(default_factory=deque)
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
@@ -175,6 +176,7 @@ class HostileSandbox:
         return "said nothing"
 
     async def kill(self) -> None:
+        self.killed = True
         await anyio.lowlevel.checkpoint()
 
     async def wait(self) -> ExitReport:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,6 @@ from bridge.guest.state import checkpoint_saving
 from bridge.guest.state.checkpoint import restore
 from bridge.guest.state.checkpoint_saving import PART_BYTES, save
 from tests.guest.checkpoint_rig import LIMIT, Calls, opened, saved, session
-
-
-@pytest.fixture(autouse=True)
-def stay(tmp_path: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(tmp_path)
-    yield
-    os.chdir(before)
 
 
 def round_trip(names: dict[str, Any]) -> dict[str, Any]:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from bridge.guest.state.checkpoint import EVERYTHING, MAGIC
 from tests.guest.checkpoint_rig import opened, saved
-
-
-@pytest.fixture(autouse=True)
-def stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def with_pickle(data: bytes, written: bytes, name: str = "a") -> bytes:

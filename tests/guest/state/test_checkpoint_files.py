@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.guest.checkpoint_rig import opened, saved
-
-
-@pytest.fixture(autouse=True)
-def stay(tmp_path: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(tmp_path)
-    yield
-    os.chdir(before)
 
 
 @pytest.mark.guarantee("checkpoints")
