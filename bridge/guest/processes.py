@@ -75,15 +75,13 @@ class Children:
     """Every process below this one.
 
     Attributes:
-        worker: Process id of the one that runs the program; 0 before it is chosen.
-        waiting: The worker's until then; its usage does not count as the program's.
+        worker: Process id of the one that runs the program; 0 before there is one.
     """
 
     def __init__(self) -> None:
         self.is_init = os.getpid() == 1
         self.adopts_orphans = self.is_init
         self.worker = 0
-        self.waiting = 0
         self.status: Optional[int] = None
         self.cpu_seconds = 0.0
         self.peak_bytes = 0
@@ -97,9 +95,6 @@ class Children:
                 return False
             if pid == 0:
                 return True
-            if pid == self.waiting:
-                self.waiting = 0
-                continue
             self.cpu_seconds += usage.ru_utime + usage.ru_stime
             peak = usage.ru_maxrss * RSS_UNIT
             self.peak_bytes = max(self.peak_bytes, peak)

@@ -70,17 +70,22 @@ async def test_runs_of_one_session_go_one_after_another_and_others_beside_them(
         await run(engine, code)
         order.append(name)
 
+    def waiting() -> int:
+        [session] = [each for each in engine.sessions._sessions.values() if each.in_use]
+        return len(session._queue)
+
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(queued, "first", f"{waits_for(go, said=begun)}seen = ['first']")
         await until_exists(begun)
         with anyio.CancelScope() as given_up:
             async with anyio.create_task_group() as impatient:
                 impatient.start_soon(queued, "never", "seen.append('never')")
-                await anyio.wait_all_tasks_blocked()
+                await until(lambda: waiting() == 1)
                 given_up.cancel()
         tasks.start_soon(queued, "second", "seen.append('second')")
-        await anyio.wait_all_tasks_blocked()
+        await until(lambda: waiting() == 1)
         tasks.start_soon(queued, "third", "seen.append('third')")
+        await until(lambda: waiting() == 2)
         # It could not, had it to wait for the others.
         code = f"open({str(go)!r}, 'w').close()"
         assert (await run(engine, code, session="beside")).status == "success"

@@ -349,7 +349,7 @@ class LineDecoder:
     """
 
     def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES, drops_long: bool = False) -> None:
-        self._max = max_line_bytes
+        self.max_bytes = max_line_bytes
         self._drops_long = drops_long
         self._line: List[bytes] = []
         self._forget_frame()
@@ -380,9 +380,9 @@ class LineDecoder:
             end = -1 if self._raw else data.find(b"\n", start + len(raw))
             stop = len(data) if end < 0 else end
             self._size += stop - start
-            if self._size + self._raw > self._max:
+            if self._size + self._raw > self.max_bytes:
                 if not self._drops_long:
-                    raise WireError(f"a frame is longer than {self._max} bytes")
+                    raise WireError(f"a frame is longer than {self.max_bytes} bytes")
                 self._skipping, self._before = True, []
                 self._line.clear()
             if not self._skipping:

@@ -30,6 +30,7 @@ from bridge.guest.protocol.wire import (
     raw_size,
 )
 from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
+from bridge.guest.worker.run_io import LENGTH_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ still add a second "type": the host trusts none of it."""
 _F_SETPIPE_SZ = 1031
 # Linux's number, which `fcntl` names from Python 3.10 on.
 
+_NEVER = float("inf")
 _HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
 
@@ -70,37 +72,38 @@ class Relay:
         stopped: Whether the host stopped this run before its time was over.
     """
 
-    _captures: Dict[str, Capture]
-    _deadline: float
-    _flush_at: Optional[float]
-    _has_sent: bool
-    _streams: Dict[int, str]
-
     def __init__(
         self,
-        *,
         host_reader: int,
         host: Outbox,
         wake: int,
         worker: Outbox,
-        control: int,
-        streams: Mapping[str, int],
-        limits: Mapping[str, Any],
+        control: Outbox,
+        streams: Dict[int, str],
     ) -> None:
+        """Relay between the host and a worker that waits for its first run.
+
+        Args:
+            control: For runs.
+            streams: Descriptors of the program's output, and their names.
+        """
         self._host_reader = host_reader
         self._host = host
         self._wake = wake
         self._worker: Optional[int] = worker.fd
         self._to_worker = worker
-        frame_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
-        self._decoder = LineDecoder(frame_bytes, drops_long=True)
-        self._control = Outbox(control)
-        self._all_streams = {fd: stream for stream, fd in streams.items()}
+        self._control = control
+        self._streams = self._all_streams = streams
         self._gathered: List[Tuple[str, bytes]] = []
         self._gathered_size = 0
+        self._flush_at: Optional[float] = None
+        self._has_sent = False
+        self._deadline = _NEVER
+        self._decoder = LineDecoder(drops_long=True)
         self._incoming = Incoming(self._stop, lambda: self.send(Pong()))
-        self.begin_run(limits)
-        for fd in (host.fd, *streams.values()):
+        self.exit_notice = self.placed_notice = b""
+        self.stopped = False
+        for fd in (host.fd, control.fd, *streams):
             _enlarge(fd)
 
     def until_worker_ends(self, children: Children) -> bool:
@@ -274,11 +277,12 @@ class Relay:
         self._streams = {} if quiet else self._all_streams
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in self._all_streams.values()}
-        self._deadline = time.monotonic() + float(limits.get("timeout", 30.0))
+        self._decoder.max_bytes = int(limits.get("frame_bytes", MAX_FRAME_BYTES))
+        end = time.monotonic() + float(limits.get("timeout", 30.0))
+        self._deadline = min(self._deadline, end)
         self._has_sent = False
         self._flush_at = None
         self.exit_notice = self.placed_notice = b""
-        self.stopped = False
 
     def next_run(self, children: Children) -> Optional[bytes]:
         """Return the line of the next run; None if the session's process ends first.
@@ -287,6 +291,7 @@ class Relay:
             HostGoneError: The host closed the channel.
             Terminated: A signal asked for the end.
         """
+        self._deadline, self.stopped = _NEVER, False
         while not self._incoming.runs:
             if children.status is not None:
                 return None
@@ -301,10 +306,10 @@ class Relay:
                 raise HostGoneError
         return self._incoming.runs.pop(0)
 
-    def send_run(self, frame: Tuple[bytes, bytes], children: Children) -> bool:
+    def send_run(self, line: bytes, children: Children) -> bool:
         """Send the worker its next run; return whether it read all of it."""
         deadline = time.monotonic() + 15.0
-        self._control.put(*frame)
+        self._control.put(len(line).to_bytes(LENGTH_BYTES, "big"), line)
         self._control.flush()
         while self._control.size:
             left = deadline - time.monotonic()
@@ -326,8 +331,10 @@ class Relay:
             children.reap()
 
     def _stop(self, late: bool) -> None:
-        self.stopped = not late
-        self._deadline = time.monotonic()
+        # What comes when a run has ended is not for the next.
+        if self._deadline < _NEVER or self._incoming.runs:
+            self.stopped = not late
+            self._deadline = time.monotonic()
 
 
 def _enlarge(fd: int) -> None:
@@ -355,7 +362,7 @@ def _read_rest(fd: int) -> List[bytes]:
 # Lines for the supervisor, beside a session's next run.
 _STOPS = {encode(Stop(late=late)): late for late in (True, False)}
 _PING = encode(Ping())
-_RUN = b'{"type":"run",'
+_RUN = b'{"type":"run"'
 
 
 class Incoming:

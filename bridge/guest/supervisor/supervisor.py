@@ -33,11 +33,10 @@ from bridge.guest.supervisor.denial_probes import denials
 from bridge.guest.supervisor.isolation_facts import OomKills, isolation_facts
 from bridge.guest.supervisor.relay import HostGoneError, Relay, Terminated
 from bridge.guest.worker import worker
-from bridge.guest.worker.worker import frame_for_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, NoReturn, Optional
+    from typing import Any, Dict, NoReturn, Optional, Tuple
 
 _NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
 """The fields of an exit notice, and the largest value accepted for each."""
@@ -81,11 +80,9 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()
     gc.freeze()
-    waiting = Worker(children)
+    relay = Relay(reader, outbox, wake, *_fork_worker(children))
     gc.enable()
-    oom = OomKills()
-    received = _await_run(reader, outbox, wake, waiting)
-    seconds = _serve_runs(received, reader, outbox, wake, children, waiting, oom)
+    seconds = _serve_runs(relay, children)
     # To end all processes takes CPU time, which the host's answer should get first.
     _await_end_of_input(reader, seconds)
     return 0
@@ -98,43 +95,31 @@ def _await_end_of_input(reader: int, seconds: float) -> None:
         poller.poll(left * 1000)
 
 
-def _serve_runs(
-    received: List[bytes],
-    reader: int,
-    outbox: Outbox,
-    wake: int,
-    children: Children,
-    chosen: Worker,
-    oom: OomKills,
-) -> float:
+def _serve_runs(relay: Relay, children: Children) -> float:
     """Serve one run, or the runs of a session while its process lives and the channel is open.
-
-    Args:
-        received: The run's line and the bytes after it. Emptied here: the line may be large
-            (files), and the program shares the memory limit.
 
     Returns:
         The seconds that the host may take for hearing the last frame.
     """
-    kills = oom.count()
-    # The worker begins while the rest is prepared here.
-    chosen.begin(received[0])
-    run = _decode_run(received.pop(0))
-    # The host's answer takes 1 to 2 ms. A cluster drops what is on its way when a pod ends, and so
-    # asks for more.
-    answer_seconds = float(run.limits.get("answer_seconds", 0.005))
-    relay = Relay(
-        host_reader=reader,
-        host=outbox,
-        wake=wake,
-        worker=chosen.channel,
-        control=chosen.control,
-        streams=chosen.streams,
-        limits=run.limits,
-    )
-    relay.from_host(received.pop())
-    output_files = OutputFiles()
+    output_files, oom = OutputFiles(), OomKills()
+    line = relay.next_run(children)
+    if line is None:
+        raise ChildProcessError("the process that waited for the program has ended")
+    # CPU time spent before the run does not count as the program's.
+    children.cpu_seconds = -cpu_clock(children.worker)
     while True:
+        kills = oom.count()
+        run = _decode_run(line)
+        # The host's answer takes 1 to 2 ms. A cluster drops what is on its way when a pod ends, and
+        # so asks for more.
+        answer_seconds = float(run.limits.get("answer_seconds", 0.005))
+        relay.begin_run(run.limits, quiet=run.save)
+        if not relay.send_run(line, children):
+            # The worker does not read: it can run nothing more.
+            finish(relay, children, False, 0, run)
+            return answer_seconds
+        # Free the line: with files it is large, and the program shares this memory.
+        line = b""
         timed_out = not relay.until_worker_ends(children)
         if timed_out:
             timed_out = not relay.stopped
@@ -143,18 +128,9 @@ def _serve_runs(
         # Saving a session changes no file.
         files = None if run.save else output_files
         kept = finish(relay, children, timed_out, kills, run, files)
-        next_line = relay.next_run(children) if kept else None
-        if next_line is None:
+        line = relay.next_run(children) if kept else None
+        if line is None:
             return answer_seconds
-        kills = oom.count()
-        run = _decode_run(next_line)
-        relay.begin_run(run.limits, quiet=run.save)
-        if not relay.send_run(frame_for_worker(next_line), children):
-            # The worker no longer reads: it can run nothing more.
-            finish(relay, children, False, 0, run)
-            return answer_seconds
-        # Free the line: with files it is large, and the session shares this memory.
-        next_line = None
 
 
 def _decode_run(line: bytes) -> Run:
@@ -181,34 +157,6 @@ def _wake_on_signals() -> int:
 
 def _on_signal(number: int, frame: Any) -> None:
     """Do nothing: the wake-up descriptor has the signal's number."""
-
-
-def _await_run(reader: int, outbox: Outbox, wake: int, waiting: Worker) -> List[bytes]:
-    parts = [_next_bytes(reader, outbox, wake, waiting)]
-    while b"\n" not in parts[-1]:
-        parts.append(_next_bytes(reader, outbox, wake, waiting))
-    line, _, rest = b"".join(parts).partition(b"\n")
-    return [line, rest]
-
-
-def _next_bytes(reader: int, outbox: Outbox, wake: int, waiting: Worker) -> bytes:
-    """Return the next bytes from the host; write queued frames while waiting."""
-    while True:
-        poller = select.poll()
-        if outbox.size:
-            poller.register(outbox.fd, select.POLLOUT)
-        poller.register(reader, select.POLLIN)
-        poller.register(wake, select.POLLIN)
-        poller.poll()
-        outbox.flush()
-        if {_signal.SIGTERM, _signal.SIGINT} & set(read_some(wake) or b""):
-            raise Terminated
-        waiting.check()
-        data = read_some(reader)
-        if data:
-            return data
-        if data is not None or outbox.broken:
-            raise HostGoneError
 
 
 def finish(
@@ -317,45 +265,23 @@ def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
     return notice if all(0 <= notice[key] <= most for key, most in _NOTICE_MAXIMA.items()) else None
 
 
-class Worker:
-    """The process that waits for a run, and the supervisor's ends of its descriptors.
+def _fork_worker(children: Children) -> Tuple[Outbox, Outbox, Dict[int, str]]:
+    """Fork the process that waits for a run: meanwhile it imports what most programs need.
 
-    Attributes:
-        channel: Queue for the socket for frames.
-        control: Pipe for a session's later runs.
-        streams: Pipes of its stdout and stderr.
+    Returns:
+        Its socket for frames, its pipe for runs, and its pipes of output with their names.
     """
-
-    def __init__(self, children: Children) -> None:
-        """Fork it: while it waits, it imports what most programs need."""
-        self._children = children
-        ours, theirs = _socket.socketpair()
-        control_read, control = os.pipe()
-        out_read, out_write = os.pipe()
-        err_read, err_write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            own = (theirs.detach(), control_read, out_write, err_write)
-            worker.main(*own, children.is_init, imports.STANDARD)
-        for fd in (theirs.detach(), control_read, out_write, err_write):
-            os.close(fd)
-        self.channel = Outbox(private(ours.detach()))
-        self.control = private(control)
-        self.streams = {"stdout": private(out_read), "stderr": private(err_read)}
-        for fd in (self.channel.fd, self.control, *self.streams.values()):
-            os.set_blocking(fd, False)
-        children.waiting = self.pid
-
-    def check(self) -> None:
-        """Raise ChildProcessError if it has ended before a run came."""
-        self._children.reap()
-        if not self._children.waiting:
-            raise ChildProcessError("the process that waited for the program has ended")
-
-    def begin(self, line: bytes) -> None:
-        self._children.waiting = 0
-        self._children.worker = self.pid
-        # CPU time spent before the run does not count as the program's.
-        self._children.cpu_seconds = -cpu_clock(self.pid)
-        self.channel.put(*frame_for_worker(line))
-        self.channel.flush()
+    ours, theirs = _socket.socketpair()
+    control_read, control = os.pipe()
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    children.worker = os.fork()
+    if children.worker == 0:
+        own = (theirs.detach(), control_read, out_write, err_write)
+        worker.main(*own, children.is_init, imports.STANDARD)
+    for fd in (theirs.detach(), control_read, out_write, err_write):
+        os.close(fd)
+    kept = [private(fd) for fd in (ours.detach(), control, out_read, err_read)]
+    for fd in kept:
+        os.set_blocking(fd, False)
+    return Outbox(kept[0]), Outbox(kept[1]), {kept[2]: "stdout", kept[3]: "stderr"}

@@ -30,7 +30,6 @@ def read_run(fd: int) -> Run:
 
 
 def _read_exactly(fd: int, size: int) -> bytes:
-    """Return exactly `size` bytes: replies to the program's calls may follow."""
     parts = []
     while size:
         data = os.read(fd, min(size, (1024 * 1024)))

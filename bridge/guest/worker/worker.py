@@ -24,7 +24,6 @@ from bridge.guest.descriptors import close_others, private
 from bridge.guest.processes import allow_tracing, die_with_parent
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Run
 from bridge.guest.worker.run_io import (
-    LENGTH_BYTES,
     cpu_seconds,
     exit_notice,
     import_path,
@@ -79,7 +78,7 @@ def main(
 
     Args:
         channel: Socket for frames.
-        control: Pipe for a session's later runs.
+        control: Pipe for runs.
         is_init: Whether the supervisor is PID 1.
         modules: Modules to import while waiting.
     """
@@ -88,7 +87,7 @@ def main(
         channel, control = _set_up_process(channel, control, stdout, stderr, is_init)
         _make_streams()
         prepare()
-        run = _await_run(channel, modules)
+        run = _await_run(control, modules)
         _limit_resources(run.limits)
         code = _run(run, channel, control)
     except BaseException:
@@ -100,19 +99,14 @@ def main(
         os._exit(code)
 
 
-def frame_for_worker(line: bytes) -> Tuple[bytes, bytes]:
-    """Return a run's line after its length, as `main` reads them."""
-    return len(line).to_bytes(LENGTH_BYTES, "big"), line
-
-
-def _await_run(channel: int, modules: Sequence[str]) -> Run:
+def _await_run(control: int, modules: Sequence[str]) -> Run:
     poller = select.poll()
-    poller.register(channel, select.POLLIN)
+    poller.register(control, select.POLLIN)
     # A run that waits for its sandbox arrives earlier and must not wait for these imports.
     early = _interrupted(poller, imports.OWN) or poller.poll(100)
     if not early and not _interrupted(poller, modules):
         warm_up()
-    return read_run(channel)
+    return read_run(control)
 
 
 def _interrupted(poller: select.poll, names: Sequence[str]) -> bool:
