@@ -262,8 +262,6 @@ def _flush() -> None:
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, memoryview)
 
-UNKNOWN = -1  # Stands for an unknown size.
-
 
 def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
     """Return [name, type, bytes] of the 40 largest globals, and the number of the others.
@@ -272,18 +270,15 @@ def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
     """
     found: List[List[Any]] = []
     for name, value in list(names.items()):
-        if type(name) is not str or issubclass(type(value), types.ModuleType):
-            continue
-        found.append([name[:200], _kind(value), size_of(value)])
+        if type(name) is str and not issubclass(type(value), types.ModuleType):
+            kind = type.__getattribute__(type(value), "__qualname__")
+            found.append([name[:200], str(kind)[:200], size_of(value)])
     found.sort(key=lambda entry: -entry[2])
     return found[:40], len(found[40:])
 
 
 def size_of(value: Any) -> int:
-    """Return about how many bytes a value and its direct items take.
-
-    Runs no code of the program.
-    """
+    """Return about how many bytes a value and its direct items take; -1 if it cannot be told."""
     total = _own_size(value)
     if type(value) not in _CONTAINERS:
         return total
@@ -299,17 +294,10 @@ def _own_size(value: Any) -> int:
     kind = type(value)
     if kind in _FLAT or kind in _CONTAINERS:
         return sys.getsizeof(value)
-    if str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "polars", "pyarrow"):
-        return _array_size(value)
-    if issubclass(kind, (types.FunctionType, type)):
-        return 0
-    # The class's basic size: `__sizeof__` may be the program's code, and `object`'s own is wrong
-    # for generators.
-    return int(type.__getattribute__(kind, "__basicsize__"))
-
-
-def _array_size(value: Any) -> int:
-    """Return the size that a data library reports for its object; -1 if it fails."""
+    if str(kind.__module__).partition(".")[0] not in ("numpy", "pandas", "polars", "pyarrow"):
+        # Not `__sizeof__`, which may be the program's code; `object`'s is wrong for generators.
+        basic = int(type.__getattribute__(kind, "__basicsize__"))
+        return 0 if issubclass(kind, (types.FunctionType, type)) else basic
     try:
         if hasattr(value, "memory_usage"):
             usage = value.memory_usage(index=True)
@@ -318,8 +306,4 @@ def _array_size(value: Any) -> int:
             return int(value.estimated_size())
         return int(value.nbytes)
     except Exception:
-        return UNKNOWN
-
-
-def _kind(value: Any) -> str:
-    return str(type.__getattribute__(type(value), "__qualname__"))[:200]
+        return -1
