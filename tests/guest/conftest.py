@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -322,7 +322,3 @@ def init_guest(make_guest: MakeGuest) -> Guest:
     if not works:
         pytest.skip("this user cannot make a process namespace")
     return make_guest(prefix=UNSHARE)
-
-
-def limits(**values: Any) -> Mapping[str, Any]:
-    return values

@@ -30,8 +30,6 @@ ONE = Saved(
     facts={"servers": ["git"], "packages": []},
 )
 
-REPOSITORY = Path(__file__).parents[3]
-
 
 class Time:
     """A clock that is set by hand."""

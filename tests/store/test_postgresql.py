@@ -27,6 +27,7 @@ from bridge.store.postgresql import ServerStore
 from bridge.store.schema import migrations
 from tests import postgresql as servers
 from tests.postgresql import PASSWORD, Server, store_at
+from tests.store.test_store import get, put
 
 pytestmark = pytest.mark.usefixtures("postgresql")
 
@@ -37,16 +38,6 @@ REPOSITORY = Path(__file__).parents[2]
 def own_server() -> Iterator[Server]:
     with servers.server() as started:
         yield started
-
-
-def put(store: Store, name: str, data: bytes) -> None:
-    with store.writing() as kept:
-        kept.put("kind", "owner", name, data)
-
-
-def get(store: Store, name: str) -> bytes | None:
-    with store.reading() as kept:
-        return kept.get("kind", "owner", name)
 
 
 def artifacts_at(store: Store) -> ArtifactStore:

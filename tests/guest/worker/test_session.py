@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.guest.protocol.wire import Call, File, Reply, Stop
+from bridge.guest.worker.session import inventory, size_of
 from tests.guest.conftest import Guest
 from tests.guest.finished import Finished
 from tests.guest.supervisor.test_supervisor_workers import wait_until
@@ -188,3 +189,18 @@ def test_a_crash_brings_back_only_what_its_own_run_left(session: Session) -> Non
     crashed = session.run("open('out/second', 'w').write('2')\nimport os; os._exit(1)")
     names = {frame.name for frame in crashed.frames if isinstance(frame, File)}
     assert names == {"second"}
+
+
+class Hostile:
+    """Answers questions about its size."""
+
+    def __sizeof__(self) -> int:
+        return 10**15
+
+
+def test_no_value_is_asked_for_its_size_and_none_is_absurd() -> None:
+    """Generators and the like have no size of their own; what they are made of is known."""
+    values = {"generator": (n for n in range(3)), "hostile": Hostile(), "error": ValueError("x")}
+    for value in values.values():
+        assert 0 < size_of(value) < 10_000
+    assert {name for name, _, _ in inventory(values)[0]} == set(values)
