@@ -153,40 +153,37 @@ class Checkpoints:
             raise OSError(errno.EFBIG, "the state is larger than the limit")
         lost = [[loss.name, loss.why] for loss in saved.lost]
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
-        facts = json.dumps(told)
-        moment = self._now()
+        digest, before = hashlib.sha256(saved.data).hexdigest(), None
         row = {
+            "owner": owner_digest(owner),
+            "id": id_digest(saved.session_id),
             # Not every database has text with these.
             "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
-            "saved": moment,
+            "saved": self._now(),
             "size": len(saved.data),
-            "facts": facts,
+            "digest": digest,
+            "facts": json.dumps(told),
         }
-        self._replace(owner_digest(owner), saved.session_id, row, saved.data)
-        self._written += len(saved.data)
-        if moment - self._tidied > 600.0 or self._written > self._total_bytes // 16:
-            self.tidy()
-
-    def _replace(self, owner: str, session_id: str, row: Mapping[str, Any], data: bytes) -> None:
-        which = id_digest(session_id)
         unfinished = self._store.blobs.begin()
         try:
-            unfinished.write(data)
-            digest = hashlib.sha256(data).hexdigest()
+            unfinished.write(saved.data)
             with self._store.writing_blob(unfinished, digest, durable=True) as kept:
                 assert kept.connection is not None
                 if self._claims is not None:
-                    self._claims.check(kept, owner, session_id)
-                found = _row(kept, owner, session_id)
+                    self._claims.check(kept, owner_digest(owner), saved.session_id)
+                found = _row(kept, owner_digest(owner), saved.session_id)
                 before = None if found is None else found.digest
-                kept.connection.execute(_sessions().delete().where(_ours(owner, which)))
-                values = {"owner": owner, "id": which, "digest": digest, **row}
-                kept.connection.execute(_sessions().insert(), values)
+                ours = _ours(owner_digest(owner), id_digest(saved.session_id))
+                kept.connection.execute(_sessions().delete().where(ours))
+                kept.connection.execute(_sessions().insert(), row)
         finally:
             self._store.blobs.discard(unfinished)
         if before is not None and before != digest:
             with suppress(OSError):
                 self._store.drop([before])
+        self._written += len(saved.data)
+        if self._now() - self._tidied > 600.0 or self._written > self._total_bytes // 16:
+            self.tidy()
 
     def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
         """Return a session as it was saved, if nothing has changed that since."""

@@ -55,11 +55,12 @@ class Claims:
             found = await anyio.to_thread.run_sync(self._try, key, lapsed)
             if found is None:
                 return _holder(lapsed)
+            # One that still saves the session's state, or died, is waited for.
+            alive = seen not in (None, found)
+            if alive and anyio.current_time() - start > 1.5 * LEASE_SECONDS:
+                raise _elsewhere(session_id, _holder(found))
             if found != seen:
                 seen, since = found, anyio.current_time()
-            # One that still saves the session's state, or died, is waited for.
-            if anyio.current_time() - start > 1.5 * LEASE_SECONDS:
-                raise _elsewhere(session_id, _holder(found))
             await anyio.sleep(wait)
             wait = min(2 * wait, 0.5)
 

@@ -24,15 +24,11 @@ from bridge.guest.worker.leftovers import run_to_end, watch_loop
 
 
 def install() -> None:
-    original_run = asyncio.run
+    outside = _outside(asyncio.run)
 
-    @functools.wraps(original_run)
+    @functools.wraps(asyncio.run)
     def run(main: Any, **options: Any) -> Any:
-        if asyncio.iscoroutine(main):
-            main = run_to_end(main)
-        if asyncio._get_running_loop() is None:
-            return original_run(main, **options)
-        return in_thread(original_run, main, **options)
+        return outside(run_to_end(main) if asyncio.iscoroutine(main) else main, **options)
 
     original_to_thread: Any = asyncio.to_thread
 
@@ -47,10 +43,22 @@ def install() -> None:
     asyncio.runners.run = run
     _patch_loops()
     asyncio.get_event_loop = _get_event_loop
-    runner = getattr(asyncio, "Runner", None)
+    runner: Any = getattr(asyncio, "Runner", None)
     if runner is not None:
-        _patch_runner(runner)
+        runner.run = _outside(runner.run)
     os.register_at_fork(before=_remember_loop, after_in_child=_unshare_loop)
+
+
+def _outside(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that does the same in a thread of its own where a loop is running."""
+
+    @functools.wraps(original)
+    def run(*args: Any, **options: Any) -> Any:
+        if asyncio._get_running_loop() is None:
+            return original(*args, **options)
+        return in_thread(original, *args, **options)
+
+    return run
 
 
 def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -158,15 +166,3 @@ def _run_nested(loop: Any, future: Any) -> Any:
         for _ in range(waiting - len(loop._ready)):
             loop.call_soon(bool)  # the outer pass counted what was ready before
     return future.result()
-
-
-def _patch_runner(runner: Any) -> None:
-    original = runner.run
-
-    @functools.wraps(original)
-    def run(self: Any, coroutine: Any, **options: Any) -> Any:
-        if asyncio._get_running_loop() is None:
-            return original(self, coroutine, **options)
-        return in_thread(original, self, coroutine, **options)
-
-    runner.run = run
