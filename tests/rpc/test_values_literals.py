@@ -82,6 +82,7 @@ def test_a_large_literal_takes_a_few_times_its_size() -> None:
 
 @pytest.mark.parametrize("part", ["''", "\\n"])
 def test_a_text_of_quotes_or_escapes_takes_no_multiple_of_its_size(part: str) -> None:
+    """They cost a hundred times what they are, so what has very many stays text."""
     text = f"['{part * (4 * MAX_PARSED_VALUES + 1)}']"
     tracemalloc.start()
     try:
