@@ -7,7 +7,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
-    [*ROOT.glob("bridge/**/*.py"), *ROOT.glob("docs/*.md"), *ROOT.glob("*.md"), ROOT / "Makefile"]
+    [
+        *ROOT.glob("bridge/**/*.py"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("*.md"),
+        ROOT / "Makefile",
+    ]
 )
 EXAMPLES = {"docs/skills.md", "bridge/skills/files.py", "CHANGELOG.md"}
 """Where names of files are a user's, or those of earlier versions."""

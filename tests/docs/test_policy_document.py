@@ -14,7 +14,10 @@ from tests.docs.examples import blocks, told
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-PAGES = {name: DOCS / f"{name}.md" for name in ("policy", "flow-rules", "policy-reference")}
+PAGES = {
+    name: DOCS / f"{name}.md"
+    for name in ("policy", "flow-rules", "reference/policy", "reference/flow-rules")
+}
 
 EXAMPLES = dict.fromkeys(
     (page, block.name) for page, path in PAGES.items() for block in blocks(path.read_text())

@@ -10,7 +10,7 @@ is writable here.
 Does not: apply a limit whose controller is missing. `missing_controllers` gives the reason, which
 the isolation reports as weaker. Swap is bounded where the kernel accounts for it.
 
-Verified: `tests/sandbox/process/test_cgroups.py` and `test_cgroup_entry.py`; from inside where the
+Verified: `tests/sandbox/process/test_cgroups.py`; from inside where the
 cgroup is visible (`layers`).
 
 A process enters its cgroups itself, before it becomes bubblewrap: to move another one, the kernel
