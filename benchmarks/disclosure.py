@@ -60,7 +60,7 @@ def direct(tools: Sequence[Tool]) -> Cost:
 
 async def bridged(tools: Tools, settings: Settings) -> Cost:
     """Return what a client pays that loads the bridge's tools instead."""
-    # Started by nobody: what they offer is known already.
+    # Started by no one: what they offer is known already.
     specs = tuple(spec(name, "false") for name in tools)
     async with open_engine(settings, finder=Given(specs)) as engine:
         for name, found in tools.items():

@@ -1,4 +1,4 @@
-"""Which engines there are, and what they take when nobody helps them.
+"""Which engines there are, and what they take when no one helps them.
 
 Owns the command lines that are the floors of starting a sandbox. What the bridge does with an
 engine is not its business.

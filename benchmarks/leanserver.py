@@ -60,7 +60,7 @@ def described(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(identity: object, result: bytes) -> None:
-    """Write an answer, waiting while nobody reads."""
+    """Write an answer, waiting while no one reads."""
     head = b'{"jsonrpc":"2.0","id":' + json.dumps(identity).encode() + b',"result":'
     if len(result) < 4096:
         os.write(1, head + result + b"}\n")

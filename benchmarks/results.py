@@ -212,7 +212,7 @@ def parsed(text: str, name: str) -> Results:
 
 
 def _measurement(row: Mapping[str, Any]) -> Measurement:
-    # What follows from the rest is written for readers and worked out anew here.
+    # What follows from the rest is written for readers and worked out again here.
     derived = ("ratio", "verdict", "summary")
     return _ROW.validate_python({key: row[key] for key in row if key not in derived})
 

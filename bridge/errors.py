@@ -373,9 +373,7 @@ CODES: Mapping[str, Kind] = {
         "Set `oci_runtime` to another.",
     ),
     "cgroup": Kind(
-        LaunchError,
-        "The engine could not apply resource limits.",
-        "Run `mcp-code-bridge doctor`.",
+        LaunchError, "The engine could not apply resource limits.", "Run `mcp-code-bridge doctor`."
     ),
     "isolation_broken": Kind(
         SandboxError,
@@ -421,9 +419,7 @@ CODES: Mapping[str, Kind] = {
         "python.org do; or list a server's tools instead.",
     ),
     "session_limit": Kind(
-        BridgeError,
-        "The limit of open sessions is reached.",
-        "End one, or raise `sessions`.",
+        BridgeError, "The limit of open sessions is reached.", "End one, or raise `sessions`."
     ),
     "overloaded": Kind(
         BridgeError,

@@ -46,7 +46,7 @@ _SHAPELESS = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 """Letters, marks and signs that show nothing: fillers, and the 256 variation selectors, with which
-any text can be written so that nobody sees it."""
+any text can be written so that no one sees it."""
 
 
 def is_hidden(character: str) -> bool:

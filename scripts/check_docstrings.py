@@ -77,7 +77,7 @@ def inherited(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str] 
 
 
 def problems(name: str, tree: ast.Module, classes: dict[str, ast.ClassDef]) -> Iterator[str]:
-    """Yield a complaint for each name that a docstring of a module documents and nobody defines."""
+    """Yield a complaint for each name that a docstring of a module documents and no one defines."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef | Function):
             continue

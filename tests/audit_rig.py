@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.reading import Report, verify
+from bridge.gate.audit.reading import LogReport, verify
 from bridge.gate.decision import CallFacts, Decision
 
 NOON = 1_790_000_000.0
@@ -59,7 +59,7 @@ def kinds(directory: Path) -> list[str]:
     return [record["kind"] for record in records(directory)]
 
 
-def whole(directory: Path) -> Report:
+def whole(directory: Path) -> LogReport:
     """Return the report on a log in which nothing may be wrong."""
     report = verify(directory)
     assert report.problems == []

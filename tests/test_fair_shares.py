@@ -98,7 +98,7 @@ def test_a_place_is_given_up_by_an_idle_one_of_a_fair_choice(
         assert not taken[ruling.place].busy
         whose = taken[ruling.place].caller
         if whose != caller:
-            # One below its share takes it, of one above, of whom nobody has more.
+            # One below its share takes it, of one above, of whom no one has more.
             assert held[caller] < share < held[whose]
             assert held[whose] == max(held[one] for one in idle)
         assert not any(one.caller == whose and not one.busy for one in taken[: ruling.place]), (

@@ -1,4 +1,4 @@
-"""Waiting for what announces itself to nobody: a file, a process, another program's state."""
+"""Waiting for what announces itself to no one: a file, a process, another program's state."""
 
 from __future__ import annotations
 

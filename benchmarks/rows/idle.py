@@ -1,4 +1,4 @@
-"""What a bridge costs that nobody uses: CPU time and memory, sandboxes and all."""
+"""What a bridge costs that no one uses: CPU time and memory, sandboxes and all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Watch:
     Args:
         before: Those that were there before it.
         engine: A container engine starts sandboxes as children of its own, so there every guest
-            counts that came after the bridge. Let nobody else use the engine meanwhile.
+            counts that came after the bridge. Let no one else use the engine meanwhile.
     """
 
     def __init__(self, bridge: Bridge, before: set[int], engine: Engine) -> None:

@@ -36,7 +36,7 @@ SETTLE_RUNS = 3
 """Before anything counts: the backend is chosen, modules and pages are loaded."""
 
 GOES_ON_SECONDS = 0.05
-"""For which the program of the first line goes on, so that its end is told apart from its start."""
+"""How long the program of the first line continues, so that its end differs from its start."""
 
 STAMP_SERVER = (sys.executable, "-m", "benchmarks.stampserver")
 REPOSITORY = Path(__file__).parents[2]

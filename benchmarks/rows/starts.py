@@ -1,4 +1,4 @@
-"""What it takes to start: sandboxes that nobody made ready, and the bridge itself."""
+"""What it takes to start: sandboxes that no one made ready, and the bridge itself."""
 
 from __future__ import annotations
 

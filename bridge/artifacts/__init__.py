@@ -7,7 +7,7 @@ what says otherwise.
 
 from bridge.artifacts.parts import Content as Content
 from bridge.artifacts.parts import Part as Part
-from bridge.artifacts.parts import Reading as Reading
+from bridge.artifacts.parts import PartialContent as PartialContent
 from bridge.artifacts.parts import parse_part as parse_part
 from bridge.artifacts.parts import read_part as read_part
 from bridge.artifacts.store import ArtifactStore as ArtifactStore

@@ -240,7 +240,7 @@ class Content:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class PartialContent:
     """The part of an artifact that one response has.
 
     Attributes:
@@ -277,7 +277,7 @@ class Reading:
         return f"{told} Read on with {uri}?{self.more}" if self.more else told
 
 
-def read_part(content: Content, part: Part) -> Reading:
+def read_part(content: Content, part: Part) -> PartialContent:
     """Read a part, up to the bound of one response. Blocks.
 
     Raises:
@@ -293,7 +293,7 @@ def read_part(content: Content, part: Part) -> Reading:
     return _read_lines(content, part)
 
 
-def _read_bytes(content: Content, part: Part, *, text: bool) -> Reading:
+def _read_bytes(content: Content, part: Part, *, text: bool) -> PartialContent:
     size = content.artifact.size
     start = min(part.offset, size)
     wanted = min(size - start, MAX_ANSWER if part.length is None else part.length, MAX_ANSWER)
@@ -303,10 +303,12 @@ def _read_bytes(content: Content, part: Part, *, text: bool) -> Reading:
         begin, end, found = text_answer(data, start, wanted, size)
         if found is not None:
             more = _next(end, part.length, size)
-            return Reading(text=found, start=begin, end=end, size=size, more=more)
+            return PartialContent(text=found, start=begin, end=end, size=size, more=more)
     data = data[:wanted]
     end = start + len(data)
-    return Reading(data=data, start=start, end=end, size=size, more=_next(end, part.length, size))
+    return PartialContent(
+        data=data, start=start, end=end, size=size, more=_next(end, part.length, size)
+    )
 
 
 def _next(end: int, length: int | None, size: int) -> str:
@@ -315,7 +317,7 @@ def _next(end: int, length: int | None, size: int) -> str:
     return f"offset={end}" if length is None else f"offset={end}&length={length}"
 
 
-def _read_lines(content: Content, part: Part) -> Reading:
+def _read_lines(content: Content, part: Part) -> PartialContent:
     size = content.artifact.size
     span = content.lines(part.first, part.last)
     last, end = span.last, span.end
@@ -335,11 +337,11 @@ def _read_lines(content: Content, part: Part) -> Reading:
         many = span.last - span.first + 1
         more = f"lines={last + 1}-{last + many}"
     if last == span.first and not data.endswith(b"\n") and end < size:
-        # One line that is longer than an answer goes on in bytes, from a whole character.
+        # One line that is longer than an answer continues in bytes, from a whole character.
         _, beyond, text = text_answer(data + content.read(end, SPARE), 0, len(data), size)
         end = span.start + beyond
         more = f"offset={end}"
-    return Reading(
+    return PartialContent(
         text=text,
         data=b"" if text is not None else data,
         start=span.start,

@@ -1,4 +1,4 @@
-"""The client that asked for a run, while the run goes on.
+"""The client that asked for a run, while the run continues.
 
 Owns what the bridge needs of a client (`Client`), and the bounds on what servers may send it: how
 many questions, for how long, how often progress and messages. How a client is reached is up to

@@ -1,9 +1,9 @@
-"""How a run is getting on, and what a client hears of that while it goes on, and how often.
+"""How a run is getting on, and what a client hears of that while it continues, and how often.
 
 Owns what is made of a program's own reports, its calls and its output, as a line for whoever waits.
 All that comes from the program, so that each text has a bound and holds nothing that a terminal
 obeys. Owns the pace, too: output, calls and reports come as often as the program likes, and only
-what stands at the moment of a report is told. Nobody waits for a client to take a report, but for
+what stands at the moment of a report is told. No one waits for a client to take a report, but for
 the task that makes them.
 
 MCP wants the number of each report to be greater than the one before, which a program's own count
@@ -179,13 +179,13 @@ class LoggedOutput:
 
 
 class ProgressReporter:
-    """Tells a client of one run, as long as `run` goes on.
+    """Tells a client of one run, as long as `run` continues.
 
     Args:
         run_progress: The progress to report.
-        report: Reports what stands, or that the run goes on.
+        report: Reports what stands, or that the run continues.
         log: Sends a log message: level, source and text. None if no output is to be logged.
-        idle_seconds: After which it is reported that the run goes on.
+        idle_seconds: After which it is reported that the run continues.
     """
 
     def __init__(

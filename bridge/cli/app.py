@@ -36,7 +36,7 @@ _RUN = ("profile", *_ENGINE, "memory", "pids", "cpus", "max_timeout", "guard", "
 
 
 @dataclass(frozen=True)
-class Entry:
+class Command:
     """One line of the index.
 
     Attributes:
@@ -52,70 +52,72 @@ class Entry:
 
 
 COMMANDS = {
-    "serve": Entry(SERVE, "Serve MCP over stdio, or over HTTP on this machine", RUNNING, (*FLAGS,)),
-    "run": Entry(
+    "serve": Command(
+        SERVE, "Serve MCP over stdio, or over HTTP on this machine", RUNNING, (*FLAGS,)
+    ),
+    "run": Command(
         "run_command:run", "Run one program and exit with its status", RUNNING, (*_RUN, *_SOURCES)
     ),
-    "servers": Entry("servers:servers", "List or approve servers", LOOKING, _SOURCES),
-    "servers approve": Entry(
+    "servers": Command("servers:servers", "List or approve servers", LOOKING, _SOURCES),
+    "servers approve": Command(
         "servers:approve", "Approve a project's server, or a changed one", "", _SOURCES
     ),
-    "tools": Entry("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
-    "logs": Entry("logs:logs", "Show what a server wrote to stderr", LOOKING),
-    "login": Entry("login:login", "Log in to a remote server", LOOKING, _SOURCES),
-    "logout": Entry("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
-    "runs": Entry("runs:list_runs", "List the last runs", KEEPING),
-    "runs show": Entry("runs:show_run", "Show a run's program, calls and output"),
-    "sessions": Entry("runs:list_sessions", "List saved sessions", KEEPING),
-    "policy": Entry("", "Create, check and explain the policy", KEEPING),
-    "policy explain": Entry("policy:explain", "Explain the decision on one call", "", _SOURCES),
-    "policy check": Entry(
+    "tools": Command("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
+    "logs": Command("logs:logs", "Show what a server wrote to stderr", LOOKING),
+    "login": Command("login:login", "Log in to a remote server", LOOKING, _SOURCES),
+    "logout": Command("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
+    "runs": Command("runs:list_runs", "List the last runs", KEEPING),
+    "runs show": Command("runs:show_run", "Show a run's program, calls and output"),
+    "sessions": Command("runs:list_sessions", "List saved sessions", KEEPING),
+    "policy": Command("", "Create, check and explain the policy", KEEPING),
+    "policy explain": Command("policy:explain", "Explain the decision on one call", "", _SOURCES),
+    "policy check": Command(
         "policy:check", "Check the policy, and the calls of a program", "", _SOURCES
     ),
-    "policy init": Entry("policy:init", "Create a policy for your servers", "", _SOURCES),
-    "policy add": Entry("policy:add", "Propose rules for one more server", "", _SOURCES),
-    "audit": Entry("", "Verify and read the log of calls", KEEPING),
-    "audit verify": Entry("audit:verify_log", "Check that no record was changed"),
-    "audit tail": Entry("audit:tail", "Print the last records"),
-    "audit show": Entry("audit:show", "Show the records of a run or plan"),
-    "audit stats": Entry("audit:stats", "Count calls by server, tool, day or decision"),
-    "artifacts": Entry("", "List, fetch or remove files and outputs of runs", KEEPING),
-    "artifacts list": Entry("artifacts:list_kept", "List artifacts, the newest first"),
-    "artifacts get": Entry("artifacts:get", "Write an artifact to stdout, or to a file"),
-    "artifacts rm": Entry("artifacts:remove", "Remove artifacts"),
-    "skills": Entry("", "List, show, approve or remove saved functions", KEEPING),
-    "skills list": Entry("skills:list_skills", "List skills"),
-    "skills show": Entry("skills:show", "Print a skill"),
-    "skills approve": Entry("skills:approve", "Let programs use skills without asking"),
-    "skills rm": Entry("skills:remove", "Remove skills, with all their versions"),
-    "setup": Entry(
+    "policy init": Command("policy:init", "Create a policy for your servers", "", _SOURCES),
+    "policy add": Command("policy:add", "Propose rules for one more server", "", _SOURCES),
+    "audit": Command("", "Verify and read the log of calls", KEEPING),
+    "audit verify": Command("audit:verify_log", "Check that no record was changed"),
+    "audit tail": Command("audit:tail", "Print the last records"),
+    "audit show": Command("audit:show", "Show the records of a run or plan"),
+    "audit stats": Command("audit:stats", "Count calls by server, tool, day or decision"),
+    "artifacts": Command("", "List, fetch or remove files and outputs of runs", KEEPING),
+    "artifacts list": Command("artifacts:list_kept", "List artifacts, the newest first"),
+    "artifacts get": Command("artifacts:get", "Write an artifact to stdout, or to a file"),
+    "artifacts rm": Command("artifacts:remove", "Remove artifacts"),
+    "skills": Command("", "List, show, approve or remove saved functions", KEEPING),
+    "skills list": Command("skills:list_skills", "List skills"),
+    "skills show": Command("skills:show", "Print a skill"),
+    "skills approve": Command("skills:approve", "Let programs use skills without asking"),
+    "skills rm": Command("skills:remove", "Remove skills, with all their versions"),
+    "setup": Command(
         "setup:setup",
         "Find clients and servers, and install the bridge step by step",
         SETTING_UP,
         (*_ENGINE, *_SOURCES),
     ),
-    "install": Entry(
+    "install": Command(
         "install:install",
         "Add the bridge to MCP clients (shows a diff and asks first)",
         SETTING_UP,
         _SOURCES,
     ),
-    "uninstall": Entry("install:uninstall", "Remove the bridge from MCP clients", SETTING_UP),
-    "installed": Entry("install:installed", "List the clients that have the bridge", SETTING_UP),
-    "purge": Entry("purge:purge", "Remove all that the bridge keeps on this machine", SETTING_UP),
-    "config": Entry("help:show_config", "Show each setting and where it comes from", SETTING_UP),
-    "doctor": Entry(
+    "uninstall": Command("install:uninstall", "Remove the bridge from MCP clients", SETTING_UP),
+    "installed": Command("install:installed", "List the clients that have the bridge", SETTING_UP),
+    "purge": Command("purge:purge", "Remove all that the bridge keeps on this machine", SETTING_UP),
+    "config": Command("help:show_config", "Show each setting and where it comes from", SETTING_UP),
+    "doctor": Command(
         "doctor:doctor",
         "Check sandboxes and settings",
         SETTING_UP,
         ("profile", *_ENGINE, *_SOURCES),
     ),
-    "image": Entry("", "Build the runtime image, or show its state", SETTING_UP),
-    "image build": Entry("image:build_image", "Build the runtime image", "", _ENGINE),
-    "image status": Entry("image:show_status", "Show the image on every engine", "", _ENGINE),
-    "help": Entry("", "Explain a command; `help settings` lists all settings", SETTING_UP),
-    "help settings": Entry("help:print_settings", "List all settings"),
-    "version": Entry("", "Print the version", SETTING_UP),
+    "image": Command("", "Build the runtime image, or show its state", SETTING_UP),
+    "image build": Command("image:build_image", "Build the runtime image", "", _ENGINE),
+    "image status": Command("image:show_status", "Show the image on every engine", "", _ENGINE),
+    "help": Command("", "Explain a command; `help settings` lists all settings", SETTING_UP),
+    "help settings": Command("help:print_settings", "List all settings"),
+    "version": Command("", "Print the version", SETTING_UP),
 }
 """The commands in the order of help: their words, and what help says of them."""
 

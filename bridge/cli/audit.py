@@ -27,8 +27,8 @@ from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.reading import (
     By,
     Counting,
-    Finding,
-    Report,
+    LogReport,
+    Tampering,
     about,
     last_records,
     records_since,
@@ -71,7 +71,7 @@ async def verify_log(
     if wanted and not _HASH.fullmatch(wanted):
         message = f"--expect: {expect!r:.80} is not a hash, or at least 16 digits of one."
         raise UsageError(message, remedy="A result's receipt has it as `audit`.")
-    report = await read_log(settings, partial(verify, expect=wanted)) or Report()
+    report = await read_log(settings, partial(verify, expect=wanted)) or LogReport()
     found = not report.problems and (not wanted or report.expected is not None)
     if as_json:
         write_json({"ok": found, **_report(report, wanted)}, indent=2)
@@ -197,7 +197,7 @@ async def read_log(settings: Settings, read: Callable[[Path], T]) -> T | None:
         raise AuditError(f"The audit log in {directory} cannot be read: {reason}.") from error
 
 
-def _write_report(report: Report, directory: Path) -> None:
+def _write_report(report: LogReport, directory: Path) -> None:
     if not report.files:
         write_out(_nothing(directory))
         return
@@ -213,8 +213,8 @@ def _write_report(report: Report, directory: Path) -> None:
         write_out(f"Head: {report.head}\n")
 
 
-def _report(report: Report, expect: str) -> dict[str, Json]:
-    def plain(finding: Finding) -> dict[str, Json]:
+def _report(report: LogReport, expect: str) -> dict[str, Json]:
+    def plain(finding: Tampering) -> dict[str, Json]:
         return {name: value for name, value in finding._asdict().items() if value}
 
     found: dict[str, Json] = {

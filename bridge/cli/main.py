@@ -139,7 +139,7 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
         raise failure
     if received:
         # A thread of the stdio transport may still wait for a line that never comes, and would
-        # keep the interpreter from ending; everything has been released by now.
+        # keep the interpreter from ending; everything has been released now.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(128 + received[0])
@@ -163,7 +163,7 @@ def _end(number: int, _: object) -> NoReturn:
 
 @contextmanager
 def _imports_that_stay() -> Iterator[None]:
-    """Import without garbage collection, and leave what that makes out of it for good.
+    """Import without garbage collection, and leave what that makes out of it permanently.
 
     To look through it time and again is an eighth of the start, and later a pause of tens of
     milliseconds in the middle of some run.

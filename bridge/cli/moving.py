@@ -14,7 +14,7 @@ from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target, plan_uninstall, read_target, record_of
 from bridge.clients.journal import Journal
 from bridge.clients.move import (
-    Kept,
+    KeptServer,
     LoggedIn,
     Mover,
     move_only,
@@ -64,7 +64,7 @@ async def with_moves(
     mover = Mover(
         names=names,
         found=found,
-        kept=Kept(moved_dir(settings.environ)),
+        kept=KeptServer(moved_dir(settings.environ)),
         logged_in=_logged_in(settings),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
@@ -138,7 +138,7 @@ def with_restores(
     settings: Settings,
     machine: Machine,
 ) -> list[Change]:
-    kept = Kept(moved_dir(settings.environ))
+    kept = KeptServer(moved_dir(settings.environ))
     journal = Journal(settings.state_dir / "clients")
     made = list(planned)
     for client in clients:
@@ -159,7 +159,7 @@ def with_restores(
 
 
 def _moved_targets(
-    client: str, scope: Scope | None, kept: Kept, machine: Machine
+    client: str, scope: Scope | None, kept: KeptServer, machine: Machine
 ) -> Iterator[Target]:
     """Yield a client's files from which something was moved, also one that is gone since."""
     originals = {each.original for each in kept.files()}
@@ -176,7 +176,7 @@ def _moved_targets(
 def write_stays(planned: Iterable[Change], settings: Settings) -> bool:
     """Say which servers a client lacks once the bridge alone leaves it; return whether any."""
     found = False
-    files = Kept(moved_dir(settings.environ)).files()
+    files = KeptServer(moved_dir(settings.environ)).files()
     for change in planned:
         here = [each for each in files if each.original == change.target.path]
         names = ", ".join(entry.name for file in here for entry in file.entries)

@@ -109,7 +109,7 @@ def write_diff(text: str) -> None:
 def write_prose(text: str, stream: TextIO | None = None) -> None:
     """Write lines of the bridge's own, to stdout: broken between words where a terminal ends.
 
-    What goes on below a line begins where that does.
+    What continues below a line begins where that does.
     """
     stream = sys.stdout if stream is None else stream
     if stream.isatty():

@@ -19,7 +19,7 @@ from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.person import Person
 from bridge.clients.install import standings
-from bridge.clients.move import Kept
+from bridge.clients.move import KeptServer
 from bridge.errors import BridgeError, UsageError
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.image import REPOSITORY
@@ -83,7 +83,7 @@ async def purge(
 
 
 def _require_uninstalled(settings: Settings) -> None:
-    moved = any(file.entries for file in Kept(moved_dir(settings.environ)).files())
+    moved = any(file.entries for file in KeptServer(moved_dir(settings.environ)).files())
     clients = {each.target.writer.name for each in standings(machine_here(settings))}
     if moved or clients:
         what = f"{', '.join(sorted(clients))} still start the bridge" if clients else ""

@@ -1,7 +1,7 @@
 """The user at a terminal, as the client of a run.
 
 Owns the questions of servers on a terminal: a line for each field of a form, on stderr, so that the
-program's output stays its own. Without a terminal nobody is asked.
+program's output stays its own. Without a terminal no one is asked.
 """
 
 from __future__ import annotations

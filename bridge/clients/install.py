@@ -17,7 +17,7 @@ import anyio
 from bridge.clients import differences
 from bridge.clients.document import Document, open_document
 from bridge.clients.entry import NAME, Entry, address, command_line, entry_value, is_bridge
-from bridge.clients.journal import Journal, Record, digest
+from bridge.clients.journal import Journal, MoveRecord, digest
 from bridge.clients.rewrite import Edit, missing_directories, remove_directories, rewrite
 from bridge.clients.writers import Machine, Table, Target, Writer, readable
 from bridge.discovery.documents import decode, size_limit
@@ -171,7 +171,7 @@ def plan_install(
 
 
 def plan_uninstall(
-    target: Target, name: str, raw: bytes | None, record: Record | None = None
+    target: Target, name: str, raw: bytes | None, record: MoveRecord | None = None
 ) -> Change:
     """Return the change that takes an entry out: to the byte if `record` has the file as it is."""
 
@@ -198,13 +198,15 @@ def plan_uninstall(
     )
 
 
-def record_of(journal: Journal, target: Target, name: str, present: bytes | None) -> Record | None:
+def record_of(
+    journal: Journal, target: Target, name: str, present: bytes | None
+) -> MoveRecord | None:
     """Return the record of the change that left a file as it is, if that put in this entry."""
     found = reversed(_installs(journal, target, name))
     return next((record for record in found if record.describes(present)), None)
 
 
-def _installs(journal: Journal, target: Target, name: str) -> list[Record]:
+def _installs(journal: Journal, target: Target, name: str) -> list[MoveRecord]:
     put = (str(target.path), "install", name)
     return [each for each in journal.records() if (each.path, each.action, each.name) == put]
 
@@ -228,14 +230,14 @@ def _apply(change: Change, journal: Journal) -> None:
     target, moves = change.target, bool(change.moved)
     made = tuple(map(str, missing_directories(target.path)))
     last = record_of(journal, target, change.name, change.before)
-    new: list[Record] = []
+    new: list[MoveRecord] = []
 
     def keep(before: bytes | None, after: bytes | None) -> None:
         change.keep()
         if change.action == "install" or moves:
             # Once more over itself: what was there before the first time is what comes back.
             first = last if last is not None and last.describes(before) and not moves else None
-            record = Record(
+            record = MoveRecord(
                 path=str(target.path),
                 action="move" if moves else "install",
                 name=change.name,

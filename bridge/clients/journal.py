@@ -17,7 +17,7 @@ from bridge.private_files import make_directory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class MoveRecord:
     """One change of one file, written before the change is made.
 
     Attributes:
@@ -65,7 +65,7 @@ class Journal:
         """Keep other bridges from changing clients' files, and what is kept of them. Blocks."""
         return turn_in(self._directory)
 
-    def add(self, record: Record) -> Record:
+    def add(self, record: MoveRecord) -> MoveRecord:
         """Keep a record, durably; return it with its id.
 
         Raises:
@@ -78,7 +78,7 @@ class Journal:
         replace_file(self._file(record.id), text.encode(), durable=True)
         return record
 
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[MoveRecord, ...]:
         """Return all records, the oldest first; damaged ones are left out."""
         found = map(_load, sorted(self._directory.glob("*.json")))
         return tuple(record for record in found if record)
@@ -90,12 +90,12 @@ class Journal:
         return self._directory / f"{id}.json"
 
 
-def _load(path: Path) -> Record | None:
+def _load(path: Path) -> MoveRecord | None:
     try:
         fields = json.loads(path.read_bytes())
         before = None if fields["before"] is None else base64.b64decode(fields["before"])
         made = tuple(fields["made_directories"])
-        return Record(**{**fields, "made_directories": made, "before": before})
+        return MoveRecord(**{**fields, "made_directories": made, "before": before})
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

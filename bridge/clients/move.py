@@ -7,7 +7,7 @@ discovery understands and the next move cleans up.
 
 A file that is as the move left it gets back exactly the bytes that it had. Where it has changed
 since, each entry goes back to its place in the table, verbatim, and an entry that the client has
-under its name by now is never overwritten.
+under its name now is never overwritten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bridge.atomic_files import replace_file
 from bridge.clients.document import Document
 from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target
-from bridge.clients.journal import Journal, Record, turn_in
+from bridge.clients.journal import Journal, MoveRecord, turn_in
 from bridge.clients.writers import Machine, Target, readable
 from bridge.discovery.documents import MAX_FILE_BYTES, MalformedError
 from bridge.discovery.files import ABSENT, read_regular
@@ -68,7 +68,7 @@ class Shift:
     exact: bool = False
 
 
-class Kept:
+class KeptServer:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
@@ -158,7 +158,7 @@ class Mover:
 
     names: Sequence[str] | None
     found: Discovery
-    kept: Kept
+    kept: KeptServer
     logged_in: LoggedIn
 
     def plan(self, tables: Sequence[Target], raw: bytes | None) -> Shift:
@@ -247,7 +247,7 @@ def _is_at(source: Source, target: Target) -> bool:
 
 def _shifted(
     change: Change,
-    kept: Kept,
+    kept: KeptServer,
     first: Shift,
     plan: Callable[[bytes | None], Shift],
     *,
@@ -330,7 +330,7 @@ def tables_of(
 TAKEN = "the client has another server of this name now, which is not overwritten"
 
 
-def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) -> Shift:
+def restore_of(target: Target, raw: bytes | None, kept: KeptServer, journal: Journal) -> Shift:
     """Decide what goes back into a client's file, by what the journal has of it."""
     file = kept.file_of(target)
     store = open_target(target, kept.text(file))
@@ -368,7 +368,7 @@ def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) 
     )
 
 
-def _undone(raw: bytes | None, records: Sequence[Record]) -> bytes | None:
+def _undone(raw: bytes | None, records: Sequence[MoveRecord]) -> bytes | None:
     """Return the file before the newest moves in a row that led to what it is; None if none did."""
     found = None
     for record in reversed(records):
@@ -388,7 +388,11 @@ def _has_all(document: Document, file: MovedFile, store: Document) -> bool:
 
 
 def with_restore(
-    change: Change, restore: Shift, kept: Kept, journal: Journal, record: Record | None = None
+    change: Change,
+    restore: Shift,
+    kept: KeptServer,
+    journal: Journal,
+    record: MoveRecord | None = None,
 ) -> Change:
     """Return a change, planned for a file with its servers back, that puts them back before."""
     target = change.target
@@ -406,5 +410,5 @@ def with_restore(
     return replace(back, notes=(*change.notes, *notes), restored=tuple(restore.moved))
 
 
-def _records(journal: Journal, target: Target) -> list[Record]:
+def _records(journal: Journal, target: Target) -> list[MoveRecord]:
     return [each for each in journal.records() if each.path == str(target.path)]

@@ -67,7 +67,7 @@ def parse_line(text: str) -> tuple[tuple[str, ...], ...]:
     within_word = False
     for token in _TOKEN.finditer(line):
         if token[0] == "\\\n":
-            continue  # the line goes on
+            continue  # the line continues
         if token["bar"]:
             if token[0] in _NO_EFFECT:
                 raise InvalidRequestError(_NO_EFFECT[token[0]])

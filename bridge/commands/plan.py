@@ -28,7 +28,7 @@ from bridge.settings.directories import refusal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CommandPlan:
     """A request that can be carried out.
 
     Attributes:
@@ -72,7 +72,7 @@ class Planner:
         self._trusted = trusted_places(settings)
         self._executables: dict[str, tuple[Executable, ...]] = {}
 
-    def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> Plan:
+    def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> CommandPlan:
         """Decide all that there is to decide."""
         timeout = profile.timeout if request.timeout is None else request.timeout
         if not 1 <= timeout <= profile.max_timeout:
@@ -110,7 +110,7 @@ class Planner:
             for number, words in enumerate(request.stages)
         )
         explained = request.stages if profile.check_arguments else ()
-        return Plan(
+        return CommandPlan(
             profile=profile,
             specs=specs,
             timeout=timeout,

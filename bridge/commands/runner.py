@@ -29,7 +29,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.callers.progress import RunProgress
-from bridge.commands.plan import Plan, Planner
+from bridge.commands.plan import CommandPlan, Planner
 from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
 from bridge.gate.audit import RunAudit
 from bridge.gate.canonical import canonical, digest
@@ -57,7 +57,7 @@ from bridge.settings.commands import CommandProfile, Runtime
 from bridge.tasks import background_task
 
 
-class Capture:
+class CommandOutput:
     """Keeps the head and the tail of a stream within `limit` bytes.
 
     Secrets are taken out first, across the pieces that the stream comes in: neither a piece's end
@@ -116,7 +116,7 @@ class Pipeline:
         errors: Each stage's stderr.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CommandPlan) -> None:
         limit = plan.profile.output_bytes
         self._plan = plan
         self.stages: list[Sandbox] = []
@@ -125,8 +125,8 @@ class Pipeline:
         self._passed = bytearray()
         self.timed_out = False
         self.isolation: Isolation | None = None
-        self.output = Capture(limit, plan.redactor)
-        self.errors = [Capture(limit, plan.redactor) for _ in plan.specs]
+        self.output = CommandOutput(limit, plan.redactor)
+        self.errors = [CommandOutput(limit, plan.redactor) for _ in plan.specs]
 
     async def run(self, backend: Backend, stdin: bytes) -> None:
         """Run all stages to their end or the deadline.
@@ -367,7 +367,7 @@ def _stdin(text: str) -> bytes:
 
 
 def _result(
-    run_id: str, request: CommandRequest, plan: Plan, pipeline: Pipeline, wall: float
+    run_id: str, request: CommandRequest, plan: CommandPlan, pipeline: Pipeline, wall: float
 ) -> CommandResult:
     stages = tuple(
         StageResult(
@@ -404,7 +404,7 @@ def _result(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class CommandVerdict:
     status: Status
     summary: str
     reason: Reason | None = None
@@ -414,13 +414,13 @@ class Verdict:
 
 def judge(
     stages: Sequence[StageResult], profile: CommandProfile, *, timed_out: bool, timeout: float
-) -> Verdict:
+) -> CommandVerdict:
     if timed_out:
         ended = [(s.exit_code, s.signal, s.not_started) != (None, None, False) for s in stages]
         running = [_named(stages, number) for number, over in enumerate(ended, 1) if not over]
         which = f"; still running: {', '.join(running)}" if running else ""
         more = f"for more time (`timeout`, at most {profile.max_timeout:g})"
-        return Verdict(
+        return CommandVerdict(
             status="timeout",
             reason="timeout",
             summary=f"The time limit of {timeout:g} s passed{which}.",
@@ -432,10 +432,10 @@ def judge(
         if stage.oom_killed or not (stage.exit_code == 0 or unheard):
             return _failed(stage, _named(stages, number), profile)
     many = f"All {len(stages)} stages" if len(stages) > 1 else "The command"
-    return Verdict(status="success", summary=f"{many} succeeded.", exit_code=0)
+    return CommandVerdict(status="success", summary=f"{many} succeeded.", exit_code=0)
 
 
-def _failed(stage: StageResult, name: str, profile: CommandProfile) -> Verdict:
+def _failed(stage: StageResult, name: str, profile: CommandProfile) -> CommandVerdict:
     reason: Reason = "crash"
     remedy = ""
     if stage.oom_killed:
@@ -456,7 +456,7 @@ def _failed(stage: StageResult, name: str, profile: CommandProfile) -> Verdict:
     else:
         summary, reason = f"{name} exited with status {stage.exit_code}.", "exit"
     exit_code = stage.exit_code if reason == "exit" else None
-    return Verdict(
+    return CommandVerdict(
         status="error", reason=reason, summary=summary, exit_code=exit_code, remedy=remedy
     )
 

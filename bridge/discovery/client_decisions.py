@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bridge.discovery.clients import APPROVAL_FILES, CLIENTS, LIMIT_FILES, TRUST_FILES
 from bridge.discovery.dialect import Format, Location, Platform
-from bridge.discovery.files import Reader, list_matching
+from bridge.discovery.files import FileReader, list_matching
 from bridge.discovery.locations import Places, Project, fill
 from bridge.discovery.parser import PROJECTS_KEY, project_entries
 from bridge.discovery.plugins import ENABLEMENT_FILE
@@ -75,7 +75,7 @@ def _is_below(path: Path, place: Path) -> bool:
     return path.is_relative_to(place) or real.is_relative_to(os.path.realpath(place))
 
 
-def read_claude_approvals(reader: Reader, places: Places, project: Project) -> Approvals:
+def read_claude_approvals(reader: FileReader, places: Places, project: Project) -> Approvals:
     found = Approvals()
     for file in APPROVAL_FILES:
         for path in fill(file.template, places):
@@ -100,7 +100,7 @@ def read_claude_approvals(reader: Reader, places: Places, project: Project) -> A
 
 
 def trusting_clients(
-    reader: Reader, places: Places, project: Project, locations: Iterable[Location]
+    reader: FileReader, places: Places, project: Project, locations: Iterable[Location]
 ) -> Iterator[tuple[str, str]]:
     """Return the clients in which the user has trusted this project, by their source."""
     read = {row.id for row in locations}
@@ -114,7 +114,7 @@ def trusting_clients(
 
 
 def read_restrictions(
-    reader: Reader,
+    reader: FileReader,
     places: Places,
     project: Project,
     platform: Platform,
@@ -149,7 +149,7 @@ def read_restrictions(
 
 def _add_disabled_servers(
     limits: Restrictions,
-    reader: Reader,
+    reader: FileReader,
     places: Places,
     project: Project,
     limiting: Mapping[str, Iterable[Path]],

@@ -37,7 +37,7 @@ CLAUDE_DESKTOP = Dialect(cwd_at="file")
 GENERIC = Dialect(
     server_keys=("mcpServers", "servers", "mcp_servers"), servers_expected=True, cwd_at="file"
 )
-"""Files that no client owns: lenient, for nobody else decides how they are read."""
+"""Files that no client owns: lenient, for no one else decides how they are read."""
 
 GENERIC_OR_BARE = replace(GENERIC, bare_server=True)
 """Files that may be one server, too, named after the file."""

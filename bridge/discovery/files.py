@@ -138,7 +138,7 @@ MAX_PROJECT_FILE_BYTES = 1024 * 1024
 thirty times its size."""
 
 
-class Reader:
+class FileReader:
     """Reads each file once, and collects warnings about files as a whole."""
 
     def __init__(self, exposed: WritablePaths) -> None:

@@ -29,8 +29,8 @@ from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.dialect import Location, Platform
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import (
+    FileReader,
     Fingerprint,
-    Reader,
     fingerprint,
     is_absent,
     list_matching,
@@ -143,8 +143,8 @@ def discover(context: DiscoveryContext) -> Discovery:
     """Read every known configuration and merge what they say."""
     project, places = project_and_places(context)
     exposed = WritablePaths(context.exposed)
-    reader = Reader(exposed)
-    # A move that ends between this and the survey, which looks again, starts the search anew.
+    reader = FileReader(exposed)
+    # A move that ends between this and the survey, which looks again, starts the search again.
     manifest = fingerprint(context.moved / MANIFEST) if context.moved else None
     moved = read_moved(context.moved)
     candidates = list(_candidates(context, places, reader.warnings, moved))
@@ -228,7 +228,7 @@ def _replacing(candidate: _Candidate) -> Path | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Survey:
+class ConfigurationSurvey:
     """The files that discovery would read now; opens none of them.
 
     Attributes:
@@ -253,7 +253,7 @@ class Survey:
         return (*self.project.keys, *map(fingerprint, self.files))
 
 
-def survey(context: DiscoveryContext) -> Survey:
+def survey(context: DiscoveryContext) -> ConfigurationSurvey:
     """Return the files that discovery would read.
 
     Opens only the `.git` file of a worktree, and the list of moved servers.
@@ -269,7 +269,7 @@ def _survey(
     places: Places,
     candidates: Sequence[_Candidate],
     moved: Moved,
-) -> Survey:
+) -> ConfigurationSurvey:
     cwd = context.cwd
     above = (cwd, *cwd.parents)
     if project.root in above:
@@ -284,7 +284,7 @@ def _survey(
     files.update(dict.fromkeys((*decision_files(places), *moved.read)))
     files.update(dict.fromkeys(filter(None, map(_replacing, candidates))))
     around = (cwd, *(place / ".git" for place in above))
-    return Survey(
+    return ConfigurationSurvey(
         project=project,
         files=tuple(files),
         listed=tuple(listed),
@@ -352,7 +352,7 @@ class _Search:
     context: DiscoveryContext
     project: Project
     places: Places
-    reader: Reader
+    reader: FileReader
     rules: Rules
     moved: Moved
 
@@ -390,7 +390,7 @@ class _Search:
                 reader.warn_if_absent(path)
             return Parsed()
         if location.holds == "plugins":
-            # In a project, where a repository may have put it, it is nobody's record.
+            # In a project, where a repository may have put it, it is no one's record.
             if location.in_project:
                 return Parsed()
             found = [

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
 from bridge.discovery.clients import LIMIT_FILES
-from bridge.discovery.files import Reader
+from bridge.discovery.files import FileReader
 from bridge.discovery.locations import Places, Project, fill
 
 MANIFEST = ".claude-plugin/plugin.json"
@@ -22,7 +22,11 @@ _PROJECT_SETTINGS = ("{project}/.claude/settings.local.json", "{project}/.claude
 
 
 def plugin_servers(
-    index: Mapping[str, object], directory: Path, reader: Reader, places: Places, project: Project
+    index: Mapping[str, object],
+    directory: Path,
+    reader: FileReader,
+    places: Places,
+    project: Project,
 ) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """Yield what Claude Code's plugins that are installed and on for this project bring.
 
@@ -49,7 +53,7 @@ def plugin_servers(
 
 
 def extension_servers(
-    document: Mapping[str, object], path: Path, reader: Reader, *, cwd: Path, separator: str
+    document: Mapping[str, object], path: Path, reader: FileReader, *, cwd: Path, separator: str
 ) -> Mapping[str, object]:
     """Return an extension's file with its own places filled in; empty if it is off here."""
     directory = path.parent
@@ -81,7 +85,7 @@ def _installed(index: Mapping[str, object], project: Project) -> dict[str, tuple
     return found
 
 
-def _states(reader: Reader, places: Places) -> dict[str, list[tuple[str, bool]]]:
+def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, bool]]]:
     """Return what each file says about each plugin, the strongest file first."""
     managed = [
         path
@@ -110,7 +114,7 @@ def _is_on(id: str, scope: str, states: Mapping[str, list[tuple[str, bool]]]) ->
     return any(kind == "user" or scope != "user" for kind, _ in said)
 
 
-def _tables(root: Path, reader: Reader) -> Iterator[tuple[Path, Mapping[str, object]]]:
+def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str, object]]]:
     """Yield the tables of servers in a plugin's files, which stay inside of its directory."""
     manifest = _read(root / MANIFEST, reader)
     listed = manifest.get("mcpServers")
@@ -124,7 +128,7 @@ def _tables(root: Path, reader: Reader) -> Iterator[tuple[Path, Mapping[str, obj
     yield root / SERVERS_FILE, _table(_read(root / SERVERS_FILE, reader))
 
 
-def _read(path: Path, reader: Reader) -> Mapping[str, object]:
+def _read(path: Path, reader: FileReader) -> Mapping[str, object]:
     reader.note(path)
     return reader.document(path) or {}
 

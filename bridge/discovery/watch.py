@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from bridge.discovery.files import Fingerprint, fingerprint
-from bridge.discovery.finder import DiscoveryContext, Stamp, Survey, survey
+from bridge.discovery.finder import ConfigurationSurvey, DiscoveryContext, Stamp, survey
 
 
 class Watch:
@@ -27,7 +27,7 @@ class Watch:
     def __init__(self, context: DiscoveryContext) -> None:
         self._context = context
         # One value, since two threads may survey at once: what is compared belongs to the stamp.
-        self._seen: tuple[Survey, Stamp, Stamp] | None = None
+        self._seen: tuple[ConfigurationSurvey, Stamp, Stamp] | None = None
         self._references: tuple[Path, ...] = ()
         self.surveys = 0
 
@@ -51,7 +51,7 @@ class Watch:
         self._seen = (found, state, stamp)
         return stamp
 
-    def _state(self, found: Survey) -> Stamp:
+    def _state(self, found: ConfigurationSurvey) -> Stamp:
         """Return the state of all paths; empty if another change might leave it as it is."""
         paths = (*found.listed, *found.files, *self._references)
         state = [*map(fingerprint, paths)]

@@ -39,17 +39,17 @@ Judge = Callable[[Json], bool | None]
 """Takes a value that is not missing, null or a list; returns whether it passes, None: undecided."""
 
 
-class Mark:
+class ConditionMark:
     """Stands for a value that cannot be tested."""
 
     def __init__(self, said: str) -> None:
         self.said: Final = said
 
 
-MISSING = Mark("is missing")
-UNCLEAR = Mark("is a text or a number where something inside it was to be looked at")
-HOLDS_JSON = Mark("is a text that holds JSON, which servers may read as what it holds")
-TOO_MUCH = Mark("holds more than is looked at for one decision")
+MISSING = ConditionMark("is missing")
+UNCLEAR = ConditionMark("is a text or a number where something inside it was to be looked at")
+HOLDS_JSON = ConditionMark("is a text that holds JSON, which servers may read as what it holds")
+TOO_MUCH = ConditionMark("holds more than is looked at for one decision")
 
 
 class Work:
@@ -72,7 +72,7 @@ def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
     return (condition.path[0], texts) if texts and condition.path[0] != "*" else None
 
 
-class Check:
+class ConditionCheck:
     """A compiled condition.
 
     Args:
@@ -111,7 +111,7 @@ class Check:
     def explain(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         _, value, verdict = self.weigh(arguments, tool, Work())
         place = ".".join(self._path)
-        if isinstance(value, Mark):
+        if isinstance(value, ConditionMark):
             return f"{place} {value.said}"
         shown = f"{place} is {show(value)}"
         test = f"{self.condition.test} {show(self.condition.value)}"
@@ -125,7 +125,7 @@ class Check:
         if verdict is not None:
             return ""
         place = ".".join(self._path)
-        if isinstance(value, Mark):
+        if isinstance(value, ConditionMark):
             return f"{place} {value.said}"
         kind = _KINDS.get(type(value), "something")
         return f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
@@ -273,7 +273,7 @@ def _on_texts(test: Callable[[str], bool | None]) -> Judge:
 
 
 def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
-    directories = [lexical.Directory(root) for root in roots]
+    directories = [lexical.DirectoryPath(root) for root in roots]
 
     def judge(text: str) -> bool | None:
         path = lexical.normal(text)

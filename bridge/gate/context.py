@@ -78,7 +78,7 @@ class OngoingCalls:
                 if not answer.done():
                     answer.set_exception(error)
             finally:
-                # Of a call that was cancelled from elsewhere nobody shall wait.
+                # Of a call that was cancelled from elsewhere no one shall wait.
                 answer.cancel()
                 ended.set()
 
@@ -87,7 +87,7 @@ class OngoingCalls:
             return await answer
         except anyio.get_cancelled_exc_class():
             if answer.done() and not answer.cancelled():
-                answer.exception()  # or asyncio says that nobody has taken it
+                answer.exception()  # or asyncio says that no one has taken it
             if may_cancel():
                 scope.cancel()
                 with anyio.CancelScope(shield=True):

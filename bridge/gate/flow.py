@@ -152,7 +152,7 @@ def _calls(document: Json) -> _Calls:
     return calls
 
 
-class _CompiledRule:
+class _CompiledFlowRule:
     """A flow rule with its matchers compiled."""
 
     def __init__(self, rule: FlowRule) -> None:
@@ -174,7 +174,7 @@ class Flow:
     """The flow rules. The first one that applies to a call decides on it."""
 
     def __init__(self, rules: Sequence[FlowRule] = ()) -> None:
-        self._rules = tuple(_CompiledRule(rule) for rule in rules)
+        self._rules = tuple(_CompiledFlowRule(rule) for rule in rules)
 
     def watches(self, state: FlowState) -> bool:
         """Return whether a rule counts any of what was read, alone or with more."""

@@ -72,7 +72,7 @@ _REFUSALS = {
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class JournalEntry:
     """One call.
 
     Attributes:
@@ -129,7 +129,7 @@ class RunJournal:
             in place of some of them.
 
     Attributes:
-        under_way: Whether the run goes on, so that there may be more to come.
+        under_way: Whether the run continues, so that there may be more to come.
         length: Of the chain, as far as it is known here.
         flow: What was called so far, also by the earlier run: what that read may stand in the
             program of the retry as a text of its own.
@@ -150,7 +150,7 @@ class RunJournal:
         self._reserve = reserve
         self._earlier = earlier
         self._after = after
-        self._entries: list[Entry] = []
+        self._entries: list[JournalEntry] = []
         self._size = 0
         self.flow = FlowState()
         if earlier is not None:
@@ -172,9 +172,9 @@ class RunJournal:
         effect: Effect,
         number: int = 0,
         server_definition: str = "",
-    ) -> Entry:
+    ) -> JournalEntry:
         """Record a call that is sent next; until it is settled its outcome is unknown."""
-        entry = Entry(
+        entry = JournalEntry(
             # Names are cut: a program makes them up, and only messages have them.
             server[:200],
             tool[:200],
@@ -190,7 +190,7 @@ class RunJournal:
         self._entries.append(entry)
         return entry
 
-    def settle(self, entry: Entry, outcome: Outcome, result: dict[str, Json] | None) -> None:
+    def settle(self, entry: JournalEntry, outcome: Outcome, result: dict[str, Json] | None) -> None:
         entry.outcome = outcome
         if outcome != "ok" or result is None or not entry.key:
             return
@@ -200,7 +200,7 @@ class RunJournal:
             entry.size += size
             self._size += size
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[JournalEntry]:
         """Return its calls in the order of sending, and what it took over."""
         left = () if self._earlier is None else self._earlier.left()
         parts = (left, self._entries) if self._after else (self._entries, left)
@@ -234,8 +234,8 @@ class Replay:
         self.chain: RetryChain = journal.chain
         self.length = journal.chain.length
         self.flow: FlowState = journal.flow
-        self._answered: dict[bytes, deque[Entry]] = {}
-        self._unknown: dict[bytes, Entry] = {}
+        self._answered: dict[bytes, deque[JournalEntry]] = {}
+        self._unknown: dict[bytes, JournalEntry] = {}
         for entry in journal.entries():
             if entry.outcome == "ok":
                 self._answered.setdefault(entry.key, deque()).append(entry)
@@ -285,7 +285,7 @@ class Replay:
         self.claim_retry(f"{server[:200]}.{tool[:200]}")
         return None
 
-    def left(self) -> Iterator[Entry]:
+    def left(self) -> Iterator[JournalEntry]:
         for answered in self._answered.values():
             yield from answered
         yield from self._unknown.values()
@@ -319,7 +319,7 @@ class Replay:
         chain.length += 1
 
     def _refusal(
-        self, why: str, entry: Entry, arguments: Mapping[str, Json]
+        self, why: str, entry: JournalEntry, arguments: Mapping[str, Json]
     ) -> OutcomeUnknownError:
         try:
             shown = json.dumps(self._mask(dict(arguments)), ensure_ascii=False)
@@ -398,7 +398,7 @@ class Journals:
 
         Raises:
             UnknownError: There is none for this owner.
-            InvalidRequestError: The run goes on.
+            InvalidRequestError: The run continues.
         """
         found, journal = self._runs.get(run_id, ("", None))
         if journal is None or found != owner:

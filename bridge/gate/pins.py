@@ -276,7 +276,7 @@ class Pins:
         """Remember a server's definition: it is being started.
 
         Args:
-            always: Whether a person approved it for good, beside others of its name.
+            always: Whether a person approved it permanently, beside others of its name.
         """
         if self._kept is None or self.approved(server, definition):
             return
@@ -453,7 +453,7 @@ def _read_pin(entry: Mapping[str, Any]) -> _Pin:
 def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
     """Return what there is with what is new, as far as that may be and there is room.
 
-    Where another bridge was first, perhaps with another definition, only what is said for good is
+    Where another bridge was first, perhaps with another definition, only permanent approvals are
     added.
     """
     tools, known = dict(stored.tools), dict(stored.servers)

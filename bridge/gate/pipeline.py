@@ -31,7 +31,7 @@ from bridge.errors import (
 from bridge.gate.approval import Approval
 from bridge.gate.context import GateContext
 from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
-from bridge.gate.journal import OWN, Entry
+from bridge.gate.journal import OWN, JournalEntry
 from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.question import led_by
 from bridge.gate.tally import Tally
@@ -97,7 +97,7 @@ class _Decided(NamedTuple):
 class _Sent(NamedTuple):
     """A call that has been sent: its entry in the journal, and when it was sent."""
 
-    entry: Entry
+    entry: JournalEntry
     started: float
 
     @property
@@ -495,7 +495,7 @@ class Gate:
         await self._context.audit.refused(number, call, decision, error.code, waited_ms=waited)
         return error
 
-    def _entry(self, pending: PendingCall, effect: Effect) -> Entry:
+    def _entry(self, pending: PendingCall, effect: Effect) -> JournalEntry:
         """Return the journal's entry for a call that is made, or was made in the run before."""
         call, number = pending.call, pending.number
         return self._context.journal.sent(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Literal
 
-from bridge.gate.conditions import Check, Work, is_short_text, texts_wanted
+from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.pins import tool_digest
 from bridge.model import Action, Effect, Json, Tool
@@ -86,7 +86,7 @@ class _CompiledRule:
         self.effects = rule.effects
         self.digest = rule.digest
         self.allows = rule.action == "allow"
-        self.checks = tuple(Check(condition, every=self.allows) for condition in rule.when)
+        self.checks = tuple(ConditionCheck(condition, every=self.allows) for condition in rule.when)
         # A top-level argument that has to be one of these texts: quick to rule out.
         self.key, self.texts = next(filter(None, map(texts_wanted, rule.when)), ("", NOTHING))
 

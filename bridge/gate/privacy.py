@@ -24,7 +24,7 @@ from bridge.gate.privacy_data import (
     SHOWN,
     SIGNS,
     TOKENS,
-    Found,
+    DetectedData,
     Kind,
     find,
     plain_token,
@@ -94,7 +94,7 @@ class Kept:
     def __len__(self) -> int:
         return len(self._by_same)
 
-    def token(self, found: Found, text: str, server: str) -> str:
+    def token(self, found: DetectedData, text: str, server: str) -> str:
         with self._lock:
             value = self._by_same.get((found.kind, found.same))
             if value is None:
@@ -116,7 +116,7 @@ class Kept:
         value.used = self._now()
         self._by_same.move_to_end((value.kind, value.same))
 
-    def _add(self, found: Found, text: str) -> _Value:
+    def _add(self, found: DetectedData, text: str) -> _Value:
         while self._by_same:
             oldest = next(iter(self._by_same.values()))
             if len(self) < MAX_VALUES and self._now() - oldest.used <= MAX_SECONDS:
@@ -283,7 +283,7 @@ class Vault:
             raise InvalidRequestError(message, remedy="Pass on less in one run.")
         return revealed
 
-    def _found_in(self, value: Json) -> Iterator[Found]:
+    def _found_in(self, value: Json) -> Iterator[DetectedData]:
         left = [value]
         while left:
             match left.pop():

@@ -1,7 +1,7 @@
 """Personal data in texts, and the tokens that stand for it. Pure.
 
 Owns the detectors, what makes two ways to write a thing the same thing, and what tokens look like:
-like the thing, since programs and servers check that, in ranges that are reserved so that nobody
+like the thing, since programs and servers check that, in ranges that are reserved so that no one
 has one for real. Which token stands for what is `bridge.gate.privacy`'s affair.
 """
 
@@ -27,7 +27,7 @@ CARD_PREFIX = "9999"
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedData:
     """One piece of personal data in a text.
 
     Attributes:
@@ -74,7 +74,7 @@ _NO_DOMAIN = re.compile(r"v?[0-9]+\.[0-9]|[0-9]+x\.", re.IGNORECASE)
 """How a version begins, and the ending of a picture for screens with many pixels."""
 
 
-def emails(text: str) -> Iterator[Found]:
+def emails(text: str) -> Iterator[DetectedData]:
     """Yield addresses of people, from each @ on to both sides."""
     at, least = text.find("@"), 0
     while at >= 0:
@@ -90,7 +90,7 @@ def emails(text: str) -> Iterator[Found]:
             if domain != EMAIL_DOMAIN and _is_person(
                 local, domain, text[max(0, start - 8) : start]
             ):
-                yield Found(start, after.end(), "email", f"{local}@{after[0]}".casefold())
+                yield DetectedData(start, after.end(), "email", f"{local}@{after[0]}".casefold())
                 least = after.end()
         at = text.find("@", at + 1 if after is None else after.end())
 
@@ -122,7 +122,7 @@ _NO_PHONE = re.compile(
 _BESIDE_DIGITS = re.compile(r"[0-9]\s*$"), re.compile(r"\s*[0-9]")
 
 
-def phones(text: str) -> Iterator[Found]:
+def phones(text: str) -> Iterator[DetectedData]:
     """Yield telephone numbers: international ones, and those of North America with separators."""
     if "+" in text or "00" in text:
         is_diff = re.search(r"^(?:@@ -|diff --git )", text, flags=re.MULTILINE) is not None
@@ -135,12 +135,12 @@ def phones(text: str) -> Iterator[Found]:
             digits = _NO_DIGITS.sub("", found[0])
             same = digits.removeprefix("00") if found[0][0] == "0" else digits
             if not same.startswith(PHONE_PREFIX) and 8 <= len(same) <= 15:
-                yield Found(start, found.end(), "phone", same)
+                yield DetectedData(start, found.end(), "phone", same)
     for found in portioned(_AMERICAN, text):
         if found[0].replace(" ", "").isdigit() and _in_numbers(text, *found.span()):
             continue
         same = _NO_DIGITS.sub("", found[0])[-10:]
-        yield Found(found.start(), found.end(), "phone", f"1{same}")
+        yield DetectedData(found.start(), found.end(), "phone", f"1{same}")
 
 
 def _in_numbers(text: str, start: int, end: int) -> bool:
@@ -164,7 +164,7 @@ _IBAN_LENGTHS: Mapping[str, int] = {
 _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9]{2})")
 
 
-def ibans(text: str) -> Iterator[Found]:
+def ibans(text: str) -> Iterator[DetectedData]:
     """Yield account numbers: of a country's length, and with the right check digits."""
     least = 0
     for head in portioned(_IBAN, text):
@@ -177,7 +177,7 @@ def ibans(text: str) -> Iterator[Found]:
         same = re.sub("[ -]", "", text[head.start() : end]).upper()
         if iban_is_valid(same):
             least = end
-            yield Found(head.start(), end, "iban", same)
+            yield DetectedData(head.start(), end, "iban", same)
 
 
 def _after(text: str, start: int, count: int) -> int | None:
@@ -210,12 +210,12 @@ _CARD = re.compile(
 """In one piece or in groups as on the card, of which the first has four digits."""
 
 
-def cards(text: str) -> Iterator[Found]:
+def cards(text: str) -> Iterator[DetectedData]:
     """Yield numbers of payment cards: of a usual length and issuer, the last digit being right."""
     for found in portioned(_CARD, text):
         same = _NO_DIGITS.sub("", found[0])
         if 13 <= len(same) <= 19 and luhn_is_valid(same):
-            yield Found(found.start(), found.end(), "card", same)
+            yield DetectedData(found.start(), found.end(), "card", same)
 
 
 def luhn_is_valid(digits: str) -> bool:
@@ -251,7 +251,7 @@ _LISTED = re.compile(r"\s*\S+\s+[0-9]+(?:\.[0-9]+){1,2}(?![.0-9])")
 """The name in a line of a list of packages, and another line of it."""
 
 
-def addresses(text: str) -> Iterator[Found]:
+def addresses(text: str) -> Iterator[DetectedData]:
     """Yield addresses of machines on the internet; those that many networks have say nothing."""
     for pattern in (_IP4, _IP6):
         for found in portioned(pattern, text):
@@ -263,7 +263,7 @@ def addresses(text: str) -> Iterator[Found]:
                 continue
             # What is not in there is no machine's, such as the letters around `::` in code.
             if address.is_global and (address.version == 4 or address in _UNICAST):
-                yield Found(found.start(), found.end(), "ip", address.compressed)
+                yield DetectedData(found.start(), found.end(), "ip", address.compressed)
 
 
 _UNICAST = ipaddress.ip_network("2000::/3")
@@ -281,7 +281,7 @@ def _is_version(text: str, start: int, end: int) -> bool:
     return _NAME.fullmatch(line) is not None and any(map(_LISTED.match, beside))
 
 
-DETECTORS: Mapping[Kind, Callable[[str], Iterator[Found]]] = {
+DETECTORS: Mapping[Kind, Callable[[str], Iterator[DetectedData]]] = {
     # Of two things found in one place, that of the kind named first counts.
     "email": emails,
     "iban": ibans,
@@ -299,10 +299,10 @@ SHOWN: Mapping[Kind, str] = {
 }
 
 
-def find(text: str, kinds: Iterable[Kind]) -> list[Found]:
+def find(text: str, kinds: Iterable[Kind]) -> list[DetectedData]:
     """Return what there is of some kinds, in the order of the text; nothing overlaps."""
     wanted = frozenset(kinds)
-    found: list[Found] = []
+    found: list[DetectedData] = []
     for kind, detect in DETECTORS.items():
         if kind in wanted:
             found += detect(text)

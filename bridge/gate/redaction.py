@@ -368,7 +368,7 @@ class _Needles:
         """Return `data` from `skip` on with marks in place of secrets, and how far it is certain.
 
         Args:
-            end: Where a secret could begin that goes on; one that reaches there is not certain.
+            end: Where a secret could begin that continues; one that reaches there is not certain.
         """
         spans = self.spans(data, skip)
         while spans and spans[-1].end > end:

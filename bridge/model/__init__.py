@@ -15,7 +15,7 @@ from bridge.model.kept import InputFile as InputFile
 from bridge.model.kept import Loss as Loss
 from bridge.model.kept import SessionReport as SessionReport
 from bridge.model.kept import SessionState as SessionState
-from bridge.model.kept import Shown as Shown
+from bridge.model.kept import ShownContent as ShownContent
 from bridge.model.kept import Variable as Variable
 from bridge.model.names import MEBIBYTE as MEBIBYTE
 from bridge.model.names import OWN_SERVER as OWN_SERVER

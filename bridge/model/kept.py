@@ -64,7 +64,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ShownContent:
     """Something that a program showed: a picture, or a text.
 
     Attributes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bridge.model.kept import Artifact, Loss, SessionReport, Shown
+from bridge.model.kept import Artifact, Loss, SessionReport, ShownContent
 from bridge.model.names import Action, Effect, FindingSource, Json, Reason, Severity, Status
 
 
@@ -259,7 +259,7 @@ class RunResult:
     unknown: tuple[CallCount, ...] = ()
     unsent: tuple[str, ...] = ()
     receipt: Receipt | None = None
-    shown: tuple[Shown, ...] = ()
+    shown: tuple[ShownContent, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     missing: tuple[Loss, ...] = ()
     session: SessionReport | None = None

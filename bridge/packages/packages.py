@@ -25,7 +25,7 @@ from bridge.settings import Settings, packages_dir, store_of
 if TYPE_CHECKING:
     from bridge.packages.requirements import Wanted
     from bridge.packages.resolver import Resolver
-    from bridge.packages.target import Installed, Target
+    from bridge.packages.target import Installed, PackageTarget
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class PackageSet:
 
     binds: tuple[Bind, ...] = ()
     paths: tuple[str, ...] = ()
-    target: Target | None = None
+    target: PackageTarget | None = None
     versions: Mapping[str, str] = field(default_factory=dict, hash=False)
     pins: tuple[str, ...] = ()
     wheels: tuple[Path, ...] = ()
@@ -85,7 +85,7 @@ def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
     return parse_requirements((*request.packages, *script.dependencies)), script.requires_python
 
 
-class Sandboxes(Protocol):
+class PackageSandboxes(Protocol):
     """Where packages are looked at and compiled; see `bridge.runs.sandboxes`."""
 
     async def facts(self) -> tuple[Mapping[str, Any], Json]: ...
@@ -98,13 +98,13 @@ class Sandboxes(Protocol):
 class Packages:
     """Resolves the packages that runs ask for. Does no I/O before one does."""
 
-    def __init__(self, settings: Settings, sandboxes: Sandboxes) -> None:
+    def __init__(self, settings: Settings, sandboxes: PackageSandboxes) -> None:
         self._settings = settings
         self._sandboxes = sandboxes
         self._compiled: set[str] = set()
         self._directory = packages_dir(settings)
         self._resolver: Resolver | None = None
-        self._target: tuple[Target, tuple[Installed, ...]] | None = None
+        self._target: tuple[PackageTarget, tuple[Installed, ...]] | None = None
         self._looking = anyio.Lock()
 
     async def resolve(
@@ -199,7 +199,7 @@ class Packages:
             )
         return self._resolver
 
-    async def _known_target(self) -> tuple[Target, tuple[Installed, ...]]:
+    async def _known_target(self) -> tuple[PackageTarget, tuple[Installed, ...]]:
         from bridge.packages.target import installed_in, target_of
 
         async with self._looking:

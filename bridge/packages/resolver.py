@@ -22,8 +22,8 @@ from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.guest.protocol.distributions import LIGHTER
 from bridge.packages.allow_list import check_resolved, check_wanted, constraints
 from bridge.packages.requirements import Wanted
-from bridge.packages.sets import Lock, Locked, PackageSet, make_room, too_large
-from bridge.packages.target import Installed, Target
+from bridge.packages.sets import Lock, Locked, StoredSet, make_room, too_large
+from bridge.packages.target import Installed, PackageTarget
 from bridge.packages.uv import Say, Uv
 from bridge.private_files import in_use
 from bridge.settings.dependencies import Dependencies
@@ -66,7 +66,7 @@ class Resolver:
     async def provide(
         self,
         wanted: Sequence[Wanted],
-        target: Target,
+        target: PackageTarget,
         say: Say,
         *,
         installed: Sequence[Installed] = (),
@@ -89,7 +89,7 @@ class Resolver:
         texts = [one.text for one in wanted]
         index = self._dependencies.index.rpartition("@")[2]
         around = [*pins, *(f"{one.name}=={one.version}" for one in installed)]
-        kept = PackageSet(self._directory, self._store, [*texts, target.digest, index, *around])
+        kept = StoredSet(self._directory, self._store, [*texts, target.digest, index, *around])
         finder = _Finder(wanted, installed, pins)
         try:
             with anyio.fail_after(self._dependencies.timeout):
@@ -110,7 +110,9 @@ class Resolver:
         found = {package.name: package.version for package in lock.packages}
         check_resolved(found, self._dependencies.allow)
 
-    async def _provided(self, kept: PackageSet, finder: _Finder, target: Target, say: Say) -> Lock:
+    async def _provided(
+        self, kept: StoredSet, finder: _Finder, target: PackageTarget, say: Say
+    ) -> Lock:
         old = await anyio.to_thread.run_sync(kept.read)
         try:
             if old is not None:  # `allow` may have changed since.
@@ -149,7 +151,7 @@ class Resolver:
         await anyio.to_thread.run_sync(room)
         return lock
 
-    async def _install(self, kept: PackageSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
+    async def _install(self, kept: StoredSet, lock: Lock, uv: Uv, say: Say, place: Path) -> None:
         """Unpack the wheels that are not there yet, and make a set of all."""
         most = self._dependencies.max_bytes
         sizes = {f"{each.name} {each.version}": each.size for each in lock.packages}

@@ -66,7 +66,7 @@ class Lock:
     most: int = 0
 
 
-class PackageSet:
+class StoredSet:
     """One set. Methods block, and are for threads, but for `tree` and `touch`.
 
     Args:

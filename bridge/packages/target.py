@@ -47,7 +47,7 @@ class Installed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class PackageTarget:
     """One Python on one kind of machine.
 
     Attributes:
@@ -109,7 +109,7 @@ def installed_in(listed: object) -> tuple[Installed, ...]:
     return tuple(sorted(found[:2000], key=lambda one: one.name))
 
 
-def target_of(facts: Mapping[str, Any]) -> Target:
+def target_of(facts: Mapping[str, Any]) -> PackageTarget:
     """Return the Python that a guest's facts tell of.
 
     Raises:
@@ -128,7 +128,7 @@ def target_of(facts: Mapping[str, Any]) -> Target:
     major, minor = version.split(".")[:2]
     free = "t" if facts.get("free_threaded") is True else ""
     machine = _MACHINES.get(machine.lower(), machine)
-    return Target(
+    return PackageTarget(
         version=version,
         implementation=implementation,
         abi=f"cp{major}{minor}{free}" if implementation == "cpython" else "",

@@ -27,7 +27,7 @@ import anyio.to_thread
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.guest.protocol import distributions
 from bridge.packages.sets import Locked, too_large, within
-from bridge.packages.target import Target
+from bridge.packages.target import PackageTarget
 from bridge.settings.dependencies import Dependencies
 from bridge.tasks import background_task
 
@@ -95,7 +95,7 @@ class Uv:
         dependencies: Dependencies,
         environ: Mapping[str, str],
         place: Path,
-        target: Target | None,
+        target: PackageTarget | None,
         say: Say,
         executable: str = "",
         cache: Path | None = None,
@@ -286,7 +286,7 @@ _TRUST = (
 _DOWNLOADING = re.compile(r"Downloading (\S{1,200}) \(([\d.]{1,9}[kMG]?i?B)\)")
 
 
-def _options(dependencies: Dependencies, target: Target | None) -> list[str]:
+def _options(dependencies: Dependencies, target: PackageTarget | None) -> list[str]:
     words = [
         *("--no-build", "--keyring-provider", "disabled", "--no-python-downloads"),
         *("--color", "never", "--python", sys.executable),

@@ -64,7 +64,7 @@ StepStatus = Literal["done", "failed", "unknown", "not done"]
 
 
 @dataclass(kw_only=True)
-class Step:
+class PlanStep:
     """A call of a plan, and its outcome.
 
     Attributes:
@@ -242,7 +242,7 @@ class _Execution:
         self._awaited = Counter(number for request in kept.requests for number in request.uses)
         # Characters of JSON of all results that are shown, the first ones first.
         self._room = 16 * 1024
-        self.steps = [Step(request=request) for request in kept.requests]
+        self.steps = [PlanStep(request=request) for request in kept.requests]
         self.late = False
 
     async def perform(self, times: Times) -> None:
@@ -290,7 +290,7 @@ class _Execution:
             message = f"{call} does not take what the plan has for it by now: {wrong}."
             raise InvalidRequestError(message)
 
-    async def _make(self, step: Step, arguments: Mapping[str, Json], finish: float) -> None:
+    async def _make(self, step: PlanStep, arguments: Mapping[str, Json], finish: float) -> None:
         """Make a call, and set its outcome before a cancellation can interrupt."""
         request, gate = step.request, self.gate
         covered = PlanApprover(self._approval, request)
@@ -308,7 +308,7 @@ class _Execution:
                     self._take(step, with_plain_text(result), learns=not gate.is_watched)
             tasks.cancel_scope.cancel()
 
-    def _take(self, step: Step, result: Mapping[str, Json], *, learns: bool) -> None:
+    def _take(self, step: PlanStep, result: Mapping[str, Json], *, learns: bool) -> None:
         error = tool_error(result)
         if error is not None:
             step.failed(error)
@@ -387,7 +387,7 @@ def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult
     )
 
 
-def _error(execution: _Execution, stopped: Step | None, why: str, run_id: str) -> str:
+def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: str) -> str:
     """Return why a plan was stopped, which calls were done, and what to do about the rest."""
     by_status: dict[StepStatus, list[int]] = {}
     for step in execution.steps:

@@ -13,7 +13,7 @@ from bridge.offload import offload
 from bridge.plans.plan_store import Plans
 from bridge.render.plan import plan_summary
 
-HELD_RESULT_ERROR = "InvalidRequestError"
+HELD_RESULT_ERROR = "HeldResultError"
 """The error that stops a program which reads the result of a held call."""
 
 

@@ -319,7 +319,7 @@ def _put(store: Store, made: StoredPlan) -> None:
 
 
 def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
-    """Return a plan, which nobody can take any more."""
+    """Return a plan, which no one can take any more."""
     if not _ID.fullmatch(plan_id):
         raise _unknown(plan_id)
     whose = owner_digest(owner)

@@ -65,8 +65,8 @@ def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
     return "\n".join(page.lines[head:]), [end - head for end in page.whole]
 
 
-def _listed(plan: Plan, how: bool, characters: int) -> _Page:
-    page = _Page(characters)
+def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
+    page = _PlanPage(characters)
     if plan.calls:
         page.add(f"{counted(len(plan.calls), 'call')} held, none of them made:")
         groups = _groups(plan.calls)
@@ -162,7 +162,7 @@ def _common(calls: Sequence[HeldCall]) -> dict[str, Json]:
     }
 
 
-class _Page:
+class _PlanPage:
     def __init__(self, characters: int) -> None:
         self.lines: list[str] = []
         self.whole: list[int] = []

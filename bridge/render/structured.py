@@ -25,7 +25,7 @@ from bridge.model import (
     Plan,
     RunResult,
     SessionReport,
-    Shown,
+    ShownContent,
     Variable,
 )
 from bridge.text import valid_text
@@ -230,7 +230,7 @@ def output_links(result: RunResult) -> dict[str, Json]:
     }
 
 
-def shown_fields(shown: Shown) -> dict[str, Json]:
+def shown_fields(shown: ShownContent) -> dict[str, Json]:
     """Return the record of something shown, which itself is a content block."""
     uri = {"uri": shown.artifact.uri} if shown.artifact is not None else {}
     return {**contract_fields(shown, "mime_type", "width", "height", "text", "note"), **uri}

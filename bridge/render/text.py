@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import json
 
-from bridge.model import Artifact, FindingSource, Json, RunResult, SessionReport, Shown, Variable
+from bridge.model import (
+    Artifact,
+    FindingSource,
+    Json,
+    RunResult,
+    SessionReport,
+    ShownContent,
+    Variable,
+)
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
 from bridge.render.structured import output_links, to_json
@@ -125,7 +133,7 @@ def shown_section(result: RunResult) -> str:
     return _section("shown", lines) if lines else ""
 
 
-def shown_line(shown: Shown, *, where: bool = False) -> str:
+def shown_line(shown: ShownContent, *, where: bool = False) -> str:
     """Return a line on something that was shown.
 
     Args:

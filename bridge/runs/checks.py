@@ -30,7 +30,7 @@ OF_TOOLS = frozenset(
     missing-argument repeated-argument too-many-arguments unknown-argument unknown-tool wrong-value
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""What other tools than the known ones might mend."""
+"""What other tools than the known ones might fix."""
 
 _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 

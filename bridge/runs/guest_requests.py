@@ -1,7 +1,7 @@
 """What a program may ask the host, method by method.
 
 Owns the methods' parameters and answers. Parameters come from the guest and are checked before
-anything acts on them; a mistake in them is answered so that the program's author can mend it.
+anything acts on them; a mistake in them is answered so that the program's author can fix it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import anyio
 from bridge.catalog.docs import Detail
 from bridge.catalog.program.names import NameTable
 from bridge.errors import BridgeError, ToolCallError
-from bridge.gate.held_calls import Placeholder
+from bridge.gate.held_calls import HeldPlaceholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
 from bridge.guest.schema.validation import problem
 from bridge.large_text import with_plain_text
@@ -153,7 +153,7 @@ class GuestRequests:
             told = {"code": error.rpc_code, "message": error.message, "data": error.data}
             block = {"type": "text", "text": error.message}
             result = {"content": [block], "isError": True, "error": told}
-        if isinstance(result, Placeholder):
+        if isinstance(result, HeldPlaceholder):
             return result
         if params.get("raw") is True:
             return await offload(result, partial(with_plain_text, result))

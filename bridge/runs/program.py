@@ -225,7 +225,7 @@ class Program:
         """Ask whether the sandbox still works, and end it once it does not say so any more."""
         missed = 0
         while True:
-            # Not at once: most programs end sooner, and an answer would come to nobody. A machine
+            # Not at once: most programs end sooner, and an answer would come to no one. A machine
             # that stands still does not end its streams.
             await anyio.sleep(5.0)
             missed = missed + 1 if self._silent else 0

@@ -55,7 +55,7 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
     return min(most, max(1, largest))
 
 
-class Decision(NamedTuple):
+class PoolDecision(NamedTuple):
     """How many sandboxes to start and to destroy now, and seconds until the next decision.
 
     Without a change before, `again` of None means never.
@@ -75,7 +75,7 @@ def decide(
     running: int,
     quiet: float,
     cores: int,
-) -> Decision:
+) -> PoolDecision:
     """Return what to start or destroy, without starving running programs.
 
     Nothing is started ahead of time while a run waits for a start.
@@ -89,13 +89,13 @@ def decide(
     missing = wanted - waiting - starting
     room = max(1, cores // 2) - starting
     if missing <= 0 or room <= 0 or awaited:
-        return Decision(drop=drop)
+        return PoolDecision(drop=drop)
     # A start takes a large share of a small machine: short programs have ended by then, and long
     # ones lose less by it than the next run by a cold start.
     left = 0.25 - quiet if running > 0 and cores < 4 else 0.0
     if left > 0:
-        return Decision(drop=drop, again=left)
-    return Decision(start=min(missing, room), drop=drop)
+        return PoolDecision(drop=drop, again=left)
+    return PoolDecision(start=min(missing, room), drop=drop)
 
 
 class PoolReport(NamedTuple):

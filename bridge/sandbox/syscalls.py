@@ -123,7 +123,7 @@ Comparison = Literal["ne", "masked_eq"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refusal:
+class SyscallRefusal:
     """An allowed call that is refused for one of its arguments.
 
     Attributes:
@@ -141,17 +141,17 @@ class Refusal:
     error: int = errno.EPERM
 
 
-def refuse(call: str, error: int = errno.EPERM) -> Refusal:
-    return Refusal(call=call, argument=0, comparison="masked_eq", value=0, error=error)
+def refuse(call: str, error: int = errno.EPERM) -> SyscallRefusal:
+    return SyscallRefusal(call=call, argument=0, comparison="masked_eq", value=0, error=error)
 
 
 _SOCKET_TYPES = 0xF  # Of a socket's type: the bits that are no flags.
 
 
-def refuse_datagrams(call: str) -> tuple[Refusal, ...]:
+def refuse_datagrams(call: str) -> tuple[SyscallRefusal, ...]:
     """Refuse sockets that need no connection to send something."""
     return tuple(
-        Refusal(
+        SyscallRefusal(
             call=call,
             argument=1,
             comparison="masked_eq",
@@ -185,31 +185,41 @@ _LOWER_HALF = 0xFFFFFFFF
 _TIOCSTI = 0x5412
 _TIOCLINUX = 0x541C
 
-ARGUMENTS: tuple[Refusal, ...] = (
+ARGUMENTS: tuple[SyscallRefusal, ...] = (
     *(
-        Refusal(call="clone", argument=0, comparison="masked_eq", value=flag, mask=flag)
+        SyscallRefusal(call="clone", argument=0, comparison="masked_eq", value=flag, mask=flag)
         for flag in _NAMESPACE_FLAGS
     ),
     # Without a network other families only expose more of the kernel; AF_PACKET, AF_VSOCK,
     # AF_NETLINK and AF_ALG have been used for escapes.
-    Refusal(call="socket", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT),
-    Refusal(
+    SyscallRefusal(
+        call="socket", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
+    ),
+    SyscallRefusal(
         call="socketpair", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
     ),
-    Refusal(call="mknod", argument=1, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT),
-    Refusal(call="mknodat", argument=2, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT),
+    SyscallRefusal(
+        call="mknod", argument=1, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT
+    ),
+    SyscallRefusal(
+        call="mknodat", argument=2, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT
+    ),
     # Reading it is harmless; changing it can turn off address randomisation and more.
-    Refusal(call="personality", argument=0, comparison="ne", value=ASK_PERSONALITY),
+    SyscallRefusal(call="personality", argument=0, comparison="ne", value=ASK_PERSONALITY),
     # They inject input into the controlling terminal. The kernel reads the lower half only.
-    Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCSTI, mask=_LOWER_HALF),
-    Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF),
+    SyscallRefusal(
+        call="ioctl", argument=1, comparison="masked_eq", value=_TIOCSTI, mask=_LOWER_HALF
+    ),
+    SyscallRefusal(
+        call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF
+    ),
 )
 
 INTERNET = (2, 10)  # AF_INET and AF_INET6.
 
 
-def _refuse_family(value: int, mask: int) -> Refusal:
-    return Refusal(
+def _refuse_family(value: int, mask: int) -> SyscallRefusal:
+    return SyscallRefusal(
         call="socket",
         argument=0,
         comparison="masked_eq",
@@ -219,7 +229,7 @@ def _refuse_family(value: int, mask: int) -> Refusal:
     )
 
 
-NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
+NETWORK_ARGUMENTS: tuple[SyscallRefusal, ...] = (
     *(rule for rule in ARGUMENTS if rule.call != "socket"),
     # All but the internet's. Not even AF_UNIX: with a host's network come the names of its
     # abstract sockets. The C library does without netlink.
@@ -228,14 +238,14 @@ NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
 )
 """Instead of `ARGUMENTS`, where a network is granted."""
 
-NETWORKED_COMMAND: tuple[Refusal, ...] = (
+NETWORKED_COMMAND: tuple[SyscallRefusal, ...] = (
     *NETWORK_ARGUMENTS,
     refuse("listen", errno.EACCES),
     *refuse_datagrams("socketpair"),
 )
 """Refused to commands with a network, outside of containers."""
 
-LOCAL_COMMAND: tuple[Refusal, ...] = (
+LOCAL_COMMAND: tuple[SyscallRefusal, ...] = (
     *ARGUMENTS,
     # A granted directory may hold the host's sockets; a read-only mount does not protect them.
     refuse("connect", errno.EACCES),
@@ -318,7 +328,7 @@ def _when(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:
     }
 
 
-def _refusal(rule: Refusal) -> dict[str, Json]:
+def _refusal(rule: SyscallRefusal) -> dict[str, Json]:
     comparisons: Mapping[Comparison, dict[str, Json]] = {
         "ne": {"value": rule.value, "valueTwo": 0, "op": "SCMP_CMP_NE"},
         "masked_eq": {"value": rule.mask, "valueTwo": rule.value, "op": "SCMP_CMP_MASKED_EQ"},

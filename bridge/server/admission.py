@@ -28,7 +28,7 @@ from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_
 from bridge.upstream.framing import Line, encode
 
 if TYPE_CHECKING:
-    from bridge.server.connection import Connection
+    from bridge.server.connection import HttpConnection
 
 BOUNDS: dict[str, int] = {
     "connections": 512,
@@ -47,7 +47,7 @@ _SINGLE = ("authorization", "origin", "mcp-session-id", "mcp-protocol-version", 
 _SESSION = "mcp-session-id"
 
 
-class Admission:
+class RequestAdmission:
     """Passes on the requests for which their caller has a share, with their bodies read.
 
     Args:
@@ -76,9 +76,9 @@ class Admission:
         self._sessions: dict[str, str] = {}
         self._beginning: dict[int, str] = {}  # By request, until its session has a name.
         self._bytes: Counter[str] = Counter()
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[HttpConnection, None] = {}
 
-    def accept(self, connection: Connection) -> None:
+    def accept(self, connection: HttpConnection) -> None:
         """Count a connection; one of those without a token ends if there are too many of these."""
         self.connections[connection] = None
         if connection.caller:
@@ -123,7 +123,7 @@ class Admission:
             self._beginning.pop(id(scope), None)
             self._bytes -= Counter({caller: scope.get("bridge.bytes", 0)})
 
-    def _caller(self, headers: Headers, connection: Connection | None) -> str | None:
+    def _caller(self, headers: Headers, connection: HttpConnection | None) -> str | None:
         """Return who sends a request; None without the token that it needs."""
         given = headers.get("authorization", "")
         digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
@@ -136,7 +136,7 @@ class Admission:
         return digest.hex() if given else "anyone"
 
     def _refusal(
-        self, headers: Headers, caller: str | None, connection: Connection | None
+        self, headers: Headers, caller: str | None, connection: HttpConnection | None
     ) -> Response | None:
         if caller is None:
             problem = (

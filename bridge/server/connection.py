@@ -9,12 +9,12 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bridge.server.admission import Admission
+from bridge.server.admission import RequestAdmission
 
 HEAD_SECONDS = 10.0  # For the head of a request to arrive: a client may never send it.
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One connection; it ends if the head of a request does not arrive in time.
 
     Attributes:
@@ -22,7 +22,7 @@ class Connection(H11Protocol):
         user: The user id at its other end, if it is a Unix socket's.
     """
 
-    def __init__(self, admission: Admission, **others: Any) -> None:
+    def __init__(self, admission: RequestAdmission, **others: Any) -> None:
         super().__init__(**others)
         self.app_state = {**self.app_state, "connection": self}
         self.caller = self.user = ""

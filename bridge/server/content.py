@@ -18,7 +18,7 @@ import mcp_types as types
 from bridge.errors import BridgeError
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_value
-from bridge.model import Artifact, RunResult, Shown, Status
+from bridge.model import Artifact, RunResult, ShownContent, Status
 from bridge.render.structured import structured
 from bridge.render.text import compact
 from bridge.runs import Engine
@@ -178,7 +178,7 @@ def link_fields(artifact: Artifact) -> dict[str, object]:
     }
 
 
-def _shown(items: Sequence[Shown]) -> Iterable[types.ContentBlock]:
+def _shown(items: Sequence[ShownContent]) -> Iterable[types.ContentBlock]:
     for item in items:
         if item.data:
             data = base64.b64encode(item.data).decode()

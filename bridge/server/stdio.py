@@ -181,7 +181,7 @@ async def is_too_complex(line: Line) -> bool:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class MessageRefusal:
     """A request that cannot be read."""
 
     answer: JSONRPCError
@@ -189,7 +189,7 @@ class Refusal:
 
 def read_line(
     line: Line | OversizeLine, *, too_complex: bool = False
-) -> JSONRPCMessage | Refusal | Noise | None:
+) -> JSONRPCMessage | MessageRefusal | Noise | None:
     """Return the message that a client's line is, repaired if need be.
 
     Args:
@@ -210,7 +210,7 @@ def read_line(
         found = decode_too_many(line)
         return Noise(TOO_MANY) if found is None else _refusal(found, INVALID_REQUEST, TOO_MANY)
     if line.data[:1] == b"[" and _METHOD in line.data:
-        return Refusal(JSONRPCError(jsonrpc="2.0", id=None, error=NO_BATCHES))
+        return MessageRefusal(JSONRPCError(jsonrpc="2.0", id=None, error=NO_BATCHES))
     message = decode_line(line)
     if not isinstance(message, JSONRPCError) or message.error.code != PARSE_ERROR:
         return message
@@ -226,9 +226,9 @@ def read_line(
     return _refusal(message, INVALID_REQUEST, "The message is not a JSON-RPC request.")
 
 
-def _refusal(found: JSONRPCError, code: int, problem: str) -> Refusal:
+def _refusal(found: JSONRPCError, code: int, problem: str) -> MessageRefusal:
     error = ErrorData(code=code, message=problem)
-    return Refusal(JSONRPCError(jsonrpc="2.0", id=found.id, error=error))
+    return MessageRefusal(JSONRPCError(jsonrpc="2.0", id=found.id, error=error))
 
 
 @contextmanager
@@ -286,7 +286,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
         too_complex = isinstance(line, Line) and await is_too_complex(line)
         match read_line(line, too_complex=too_complex):
-            case Refusal(answer):
+            case MessageRefusal(answer):
                 logger.warning("the client sent what cannot be read: %s", answer.error.message)
                 await self._writer.send(SessionMessage(answer))
                 return None

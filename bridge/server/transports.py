@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
 from bridge.runs import Engine
-from bridge.server.admission import BOUNDS, Admission
+from bridge.server.admission import BOUNDS, RequestAdmission
 from bridge.server.app import build_server
 from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.notices import NotifyingServer
@@ -94,9 +94,9 @@ class HttpServer(uvicorn.Server):
         )
         self._streams = _Streams(app)
         # Imported here: stdio does without it.
-        from bridge.server.connection import Connection
+        from bridge.server.connection import HttpConnection
 
-        admission = Admission(
+        admission = RequestAdmission(
             self._streams if replica is None else replica.around(self._streams),
             self._guard,
             token,
@@ -105,7 +105,7 @@ class HttpServer(uvicorn.Server):
         )
         config = uvicorn.Config(
             admission,
-            http=partial(Connection, admission),  # type: ignore[arg-type]  # it makes one
+            http=partial(HttpConnection, admission),  # type: ignore[arg-type]  # it makes one
             ws="none",
             log_config=None,  # Its lines go where the bridge's do, which counts repeated ones.
             log_level="warning",

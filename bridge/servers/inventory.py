@@ -124,7 +124,7 @@ class ToolInventory:
         return found
 
     def redact_again(self) -> None:
-        """Redact all texts anew, after other values have become secret."""
+        """Redact all texts again, after other values have become secret."""
         clear = self._redactor.text
         descriptions = {name: clear(text) for name, text in self._descriptions.items()}
         before, self._redacted = self._redacted, {}

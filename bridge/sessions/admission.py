@@ -24,7 +24,7 @@ MAX_WAITING_OF_OWNER = 8  # Sessions of one owner, who would fill the queue for 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
-class Admission:
+class SessionAdmission:
     """The places. One is waited for `wait_seconds`: as long as a run may take."""
 
     def __init__(self, places: int, wait_seconds: float) -> None:

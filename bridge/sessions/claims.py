@@ -1,8 +1,8 @@
 """Which of several bridges on one store has a session live.
 
 Owns the claim: a document in the store with the name of the replica that runs something in the
-session, renewed while it does. Between runs, once its state is saved, a session is nobody's, and
-goes on wherever its next run arrives. A claim that is not renewed lapses; that is measured by who
+session, renewed while it does. Between runs, once its state is saved, a session is no one's, and
+continues wherever its next run arrives. A claim that is not renewed lapses; that is measured by who
 waits, on one clock, so that the replicas' clocks need not agree. Who lost a claim in spite of being
 alive finds out when it saves, and does not overwrite what the next has saved.
 """

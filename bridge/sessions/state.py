@@ -1,7 +1,7 @@
 """A session's state as its guest sends it: bytes that only another guest reads.
 
 Owns the bound on them. The host never looks inside. A malformed part makes the checkpoint unusable,
-and nothing else: the session goes on, and its next checkpoint may be good.
+and nothing else: the session continues, and its next checkpoint may be good.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.packages.packages import PackageSet
-from bridge.sessions.admission import Admission
+from bridge.sessions.admission import SessionAdmission
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import SAVE_SECONDS, Guest, QueuedRun, Session, Work
@@ -92,7 +92,7 @@ class Sessions:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
         longest = settings.max_timeout + SAVE_SECONDS + 10.0  # to release the sandbox
-        self.admission = Admission(settings.sessions, longest)
+        self.admission = SessionAdmission(settings.sessions, longest)
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Sessions:

@@ -226,7 +226,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Value:
+class _SettingValue:
     """A setting's value, its place for error messages, and a warning on how it is read."""
 
     value: object
@@ -234,11 +234,11 @@ class _Value:
     note: str = ""
 
 
-def _from_flags(flags: Mapping[str, str]) -> dict[str, _Value]:
+def _from_flags(flags: Mapping[str, str]) -> dict[str, _SettingValue]:
     return {key: _parse(key, text, f"--{key.replace('_', '-')}") for key, text in flags.items()}
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, _Value]:
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _SettingValue]:
     return {
         key: _parse(key, environ[name], name)
         for key, name in ((key, variable(key)) for key in SETTINGS)
@@ -247,8 +247,10 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Value]:
     }
 
 
-def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> dict[str, _Value]:
-    found: dict[str, _Value] = {}
+def _from_file(
+    values: Mapping[str, Any], file: ConfigFile, table: str = ""
+) -> dict[str, _SettingValue]:
+    found: dict[str, _SettingValue] = {}
     for key, value in values.items():
         where = file.place(key, table)
         if key not in SETTINGS:
@@ -261,10 +263,10 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
     return found
 
 
-def _parse(key: str, text: str, place: str) -> _Value:
+def _parse(key: str, text: str, place: str) -> _SettingValue:
     try:
         value = SETTINGS[key]["parse"](text)
-        return _Value(value, place, _note(key, text, value, place))
+        return _SettingValue(value, place, _note(key, text, value, place))
     except ValueError as error:
         # An address may hold a login, also where its host was left out.
         shown = re.sub("(?<=://).*[@:][^/?]*|(?<=password=)[^&]*", "", text)

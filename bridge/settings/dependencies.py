@@ -88,7 +88,7 @@ class Dependencies:
         cache: Where what is installed is kept; None for the bridge's own place.
         cache_bytes: What may be kept there.
         timeout: Seconds, for finding and fetching what a run asks for.
-        lock_days: After how many days versions are looked for anew; 0 for never.
+        lock_days: After how many days versions are looked for again; 0 for never.
     """
 
     allow: tuple[Allowed, ...] = fields.key(_allow, ())

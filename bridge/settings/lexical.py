@@ -64,7 +64,7 @@ def normal(text: str) -> str | None:
     return ("/" if absolute else "") + "/".join(steps)
 
 
-class Directory:
+class DirectoryPath:
     """A directory that paths are held against.
 
     Args:

@@ -27,7 +27,7 @@ Test = Literal["is", "in", "glob", "under", "lt", "le", "gt", "ge", "present"]
 
 DefaultFor = Literal["read", "write", "destructive", "untrusted"]
 """What a default is for: what a trusted server, or the policy, says of a tool; "untrusted" if
-nobody does whom the policy believes."""
+no one does whom the policy believes."""
 
 Asking = Literal["elicitation", "sampling"]
 """What servers ask by themselves: the user, or the user's model."""
@@ -441,7 +441,7 @@ class PolicySpec:
     """A whole policy.
 
     Attributes:
-        present: Whether there is one. Without, every call is allowed and nobody is believed.
+        present: Whether there is one. Without, every call is allowed and no one is believed.
         defaults: What is done with calls that no rule matches, by what they do; "untrusted" where
             no policy and no trusted server says what.
         rules: The first that matches a call decides.
@@ -449,7 +449,7 @@ class PolicySpec:
         flows: Decide on calls after certain others.
         budgets: How much is allowed.
         privacy: Which personal data is replaced by tokens.
-        skills: What is done when a program uses a saved skill that nobody has reviewed; with
+        skills: What is done when a program uses a saved skill that no one has reviewed; with
             "deny" there are no skills.
         elicitation: What is done with servers' questions to the user.
         sampling: What is done with servers' questions to the model.

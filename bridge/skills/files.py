@@ -48,7 +48,7 @@ State = tuple[int, int, int]  # What tells a file from what it was before: time,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class SavedSkill:
     """What became of saving."""
 
     text: str
@@ -113,7 +113,7 @@ class SkillFiles:
         provenance: Provenance | None = None,
         *,
         only_if: str | None = None,
-    ) -> Saved:
+    ) -> SavedSkill:
         """Save a source as a skill. The text before stays as a version.
 
         Args:
@@ -189,7 +189,7 @@ class SkillFiles:
             message = f"The skill {name!r} was changed at the same moment by another writer."
             raise InvalidRequestError(message, remedy="Look at it, then try again.")
 
-    def _saved(self, name: str, source: str, new: Header) -> Saved:
+    def _saved(self, name: str, source: str, new: Header) -> SavedSkill:
         self._check_room(name)
         old = self.text(name)
         header, before = (None, "") if old is None else decode_skill(old)
@@ -200,7 +200,7 @@ class SkillFiles:
             number, edited = version_of(header, before)
             if not changed and header is not None and not edited:
                 if (header.description, header.tools) == (new.description, dict(new.tools)):
-                    return Saved(text=old, version=number, changed=False)
+                    return SavedSkill(text=old, version=number, changed=False)
                 if header.provenance is not None:
                     # The source is still from there, also if its description changed.
                     theirs = header.provenance
@@ -210,7 +210,7 @@ class SkillFiles:
         text = encode_skill(new, source)
         self._keep(name, new.version, text)
         replace_file(self._path(name), _bytes(text), durable=True)
-        return Saved(text=text, version=new.version, changed=changed)
+        return SavedSkill(text=text, version=new.version, changed=changed)
 
     def remove(
         self,

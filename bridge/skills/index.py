@@ -180,7 +180,7 @@ class SkillIndex:
         )
 
     def docs(self, name: str) -> dict[str, Json] | None:
-        """Return what a search says of a skill that it found; None if it is gone by now."""
+        """Return what a search says of a skill that it found; None if it is gone now."""
         if name not in self._read:
             return None
         skill = self._read[name][1]

@@ -110,7 +110,7 @@ class Memories:
             try:
                 before = _read(kept, self._owner, name)
             except LibraryError:
-                # Saving anew is how a damaged one is mended.
+                # Saving again is how a damaged one is fixed.
                 before = None
             if metadata is None:
                 metadata = before.metadata if before else {}

@@ -64,7 +64,7 @@ class Review:
         self.check("use")
         scan = None if skill.code is None else check(Survey(skill.code.tree), self._skills.denied)
         if scan is not None and scan.certain and self._skills.guard == "enforce":
-            # What is saved is checked then; its file may be another by now.
+            # What is saved is checked then; its file may be another now.
             message = (
                 f"The static guard does not allow the skill {skill.name!r}: {scan.certain[0]}."
             )

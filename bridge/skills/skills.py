@@ -181,7 +181,7 @@ class Skills:
         """
         await self.shelf.add_provenance(tracker)
         review = use.review or self.review(request, run)
-        # All at once: while one is looked at, another may be saved anew.
+        # All at once: while one is looked at, another may be saved again.
         for skill in [self.shelf.at_hand(name) for name in names]:
             if skill is not None:
                 await review.add_provenance(skill, tracker)

@@ -132,7 +132,7 @@ def make_engine(url: str) -> Engine:
         pool_size=POOL // 2,
         max_overflow=POOL - POOL // 2,
         pool_timeout=BUSY_SECONDS,
-        # After the server was started anew, the connections of before are replaced.
+        # After the server was started again, the connections of before are replaced.
         pool_pre_ping=True,
         hide_parameters=True,
     )
@@ -198,7 +198,7 @@ class ServerBlobs(Blobs):
         return True
 
     def prepare(self, unfinished: Unfinished, digest: str) -> None:
-        """Send a content, in a transaction that nobody waits for."""
+        """Send a content, in a transaction that no one waits for."""
         with self._store.connected(writes=True, locked=False) as connection:
             _send(connection, unfinished, digest)
 

@@ -7,7 +7,7 @@ is repeated with `inputResponses` and `requestState` (at most `MAX_ROUNDS` times
 
 Owns the attribution of these requests, of progress and `notifications/message` to a run, their
 limits, and stopping the clock of runs that wait for an answer. `roots/list` is answered from the
-configuration if that names roots; the rest goes to the run's client, through `Caller`.
+configuration if that names roots; the rest goes to the run's client, through `ServerCaller`.
 
 Differs from the SDK: one connection serves several clients, but a server's request names no call.
 It belongs to the client with pending calls there; with more than one client it is refused, because
@@ -162,7 +162,7 @@ async def answer_input_requests(
     return answers
 
 
-async def _answer(server: str, caller: Caller | None, question: Json, roots: Roots) -> Json:
+async def _answer(server: str, caller: ServerCaller | None, question: Json, roots: Roots) -> Json:
     method = question.get("method") if isinstance(question, dict) else None
     params = question.get("params", {}) if isinstance(question, dict) else None
     if method == "roots/list" and roots:
@@ -201,7 +201,7 @@ LATE_SECONDS = 0.2
 """After a response, for messages of that call that arrive over another HTTP stream."""
 
 
-class Caller(Protocol):
+class ServerCaller(Protocol):
     """A run, as the servers that it calls reach it."""
 
     @property
@@ -246,12 +246,12 @@ class Caller(Protocol):
         """Note for the run's result that a server lost what it held in memory."""
 
 
-_current: ContextVar[Caller | None] = ContextVar("caller", default=None)
+_current: ContextVar[ServerCaller | None] = ContextVar("caller", default=None)
 """The run for which a task makes calls. Tasks inherit it from the task that starts them; a
 connection's owner task clears it, because it serves all runs."""
 
 
-def current_caller() -> Caller | None:
+def current_caller() -> ServerCaller | None:
     """Return the run that this task makes calls for, if any."""
     return _current.get()
 
@@ -263,7 +263,7 @@ def clear_caller() -> None:
 
 
 @contextmanager
-def on_behalf_of(caller: Caller) -> Iterator[None]:
+def on_behalf_of(caller: ServerCaller) -> Iterator[None]:
     """Make calls for `caller` inside."""
     token, trace = _current.set(caller), attach(caller.trace)
     try:
@@ -304,7 +304,7 @@ def progress_callback(
 
 
 async def forward(
-    caller: Caller, server: str, method: Method, params: Mapping[str, Json], size: int
+    caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json], size: int
 ) -> dict[str, Json]:
     """Send one request to the client; an elicitation without an answer in time is cancelled.
 
@@ -350,16 +350,16 @@ def roots_result(paths: Sequence[Path]) -> dict[str, Json]:
 class _OpenRequest:
     """A request without an answer yet, and the runs whose clocks are stopped for it."""
 
-    def __init__(self, asked: Caller) -> None:
+    def __init__(self, asked: ServerCaller) -> None:
         self.asked = asked
         self.scope = anyio.CancelScope()
-        self._holds: dict[Caller, ExitStack] = {}
+        self._holds: dict[ServerCaller, ExitStack] = {}
 
-    def hold(self, caller: Caller) -> None:
+    def hold(self, caller: ServerCaller) -> None:
         hold = self._holds[caller] = ExitStack()
         hold.enter_context(caller.clock.stop())
 
-    def leave(self, caller: Caller) -> None:
+    def leave(self, caller: ServerCaller) -> None:
         """Restart the clock of a run without pending calls; cancel a request made to it."""
         hold = self._holds.pop(caller, None)
         if hold is not None:
@@ -377,7 +377,7 @@ class _OpenRequest:
 class _RecentCaller(NamedTuple):
     """A client whose call has ended; until then a log message, or a request, may still be its."""
 
-    caller: Caller
+    caller: ServerCaller
     until: float
     requests_until: float
 
@@ -387,7 +387,7 @@ class Callers:
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._under_way: dict[Caller, int] = {}
+        self._under_way: dict[ServerCaller, int] = {}
         self._open: set[_OpenRequest] = set()
         self._recent: dict[Hashable, _RecentCaller] = {}
         self._refused = 0
@@ -485,7 +485,7 @@ class Callers:
                 question.close()
         raise CannotAskError("The call that the request belongs to has ended.", server=self._server)
 
-    def _note_finished(self, caller: Caller, *, answered: bool) -> None:
+    def _note_finished(self, caller: ServerCaller, *, answered: bool) -> None:
         now = current_time()
         left = self._recent.pop(caller.client, None)
         # Until then a cancelled call's server may still send requests for it.
@@ -496,7 +496,7 @@ class Callers:
             client: past for client, past in self._recent.items() if now < max(past[1:])
         }
 
-    def _attribute(self, *, late: bool = False) -> Caller:
+    def _attribute(self, *, late: bool = False) -> ServerCaller:
         """Return the caller that a server's message belongs to, since it names no call.
 
         Args:

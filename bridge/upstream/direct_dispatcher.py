@@ -44,7 +44,12 @@ from pydantic_core import from_json
 
 from bridge.model import Json
 from bridge.offload import LARGE
-from bridge.upstream.client_features import Caller, current_caller, progress_callback, time_limit
+from bridge.upstream.client_features import (
+    ServerCaller,
+    current_caller,
+    progress_callback,
+    time_limit,
+)
 from bridge.upstream.results import RAW
 
 MAX_QUEUED = 16
@@ -222,7 +227,7 @@ class DirectDispatcher:
             raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
         return outcome
 
-    def _meta(self, number: int, caller: Caller | None) -> dict[str, Json]:
+    def _meta(self, number: int, caller: ServerCaller | None) -> dict[str, Json]:
         """Return a request's `_meta`, as the SDK's session would build it."""
         meta = dict(self.request_meta)
         # The trace context of the current span, which may have come with the run.

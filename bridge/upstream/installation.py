@@ -94,7 +94,7 @@ def broken_cache(report: str) -> str:
     return found[0] if found and _INCOMPLETE.search(report) else ""
 
 
-def keep(child: Child, definition: str, seconds: float) -> Keeper | None:
+def keep(child: Child, definition: str, seconds: float) -> InstallationKeeper | None:
     """Guard a starting server with a process; return None, with a warning, if that cannot start.
 
     While the process lives, no bridge takes the server's processes for orphans or starts this
@@ -117,10 +117,10 @@ def keep(child: Child, definition: str, seconds: float) -> Keeper | None:
     except OSError as error:
         logger.warning("if the bridge ends, an installation ends too: /bin/sh: %s", error)
         return None
-    return Keeper(child, process)
+    return InstallationKeeper(child, process)
 
 
-class Keeper:
+class InstallationKeeper:
     """The process that guards a starting server."""
 
     def __init__(self, child: Child, process: subprocess.Popen[bytes]) -> None:

@@ -32,7 +32,7 @@ from bridge.upstream.oauth_web import (
     same_origin,
     web_client,
 )
-from bridge.upstream.token_store import Record, StoreError, TokenStore, key_of
+from bridge.upstream.token_store import TokenRecord, TokenStore, TokenStoreError, key_of
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Login:
         self._key = key_of(self.spec)
         self._hints = self.spec.oauth
         self._lock = anyio.Lock()
-        self._record: Record | None = None
+        self._record: TokenRecord | None = None
         self._loaded = False
         self._not_before = -math.inf
         self._over = False
@@ -133,7 +133,7 @@ class Login:
                 try:
                     async with self.store.locked(self._key):
                         await self._renew(refused)
-                except StoreError as error:
+                except TokenStoreError as error:
                     self._fail(str(error))
             return "" if self._current == refused else self._current
 
@@ -143,7 +143,7 @@ class Login:
             record = self._record
             if record is None or not scope or joined_scopes(record.wanted, scope) == record.wanted:
                 return
-            with suppress(StoreError):
+            with suppress(TokenStoreError):
                 async with self.store.locked(self._key):
                     stored = await self.store.load(self._key)
                     if stored is not None:
@@ -151,10 +151,10 @@ class Login:
                         await self.store.save(self._key, wanted)
                         self._use(wanted)
 
-    async def _load(self) -> Record | None:
+    async def _load(self) -> TokenRecord | None:
         try:
             record = await self.store.load(self._key)
-        except StoreError as error:
+        except TokenStoreError as error:
             self._fail(str(error))
             return None
         own = self._hints.client_id if self._hints else ""
@@ -163,7 +163,7 @@ class Login:
             return None
         return record
 
-    def _use(self, record: Record | None) -> None:
+    def _use(self, record: TokenRecord | None) -> None:
         self._loaded = True
         self._record = record
         if record is not None and record.access_token:
@@ -218,7 +218,7 @@ class Login:
             # If storing fails, at least this process can use the tokens.
             try:
                 await self.store.save(self._key, record)
-            except StoreError as error:
+            except TokenStoreError as error:
                 logger.warning("the renewed login to %r is not stored: %s", self._key.server, error)
 
 
@@ -231,7 +231,7 @@ def sets_authorization(spec: ServerSpec) -> bool:
     return "@" in authority or any(name.strip().lower() == "authorization" for name in spec.headers)
 
 
-def with_token(record: Record, token: OAuthToken, now: float) -> Record:
+def with_token(record: TokenRecord, token: OAuthToken, now: float) -> TokenRecord:
     """Return a login with new tokens; fields that the response leaves out stay unchanged."""
     renew_at = None
     if (life := token.expires_in) is not None:
@@ -246,7 +246,7 @@ def with_token(record: Record, token: OAuthToken, now: float) -> Record:
     )
 
 
-def explain_no_renewal(record: Record, spec: ServerSpec) -> str:
+def explain_no_renewal(record: TokenRecord, spec: ServerSpec) -> str:
     """Return why a login cannot be renewed and what to do, to follow a text about its end."""
     text = ", and the authorization server gave no `refresh_token`"
     if "offline_access" not in record.scope.split():
@@ -255,7 +255,9 @@ def explain_no_renewal(record: Record, spec: ServerSpec) -> str:
     return text
 
 
-def client_request(url: str, data: dict[str, str], record: Record, secret: str) -> httpx2.Request:
+def client_request(
+    url: str, data: dict[str, str], record: TokenRecord, secret: str
+) -> httpx2.Request:
     """Return a POST request that identifies the bridge by its client registration."""
     form = {**data, "client_id": record.client_id}
     headers = {}

@@ -58,7 +58,7 @@ from bridge.upstream.oauth_web import (
     web_client,
 )
 from bridge.upstream.refusal import UNAUTHORIZED
-from bridge.upstream.token_store import Place, Record, StoreError, TokenStore, key_of
+from bridge.upstream.token_store import Place, TokenRecord, TokenStore, TokenStoreError, key_of
 
 CLIENT_NAME = "mcp-code-bridge"
 
@@ -135,7 +135,7 @@ class Provider(OAuthClientProvider):
         tokens = read_tokens(response).model_dump_json()
         await super()._handle_token_response(httpx2.Response(200, content=tokens))
 
-    def record(self, tokens: OAuthToken, now: float) -> Record:
+    def record(self, tokens: OAuthToken, now: float) -> TokenRecord:
         context = self.context
         client, metadata = context.client_info, context.oauth_metadata
         if client is None:
@@ -144,7 +144,7 @@ class Provider(OAuthClientProvider):
         resource = ""
         if context.should_include_resource_param(context.protocol_version):
             resource = context.get_resource_url()
-        empty = Record(
+        empty = TokenRecord(
             resource=resource,
             issuer=str(metadata.issuer) if metadata else "",
             token_endpoint=self._get_token_endpoint(),
@@ -344,7 +344,7 @@ async def log_in(
         notice: Why a stored registration is not used.
     """
     server, key, stored = _login_url(spec), key_of(spec), None
-    with suppress(StoreError):
+    with suppress(TokenStoreError):
         async with store.locked(key):
             if stored := await store.load(key):
                 # Only a login that succeeds lets the next one use the registration.
@@ -374,7 +374,7 @@ async def log_in(
     try:
         async with store.locked(key):
             place, notice = await store.save_in_keyring(key, record)
-    except StoreError as error:
+    except TokenStoreError as error:
         msg = f"The login to {spec.name!r} worked, but cannot be stored: {error}."
         raise LoginFailedError(msg, server=spec.name) from None
     end = ""
@@ -394,10 +394,10 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
     try:
         async with store.locked(key):
             record = None
-            with suppress(StoreError):
+            with suppress(TokenStoreError):
                 record = await store.load(key)
             removed = await store.remove(key)
-    except StoreError as error:
+    except TokenStoreError as error:
         msg = f"The login to {spec.name!r} cannot be removed: {error}."
         raise LoginFailedError(msg, server=spec.name) from None
     if record and record.revocation_endpoint and (record.refresh_token or record.access_token):
@@ -433,7 +433,7 @@ def _login_url(spec: ServerSpec) -> httpx2.URL:
 
 
 @asynccontextmanager
-async def _open_callback(spec: ServerSpec, stored: Record | None) -> AsyncIterator[Callback]:
+async def _open_callback(spec: ServerSpec, stored: TokenRecord | None) -> AsyncIterator[Callback]:
     """Listen at the registered redirect address if that is free, or else at another one."""
     hints = spec.oauth
     fixed = hints.callback_port if hints else None
@@ -454,7 +454,7 @@ async def _open_callback(spec: ServerSpec, stored: Record | None) -> AsyncIterat
 
 
 def _registered_client(
-    hints: OAuthHints | None, stored: Record | None, callback: Callback
+    hints: OAuthHints | None, stored: TokenRecord | None, callback: Callback
 ) -> OAuthClientInformationFull | None:
     """Return the bridge's client registration, configured or stored; None to register again."""
     if hints and hints.client_id:
@@ -473,12 +473,12 @@ def _registered_client(
         client_secret=stored.client_secret or None,
         token_endpoint_auth_method=stored.auth_method or None,
         redirect_uris=[AnyUrl(stored.redirect_uri)],
-        # The SDK registers anew if the server has changed its authorization server.
+        # The SDK registers again if the server has changed its authorization server.
         issuer=stored.issuer,
     )
 
 
-def _scopes(hints: OAuthHints | None, stored: Record | None) -> str:
+def _scopes(hints: OAuthHints | None, stored: TokenRecord | None) -> str:
     """Return the scopes to request; empty to request those that the server names."""
     if hints and hints.scopes:
         return joined_scopes(*hints.scopes, stored.wanted if stored else "")

@@ -35,7 +35,7 @@ from bridge.upstream.transport import Endpoint
 logger = logging.getLogger(__name__)
 
 
-class Admission(Protocol):
+class StartAdmission(Protocol):
     """Decides on each start, in two steps: `permit` may ask the user, `start` records it."""
 
     async def permit(self, spec: ServerSpec) -> None:
@@ -55,7 +55,7 @@ class Admission(Protocol):
         return
 
 
-class OpenAdmission(Admission):
+class OpenAdmission(StartAdmission):
     """Allows every start and records none; for a pool without a gate."""
 
 
@@ -104,7 +104,7 @@ class Pool:
         self.environ = dict(self.environ)
         self.containers = Containers()
         self.on_tools_changed: Callable[[str], None] | None = None
-        self.admission: Admission = OpenAdmission()
+        self.admission: StartAdmission = OpenAdmission()
         self._tasks: TaskGroup | None = None
         self._connections: set[Connection] = set()
         self._servers: dict[str, UpstreamServer] = {}

@@ -69,7 +69,7 @@ KINDS: Mapping[Method, Kind] = {"resources/read": "resources", "prompts/get": "p
 
 
 @dataclass(frozen=True)
-class Call:
+class PendingRequest:
     """One request with its parameters.
 
     Attributes:
@@ -121,8 +121,8 @@ class Requests:
         subject: str,
         params: Mapping[str, Json],
         seconds: float | None = None,
-    ) -> Call:
-        """Return a request with its parameters as JSON; see `Call`.
+    ) -> PendingRequest:
+        """Return a request with its parameters as JSON; see `PendingRequest`.
 
         Arguments that cannot be sent are rejected here: they would break the connection's writer,
         and so every call.
@@ -147,9 +147,9 @@ class Requests:
                 code="message_too_large",
             )
         seconds = self._call_timeout if seconds is None else seconds
-        return Call(method, subject, params, text, what, seconds)
+        return PendingRequest(method, subject, params, text, what, seconds)
 
-    async def call(self, connection: Connection, call: Call) -> dict[str, Json]:
+    async def call(self, connection: Connection, call: PendingRequest) -> dict[str, Json]:
         """Send a request and return the result as received, waiting for a task's result.
 
         Raises:
@@ -215,7 +215,7 @@ class Requests:
             msg = f"Server {self._spec.name!r}: {what} did not change within {seconds:g} s."
             raise CallTimeoutError(msg, server=self._spec.name, doubtful=False)
 
-    async def _send(self, connection: Connection, call: Call) -> dict[str, Json]:
+    async def _send(self, connection: Connection, call: PendingRequest) -> dict[str, Json]:
         """Return the result of a request as received; translate the errors of sending it."""
         begun = _caller_time()
         try:
@@ -239,7 +239,9 @@ class Requests:
             # The SDK raises these before and after sending, so the effect is unknown.
             raise self._unsendable(call.what, error, doubtful=True) from error
 
-    async def _send_directly(self, direct: DirectDispatcher, call: Call) -> dict[str, Json]:
+    async def _send_directly(
+        self, direct: DirectDispatcher, call: PendingRequest
+    ) -> dict[str, Json]:
         params = call.text
         if call.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (_ascii(call.tool).encode(), params)
@@ -247,7 +249,9 @@ class Requests:
             params = b"%b,%b" % (params[:-1], _encoded(extras).encode()[1:])
         return await direct.request(call.method, params, call.seconds, label=call.tool)
 
-    async def _send_by_session(self, connection: Connection, call: Call) -> dict[str, Json]:
+    async def _send_by_session(
+        self, connection: Connection, call: PendingRequest
+    ) -> dict[str, Json]:
         client, kept = connection.client, set[str]()
         assert client is not None
         answers: list[dict[str, Json]] = []
@@ -320,7 +324,9 @@ class Requests:
         entries = await read_all_pages(self._spec.name, fetch, seconds, LISTS[kind].key)
         return await offload(entries, partial(parse_offers, self._spec.name, kind, entries))
 
-    def _timed_out(self, connection: Connection, call: Call, begun: float) -> CallTimeoutError:
+    def _timed_out(
+        self, connection: Connection, call: PendingRequest, begun: float
+    ) -> CallTimeoutError:
         connection.request_probe(call.seconds)
         # Progress may have moved the limit.
         seconds = max(call.seconds, round(_caller_time() - begun))
@@ -379,7 +385,7 @@ class Requests:
 _ANY_RESULT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
 
-def _request(call: Call, *, modern: bool) -> Request[Any, Any]:
+def _request(call: PendingRequest, *, modern: bool) -> Request[Any, Any]:
     """Return a request for the SDK's session."""
     params, caller = dict(call.arguments), current_caller()
     if call.method == "tools/call":
@@ -393,7 +399,7 @@ def _request(call: Call, *, modern: bool) -> Request[Any, Any]:
     return kind(method=call.method, params=params)
 
 
-def _extras(call: Call) -> dict[str, Json]:
+def _extras(call: PendingRequest) -> dict[str, Json]:
     """Return the parameters of a call in addition to its own; a task's `ttl` is its timeout."""
     extras = {
         "task": {"ttl": math.ceil(call.seconds * 1000)} if call.task else None,

@@ -44,7 +44,7 @@ from bridge.upstream.client_features import (
 from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
 from bridge.upstream.failure import lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
-from bridge.upstream.requests import KINDS, AgainError, Call, Method, Reason, Requests
+from bridge.upstream.requests import KINDS, AgainError, Method, PendingRequest, Reason, Requests
 
 if TYPE_CHECKING:
     from bridge.upstream.pool import Pool
@@ -124,7 +124,7 @@ class ServerState:
 
     Attributes:
         state: "idle" before the first use and after an idle close; "failed" or "login required"
-            after a failed start or a broken connection, until the next request; "closed" for good.
+            after a failed start or a broken connection, until the next request; "closed" then.
         error: Why it failed.
         line: What its process wrote last to its stderr, while it starts.
         pid: Its process, for stdio.
@@ -256,7 +256,7 @@ class UpstreamServer:
     async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
         """Return its tools, from the cache until the server announces a change.
 
-        A server that was closed as idle is not started for this; its next connection lists anew.
+        A server that was closed as idle is not started for this; its next connection lists again.
         """
         kept = self._tools
         if (
@@ -402,8 +402,8 @@ class UpstreamServer:
         await self._ask(wait, lists=True)
         return await self.request("resources/read", {"uri": uri})
 
-    async def _call_until_complete(self, call: Call) -> dict[str, Json]:
-        async def send(call: Call) -> dict[str, Json]:
+    async def _call_until_complete(self, call: PendingRequest) -> dict[str, Json]:
+        async def send(call: PendingRequest) -> dict[str, Json]:
             async with self._use() as connection:
                 return await self._requests.call(connection, call)
 

@@ -49,7 +49,7 @@ from bridge.upstream.framing import (
     encode,
     has_too_many_values,
 )
-from bridge.upstream.installation import Keeper, installs_packages, keep
+from bridge.upstream.installation import InstallationKeeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.launch import (
     TREE_LABEL,
@@ -96,7 +96,7 @@ class StdioEndpoint(Endpoint):
         self._writing = anyio.CancelScope()
         self._written = anyio.Event()
         self._drained = anyio.Event()
-        self._keeper: Keeper | None = None
+        self._keeper: InstallationKeeper | None = None
         self.direct: DirectDispatcher | None = None
         self._leaving = False
         self._deaf = False
@@ -211,7 +211,7 @@ class StdioEndpoint(Endpoint):
         self._running.cancel()
 
     async def _run_pipes(self, child: Child) -> None:
-        # Shielded: reading goes on while a cancelled connection is being left, or a server that
+        # Shielded: reading continues while a cancelled connection is being left, or a server that
         # is stuck writing would never see its stdin close. `_leave` ends it.
         with self._running:
             async with anyio.create_task_group() as tg:

@@ -105,7 +105,7 @@ async def _run_in_thread(ask: Callable[[], Result], seconds: float) -> Result:
 Place = Literal["file", "keyring"]
 
 
-class StoreError(Exception):
+class TokenStoreError(Exception):
     """A stored login cannot be used, or one cannot be stored. The text contains no secret."""
 
 
@@ -132,7 +132,7 @@ class Key:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class TokenRecord:
     """One login: the tokens, and what is needed to renew, to revoke and to repeat it.
 
     Attributes:
@@ -167,7 +167,7 @@ class _StoredLogin:
     address: str
     place: Place
     definition: str = ""
-    record: Record | None = field(default=None, repr=False)
+    record: TokenRecord | None = field(default=None, repr=False)
 
 
 _STORED_LOGIN = TypeAdapter(_StoredLogin)
@@ -199,24 +199,24 @@ class TokenStore:
     def path(self, key: Key) -> Path:
         return self._directory / f"{key.digest}.json"
 
-    async def load(self, key: Key) -> Record | None:
+    async def load(self, key: Key) -> TokenRecord | None:
         kept, entry = await anyio.to_thread.run_sync(self._read, key), _keyring_entry(key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
         try:
             text = await self._ask(lambda backend: backend.get_password(SERVICE, entry))
         except KeyringError as error:
-            raise StoreError(f"it is in the system's keyring, and {error}") from None
+            raise TokenStoreError(f"it is in the system's keyring, and {error}") from None
         found = _parse(text.encode(), key) if text is not None else None
         return found.record if found else None
 
-    async def save(self, key: Key, record: Record) -> tuple[Place, str]:
+    async def save(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
         """Store a login where it is already stored; a new one in the keyring if possible.
 
         Returns:
             Where it is stored, and why not in the keyring.
         """
-        with suppress(StoreError):
+        with suppress(TokenStoreError):
             # A file that must not be trusted is replaced by a trusted one.
             kept = await anyio.to_thread.run_sync(self._read, key)
             if kept is not None and kept.place == "file" and kept.record is not None:
@@ -224,7 +224,7 @@ class TokenStore:
                 return "file", ""
         return await self.save_in_keyring(key, record)
 
-    async def save_in_keyring(self, key: Key, record: Record) -> tuple[Place, str]:
+    async def save_in_keyring(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
         """Store a login in the keyring if possible, else in its file; see `save`."""
         whole = _stored_login(key, "keyring", record)
         text = _STORED_LOGIN.dump_json(whole).decode()
@@ -239,7 +239,7 @@ class TokenStore:
     async def clear(self) -> None:
         """Remove all logins, from the keyring too; what cannot be read stays there."""
         for path in sorted(self._directory.glob("*.json")):
-            with suppress(OSError, ValueError, StoreError):
+            with suppress(OSError, ValueError, TokenStoreError):
                 found = _STORED_LOGIN.validate_json(path.read_bytes())
                 key = Key(server=found.server, address=found.address, definition=found.definition)
                 await self.remove(key)
@@ -247,19 +247,19 @@ class TokenStore:
     async def remove(self, key: Key) -> bool:
         path = self.path(key)
         kept = None
-        with suppress(StoreError):
+        with suppress(TokenStoreError):
             kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is not None and kept.place == "keyring":
             try:
                 await self._ask(partial(_clear_entry, entry=_keyring_entry(key)))
             except KeyringError as error:
-                raise StoreError(f"it is in the system's keyring, and {error}") from None
+                raise TokenStoreError(f"it is in the system's keyring, and {error}") from None
         try:
             path.unlink()
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise StoreError(f"{path} cannot be removed: {error.strerror}") from None
+            raise TokenStoreError(f"{path} cannot be removed: {error.strerror}") from None
         return True
 
     @asynccontextmanager
@@ -271,7 +271,7 @@ class TokenStore:
                 while not _try_lock(descriptor):  # noqa: ASYNC110 - another process releases it
                     await anyio.sleep(0.05)  # `flock` has no notification.
             if scope.cancelled_caught:
-                raise StoreError("another process has been busy with it for 30 s")
+                raise TokenStoreError("another process has been busy with it for 30 s")
             yield
         finally:
             # Closing releases the lock. The file stays: if it were removed, two processes could
@@ -287,7 +287,7 @@ class TokenStore:
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(f"{path} cannot be opened: {error.strerror}") from None
+            raise TokenStoreError(f"{path} cannot be opened: {error.strerror}") from None
 
     def _make_directory(self) -> None:
         """Make the directory if needed, and close it to other users."""
@@ -295,11 +295,11 @@ class TokenStore:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._directory.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                raise StoreError(f"{self._directory} is not a directory of this user")
+                raise TokenStoreError(f"{self._directory} is not a directory of this user")
             if stat.S_IMODE(found.st_mode) & 0o077:
                 self._directory.chmod(0o700)
         except OSError as error:
-            raise StoreError(f"{self._directory} cannot be made: {error.strerror}") from None
+            raise TokenStoreError(f"{self._directory} cannot be made: {error.strerror}") from None
 
     def _read(self, key: Key) -> _StoredLogin | None:
         path = self.path(key)
@@ -310,17 +310,17 @@ class TokenStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"{path} is not used: {error.strerror}") from None
+            raise TokenStoreError(f"{path} is not used: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
             if problem := _file_problem(os.fstat(file.fileno())):
-                raise StoreError(f"{path} is not used: {problem}")
+                raise TokenStoreError(f"{path} is not used: {problem}")
             data = file.read()
         found = _parse(data, key)
         if found is None:
-            raise StoreError(f"{path} is not used: it is no login to this server")
+            raise TokenStoreError(f"{path} is not used: it is no login to this server")
         return found
 
-    async def _write(self, key: Key, record: Record | None, place: Place) -> None:
+    async def _write(self, key: Key, record: TokenRecord | None, place: Place) -> None:
         path, data = self.path(key), _STORED_LOGIN.dump_json(_stored_login(key, place, record))
 
         def replace() -> None:
@@ -329,7 +329,7 @@ class TokenStore:
                 # A refresh token that was used up must not come back after a power cut.
                 replace_file(path, data, durable=True)
             except OSError as error:
-                raise StoreError(f"{path} cannot be written: {error.strerror}") from None
+                raise TokenStoreError(f"{path} cannot be written: {error.strerror}") from None
 
         await anyio.to_thread.run_sync(replace)
 
@@ -355,7 +355,7 @@ def _parse(data: bytes, key: Key) -> _StoredLogin | None:
     return found if _stored_login(key, found.place, found.record) == found else None
 
 
-def _stored_login(key: Key, place: Place, record: Record | None) -> _StoredLogin:
+def _stored_login(key: Key, place: Place, record: TokenRecord | None) -> _StoredLogin:
     return _StoredLogin(**vars(key), place=place, record=record)
 
 

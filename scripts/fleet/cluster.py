@@ -145,7 +145,7 @@ class Cluster:
         return (self.logs / name).read_text(errors="replace")
 
     def _spawn(self, name: str, *argv: str | Path) -> None:
-        # Appended to: a process that is started again goes on with its log.
+        # Appended to: a process that is started again continues with its log.
         with (self.logs / name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [*map(str, argv)],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridge.artifacts import ArtifactStore, Part, Reading, parse_part, read_part
+from bridge.artifacts import ArtifactStore, Part, PartialContent, parse_part, read_part
 from bridge.artifacts.parts import MAX_ANSWER, SPARE, line_span, text_answer
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from tests.artifacts.rig import RUN, store
@@ -97,7 +97,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
     return store(tmp_path_factory.mktemp("ranges"), total=10**8, run=10**8)
 
 
-def read(kept: ArtifactStore, uri: str, query: str) -> Reading:
+def read(kept: ArtifactStore, uri: str, query: str) -> PartialContent:
     with kept.opened("me", uri) as content:
         return read_part(content, parse_part(query))
 

@@ -198,7 +198,7 @@ def test_what_is_not_finished_is_nowhere_and_counts_for_nothing(tmp_path: Path) 
     with artifacts.writer("half") as writer:
         writer.write(b"x" * 90)
         assert kept.listed("me") == ()
-        # Nobody takes it for something that a dead bridge has left.
+        # No one takes it for something that a dead bridge has left.
         assert store(tmp_path).tidy() == 0
         assert len(unfinished(tmp_path)) == 1
     assert unfinished(tmp_path) == []

@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on, and how often."""
+"""What is told of a run while it continues, and how often."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_progress_grows_and_its_total_keeps_the_programs_share() -> None:
 
 
 async def test_calls_are_counted_for_those_who_follow() -> None:
-    """And for nobody else the program's calls take no way around."""
+    """And for no one else the program's calls take no way around."""
 
     async def handler(method: str, params: Mapping[str, Json]) -> Json:
         return run.progress.call_text()

@@ -17,7 +17,7 @@ from bridge.catalog.stubs import (
     tool_data,
     tool_stub,
 )
-from bridge.guest.api.arguments import Parameters
+from bridge.guest.api.arguments import BoundParameters
 from bridge.model import Tool
 from tests.catalog.nasty_servers import server_entries
 from tests.golden_texts import assert_golden
@@ -57,7 +57,7 @@ def test_an_argument_has_one_spelling_in_every_text() -> None:
     assert signature(made, "x") == f"async def x({spelled}) -> Any"
     entry = ToolEntry(tool=made, alias="x")
     assert spelled in tool_stub(entry)
-    parameters = Parameters("x", made.input_schema)
+    parameters = BoundParameters("x", made.input_schema)
     assert str(parameters.signature()) == f"({spelled})"
     with pytest.raises(TypeError, match="required argument `from_`"):
         parameters.bind(("1",), {})

@@ -160,7 +160,7 @@ def test_a_directory_that_a_roots_programs_may_not_use_is_told(
     assert told.startswith(f"directory: data: {place} at /mnt/data, ")
     assert ("FAIL" in told) is not usable
     if not usable:
-        # Not more than is needed: nobody but programs is to write there.
+        # Not more than is needed: no one but programs is to write there.
         assert f"run `{'chown 65534' if writable else 'chmod o+rx'} {place}`" in told
     assert "FAIL" not in describe_directories(settings, root=False)
 

@@ -1,4 +1,4 @@
-"""A run at a terminal while it goes on: the line below its output, and the output itself."""
+"""A run at a terminal while it continues: the line below its output, and the output itself."""
 
 from __future__ import annotations
 

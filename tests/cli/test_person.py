@@ -87,7 +87,7 @@ async def test_whoever_never_stops_typing_is_not_asked(monkeypatch: pytest.Monke
 
         async def go_on() -> None:
             while not over.is_set():
-                # Once the person is given up nobody reads: a terminal that is full must not block.
+                # Once the person is given up no one reads: a terminal that is full must not block.
                 with suppress(BlockingIOError):
                     os.write(typist, b"yes\n")
                 await anyio.lowlevel.checkpoint()

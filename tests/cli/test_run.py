@@ -31,7 +31,7 @@ from bridge.errors import ApprovalRefusedError
 from bridge.gate.decision import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
 from bridge.gate.tally import Tally
-from bridge.model import Artifact, HeldCall, Plan, RunRequest, RunResult, Shown
+from bridge.model import Artifact, HeldCall, Plan, RunRequest, RunResult, ShownContent
 from bridge.runs import open_engine
 from bridge.settings import Settings
 from tests.cli.desk import desk
@@ -195,9 +195,11 @@ RESULT = RunResult(
     summary="",
     stdout="1\n",
     shown=(
-        Shown(mime_type="image/png", data=b"png", width=6, height=4, artifact=ORIGINAL),
-        Shown(mime_type="text/markdown", text="|a|"),
-        Shown(mime_type="text/plain", text="b", note="the text\x1b of a page", artifact=ORIGINAL),
+        ShownContent(mime_type="image/png", data=b"png", width=6, height=4, artifact=ORIGINAL),
+        ShownContent(mime_type="text/markdown", text="|a|"),
+        ShownContent(
+            mime_type="text/plain", text="b", note="the text\x1b of a page", artifact=ORIGINAL
+        ),
     ),
 )
 

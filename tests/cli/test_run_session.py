@@ -1,4 +1,4 @@
-"""`run --session`: each command is a bridge of its own, and goes on with the same session."""
+"""`run --session`: each command is a bridge of its own, and continues with the same session."""
 
 from __future__ import annotations
 

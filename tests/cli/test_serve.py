@@ -124,7 +124,7 @@ async def text_of(client: Client, code: str) -> str:
 async def test_an_edit_is_told_to_the_client_and_disturbs_nothing_else(
     tmp_path: Path, mode: Any
 ) -> None:
-    """[bubblewrap] A server that stays goes on with its run, one that changed is started anew."""
+    """[bubblewrap] A server that stays keeps its run, one that changed is started again."""
     stays, first, second = (f"{tmp_path}-{name}" for name in ("stays", "first", "second"))
     configure(tmp_path, stays=stays, changes=first)
     environ = {

@@ -48,7 +48,7 @@ def test_skills_are_listed_shown_approved_and_removed(
     assert seen.startswith("greet@")
     assert run("show", "gret")[0] == 2
 
-    # By its name alone nobody has seen it; half a digest could be another's.
+    # By its name alone no one has seen it; half a digest could be another's.
     status, _, told = run("approve", "greet")
     assert (status, f"skills approve {seen}" in told) == (2, True)
     assert run("approve", seen[:-1])[0] == 2
@@ -95,7 +95,7 @@ def test_what_was_seen_is_the_description_too_if_a_run_that_had_read_something_w
 async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was saved while the person read is another text, and nobody has seen that."""
+    """What was saved while the person read is another text, and no one has seen that."""
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "skills"
     folder.mkdir()

@@ -85,7 +85,7 @@ class Observation:
         picture: Whether a picture arrives as one.
         link: Whether a link arrives as more than the text tells.
         progress: Whether the client asks for it; to no model it is told.
-        question: How the client answers a server's question when nobody is there; empty if it
+        question: How the client answers a server's question when no one is there; empty if it
             cannot be asked.
         structured: What of a result with text and structured content arrives.
         structured_picture: Whether a picture still does then.

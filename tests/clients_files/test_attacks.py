@@ -13,7 +13,7 @@ import pytest
 
 from bridge.cli.install import check_clients
 from bridge.clients.install import apply, plan_install, plan_uninstall, read_target, run_own
-from bridge.clients.journal import Journal, Record
+from bridge.clients.journal import Journal, MoveRecord
 from bridge.clients.writers import targets, writer_for
 from bridge.errors import BridgeError, UsageError
 from tests.clients_files.test_move import BRIDGE, Rig
@@ -121,7 +121,7 @@ def test_a_projects_directory_that_becomes_a_link_meanwhile_is_not_followed(
         return made(now)
 
     class Swapping(Journal):
-        def records(self) -> tuple[Record, ...]:
+        def records(self) -> tuple[MoveRecord, ...]:
             swap()
             return super().records()
 

@@ -1,4 +1,4 @@
-"""What a person sees of a change, and what nobody sees."""
+"""What a person sees of a change, and what no one sees."""
 
 from __future__ import annotations
 

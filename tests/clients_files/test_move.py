@@ -18,7 +18,7 @@ from bridge.clients.install import Change, apply, plan_install, plan_uninstall, 
 from bridge.clients.journal import Journal
 from bridge.clients.move import (
     SCOPES,
-    Kept,
+    KeptServer,
     Mover,
     move_only,
     restore_of,
@@ -45,7 +45,7 @@ class Rig:
     def __init__(self, context: DiscoveryContext) -> None:
         directory = context.home / ".config" / "mcp-code-bridge" / "moved"
         self.context = replace(context, moved=directory)
-        self.kept = Kept(directory)
+        self.kept = KeptServer(directory)
         self.journal = Journal(context.home / ".local" / "state" / "clients")
 
     @property

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.clients.journal import Journal, Record, digest
+from bridge.clients.journal import Journal, MoveRecord, digest
 from bridge.clients.rewrite import (
     UNFINISHED,
     missing_directories,
@@ -261,7 +261,7 @@ def test_a_users_file_with_a_similar_name_is_not_taken_for_ours(file: Path) -> N
     assert similar.exists()
 
 
-INSTALLED = Record(
+INSTALLED = MoveRecord(
     path="/home/me/.cursor/mcp.json",
     action="move",
     name="code-bridge",

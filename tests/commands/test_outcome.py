@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.commands.runner import Capture, judge
+from bridge.commands.runner import CommandOutput, judge
 from bridge.gate.redaction import Redactor
 from bridge.model import StageResult
 from bridge.settings.commands import parse_commands
@@ -69,7 +69,7 @@ SECRET = "wJalrXUt/nFEMI+K7MDENG"
 def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted(
     data: bytes, sizes: list[int]
 ) -> None:
-    capture = Capture(1000, Redactor())
+    capture = CommandOutput(1000, Redactor())
     rest = data
     for size in sizes:
         capture.feed(rest[:size])
@@ -82,14 +82,14 @@ def test_no_more_than_the_limit_is_kept_and_the_rest_is_counted(
 
 
 def test_a_cut_stream_shows_its_ends_and_says_what_is_missing() -> None:
-    capture = Capture(10, Redactor())
+    capture = CommandOutput(10, Redactor())
     capture.feed(b"0123456789")
     capture.feed(b"abcdefghij")
     assert capture.text() == "01234\n[... 10 bytes dropped ...]\nfghij"
 
 
 def test_a_secret_that_the_cut_goes_through_does_not_show_in_part() -> None:
-    capture = Capture(40, Redactor({SECRET: "KEY"}))
+    capture = CommandOutput(40, Redactor({SECRET: "KEY"}))
     capture.feed(b"x" * 10 + SECRET.encode() + b"y" * 100 + SECRET.encode()[:7])
     capture.feed(SECRET.encode()[7:])
     capture.finish()

@@ -42,16 +42,16 @@ class Consenting:
         return {"action": "accept", "content": _filled(params["requestedSchema"])}
 
     def note_restart(self, server: str) -> None:
-        """Nobody looks at it."""
+        """No one looks at it."""
 
     async def refused(self, server: str, method: Method, why: str) -> None:
         """Nothing is refused."""
 
     async def report(self, *progress: object) -> None:
-        """Nobody looks at it."""
+        """No one looks at it."""
 
     async def log(self, *message: object) -> None:
-        """Nobody looks at it."""
+        """No one looks at it."""
 
 
 async def play(directory: Path, url: str, context: Mapping[str, Any]) -> None:

@@ -126,7 +126,7 @@ async def test_commands_run_in_the_profiles_image(
 async def test_commands_have_the_sockets_of_their_grant_and_no_way_to_the_hosts(
     name: str, engines: EngineShelf, tmp_path: Path
 ) -> None:
-    """With a network the internet's families; without one, pairs that speak with nobody else."""
+    """With a network the internet's families; without one, pairs that speak with no one else."""
     engine = engines.get(name)
     open_runner = opener(engine, tmp_path / "run")
     with place() as there, anyio.fail_after(PATIENCE):

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.sandbox.container.backend import ContainerBackend
-from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import EngineShelf, own_service
 from tests.raised import raises_code
@@ -154,7 +154,7 @@ class CountingRunner(SystemRunner):
         *,
         timeout: float,
         on_line: Callable[[str], None] | None = None,
-    ) -> CommandResult:
+    ) -> CompletedCommand:
         self.told.append(tuple(argv))
         return await super().__call__(argv, timeout=timeout, on_line=on_line)
 

@@ -38,7 +38,7 @@ def one(kind: str, path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("kustomization.yaml")), ids=str)
 def test_a_kustomization_names_files_that_exist_and_forgets_none(path: Path) -> None:
-    """A file that nothing names is applied by nobody."""
+    """A file that nothing names is applied by no one."""
     (made,) = documents(path)
     for base in made.get("bases", ()):
         assert (path.parent / base / "kustomization.yaml").is_file()

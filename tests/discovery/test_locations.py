@@ -61,7 +61,7 @@ def test_no_file_of_another_platform_is_read(platform: Platform, tmp_path: Path)
 
 
 def test_the_table_of_locations_is_as_it_was() -> None:
-    """Strongest first, the user's before a project's; `UPDATE_FROZEN=1` writes the file anew.
+    """Strongest first, the user's before a project's; `UPDATE_FROZEN=1` writes the file again.
 
     The names of sources stand in people's settings.
     """

@@ -1,6 +1,6 @@
 """Documents in clients' dialects, and what they mean: servers, entries that are none, warnings.
 
-readings.txt has each document with its reading; `UPDATE_FROZEN=1` writes the readings anew. A
+readings.txt has each document with its reading; `UPDATE_FROZEN=1` writes the readings again. A
 document stands behind the name of its dialect; a line that begins with "?" has other fields of
 where it is.
 """

@@ -1,6 +1,6 @@
 """Files of a machine, and what a search makes of them: which servers are used, and why others not.
 
-searches.txt has each machine with its result; `UPDATE_FROZEN=1` writes the results anew. A line
+searches.txt has each machine with its result; `UPDATE_FROZEN=1` writes the results again. A line
 that begins with "?" has fields of the context, one with "+" a directory, and the others are files.
 """
 

@@ -1,7 +1,7 @@
 """Single texts: what they decode to, what their variables become, and what they start.
 
 texts.txt has each text, as JSON behind what is done with it, and the outcome; `UPDATE_FROZEN=1`
-writes the outcomes anew.
+writes the outcomes again.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def test_what_cannot_be_meant_is_refused_with_its_exit_status(
 def _complains(ended: int, stderr: str, status: int, complaint: str) -> None:
     assert ended == status, stderr
     assert complaint in stderr
-    # The program's own tells where it failed or was stopped; of the bridge's nobody sees any.
+    # The program's own tells where it failed or was stopped; of the bridge's no one sees any.
     assert "Traceback (most recent call last)" not in stderr or status in (1, 124)
     assert 'File "/' not in stderr
 

@@ -250,7 +250,7 @@ async def _start(spec: LaunchSpec, workspace: Path) -> FakeSandbox:
     try:
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
-        # Cancelled in the middle, it would leave a process that nobody waits for.
+        # Cancelled in the middle, it would leave a process that no one waits for.
         with anyio.CancelScope(shield=True):
             process = await anyio.open_process(
                 [command, *spec.argv[1:]],

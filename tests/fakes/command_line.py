@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 
 
 class Scripted(SystemRunner):
     """Answers command lines."""
 
-    def __init__(self, result: CommandResult) -> None:
+    def __init__(self, result: CompletedCommand) -> None:
         super().__init__()
         self.result = result
         self.asked: list[list[str]] = []
@@ -21,6 +21,6 @@ class Scripted(SystemRunner):
         *,
         timeout: float,
         on_line: Callable[[str], None] | None = None,
-    ) -> CommandResult:
+    ) -> CompletedCommand:
         self.asked.append(list(argv))
         return self.result

@@ -99,7 +99,7 @@ async def readiness(address: str) -> dict[str, Any]:
 
 
 async def test_a_rolling_update_loses_no_run_and_no_session(replicated: Deployed) -> None:
-    """A run under way ends whole, others begin all the time, and a session goes on elsewhere."""
+    """A run under way ends whole, others begin all the time, and a session continues elsewhere."""
     first = replicated.until_ready(2)
     name, whole, numbers = name_at(replicated, first[0]), list[Any](), list[Any]()
     over = anyio.Event()

@@ -139,7 +139,7 @@ async def test_a_node_that_is_gone_leaves_no_pod_once_it_is_back(
 async def test_an_api_server_that_is_restarted_ends_streams_and_serves_the_same_backend_again(
     cluster: Cluster, kubeconfig: Path
 ) -> None:
-    """Streams go through it. The backend that lost one works on without being opened anew."""
+    """Streams go through it. The backend that lost one works on without being opened again."""
     with anyio.fail_after(PATIENCE):
         async with backend_on(kubeconfig) as backend:
             async with backend.launch(spec(FOREVER)) as sandbox:

@@ -1,7 +1,7 @@
 """An event loop whose time passes only when nothing else is left to do.
 
 Timeouts then cost a test no time, and the order of events is the same at every run. A test that
-waits with `idle` goes on when every task waits for something; time stands still until then.
+waits with `idle` continues when every task waits for something; time stands still until then.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ steps = st.one_of(
     st.builds(Step, releases=st.just(True), settles=st.booleans()),
     st.builds(Step, passes=st.sampled_from((0.5, 3.0))),
 )
-"""What goes on for as long as a run does."""
+"""What continues for as long as a run does."""
 
 last_steps = st.one_of(
     st.builds(Step, says=endings.map(encode), settles=st.booleans()),

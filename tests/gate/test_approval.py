@@ -110,7 +110,7 @@ async def test_no_is_said_once_in_a_run() -> None:
 
 
 async def test_an_answer_for_the_session_holds_for_its_owner_in_the_next_run() -> None:
-    """For this tool as it is defined now, and the rule that asked; for nobody and nothing else."""
+    """For this tool as it is defined now, and the rule that asked; for no one and nothing else."""
     grants, person = Grants(), Person("session", "call")
 
     async def asked(owner: str, call: CallFacts, *asks: Decision) -> int:
@@ -177,7 +177,7 @@ async def test_arguments_are_no_approval_and_are_shown_without_secrets() -> None
     assert "confirmed" not in str(caught.value)
 
 
-# --- nobody there ---------------------------------------------------------------------------------
+# --- no one there ---------------------------------------------------------------------------------
 
 
 async def test_where_nobody_can_be_asked_the_error_says_how_it_is_allowed() -> None:

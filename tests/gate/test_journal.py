@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
 from bridge.gate.journal import (
-    Entry,
+    JournalEntry,
     Journals,
     Replay,
     RunJournal,
@@ -38,7 +38,7 @@ def put(
     result: dict[str, Json] | None = None,
     outcome: Outcome = "ok",
     effect: Effect = "write",
-) -> Entry:
+) -> JournalEntry:
     """Record a call and what became of it."""
     entry = journal.sent("s", tool, arguments, effect, 1)
     journal.settle(entry, outcome, result)
@@ -116,7 +116,7 @@ class Sent:
 
 
 class Reference:
-    """What a journal answers, looked up in the list of what was sent, anew for each call."""
+    """What a journal answers, looked up in the list of what was sent, again for each call."""
 
     def __init__(self, sent: Sequence[Sent], reads: RetriedReads) -> None:
         self.sent = sent
@@ -181,14 +181,14 @@ def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
     for turn, program in enumerate(programs):
         run_id = f"r{turn}"
         replay = reference = None
-        # A second retry of the first run goes on from the last one as well.
+        # A second retry of the first run continues from the last one as well.
         origin = "r0" if late else f"r{turn - 1}"
         if turn:
             replay = Replay(journals.find(origin, "me"), reads, run_id=run_id)
             reference = Reference(sent, reads)
         journal = journals.begin(run_id, "me", replay)
         own: list[Sent] = []
-        waiting: list[tuple[Entry, Sent]] = []
+        waiting: list[tuple[JournalEntry, Sent]] = []
         with journal.recording():
             for wish, outcome in program:
                 tool, value, effect = wish

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.gate.conditions import Check, Work
+from bridge.gate.conditions import ConditionCheck, Work
 from bridge.gate.decision import CallFacts
 from bridge.gate.policy import Policy
 from bridge.model import Action, Effect, Tool
@@ -185,7 +185,7 @@ def test_a_condition_holds_exactly_where_it_obviously_does(
 ) -> None:
     """Every test, quantifier, negation and kind of value, declared as texts or not."""
     tool = _tool("a", "b", "to") if texts else _tool()
-    check = Check(condition, every=action == "allow")
+    check = ConditionCheck(condition, every=action == "allow")
     expected = _holds(condition, arguments, action, texts)
     assert check.holds(arguments, tool, Work()) is expected
     assert check.weigh(arguments, tool, Work())[0] is expected
@@ -248,5 +248,5 @@ def test_what_cannot_be_looked_at_is_never_allowed_and_always_stopped(
     path = ("a", *condition.path[1:])
     shut = Condition(path=path, test=condition.test, value=condition.value)
     nothing_left = Work(0)
-    assert not Check(shut, every=True).weigh(arguments, None, nothing_left)[0]
-    assert Check(shut, every=False).weigh(arguments, None, Work(0))[0]
+    assert not ConditionCheck(shut, every=True).weigh(arguments, None, nothing_left)[0]
+    assert ConditionCheck(shut, every=False).weigh(arguments, None, Work(0))[0]

@@ -272,7 +272,7 @@ def test_names_are_read_by_their_words() -> None:
 
 
 def test_formats_are_searched_in_linear_time() -> None:
-    """Each of these would take minutes if a search began anew at each place."""
+    """Each of these would take minutes if a search began again at each place."""
     for text in ("sk-", "eyJ", "eyJ.", "://", "-----BEGIN PRIVATE KEY-----", "Bearer ", "AKIA"):
         masked(text * 40_000)
 

@@ -16,7 +16,7 @@ from bridge.model import (
     Receipt,
     RunResult,
     SessionReport,
-    Shown,
+    ShownContent,
     Variable,
 )
 
@@ -44,7 +44,7 @@ FULL = RunResult(
     ),
     replayed=(CallCount(server=WORDS, tool=WORDS, count=1, why=WORDS),),
     receipt=Receipt(calls={WORDS: 1}),
-    shown=(Shown(mime_type="text/plain", text=WORDS, note=WORDS),),
+    shown=(ShownContent(mime_type="text/plain", text=WORDS, note=WORDS),),
     artifacts=(
         Artifact(uri="u", name=WORDS, mime_type="text/plain", size=1, digest="d", run_id="r1"),
     ),

@@ -1,4 +1,4 @@
-"""What a person and a program read of questions and of approvals that nobody can give.
+"""What a person and a program read of questions and of approvals that no one can give.
 
 With `UPDATE_FROZEN=1` the test writes wording.txt instead of comparing with it.
 """
@@ -57,7 +57,7 @@ def planned(calls: Sequence[HeldCall], shown: str = "", whole: Sequence[int] = (
 
 
 def needed(*asks: Decision) -> str:
-    """Return the error on a call that nobody can be asked about."""
+    """Return the error on a call that no one can be asked about."""
     call = CallFacts(server="git", tool="push", definition=TOOL)
     return refused(lambda approver: approver.approve(call, asks))
 
@@ -74,7 +74,7 @@ def refused(approve: Callable[[Approver], object]) -> str:
 
 
 def plan_needed(*calls: HeldCall) -> str:
-    """Return the error on a plan that nobody can be asked about."""
+    """Return the error on a plan that no one can be asked about."""
     plan = Plan(plan_id="a", seconds=1, calls=calls)
     return refused(lambda approver: approver.approve_plan(plan, "", [1]))
 

@@ -200,7 +200,7 @@ class Guest:
             if frame is None:
                 break
             if isinstance(frame, Exited) and frame.kept:
-                # A session goes on.
+                # A session continues.
                 finished.frames.append(frame)
                 finished.exited = frame
                 return finished
@@ -236,7 +236,7 @@ class Guest:
 
     async def backed_up(self) -> None:
         with anyio.fail_after(PATIENCE):
-            while self._pending() < PIPE_BYTES * 3 // 4:  # noqa: ASYNC110 - a pipe tells nobody
+            while self._pending() < PIPE_BYTES * 3 // 4:  # noqa: ASYNC110 - a pipe tells no one
                 await anyio.sleep(0.01)
 
     def _pending(self) -> int:

@@ -1,4 +1,4 @@
-"""What clients may send of the largest size, and a loop that goes on meanwhile."""
+"""What clients may send of the largest size, and a loop that continues meanwhile."""
 
 from __future__ import annotations
 

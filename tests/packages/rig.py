@@ -15,12 +15,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from bridge.guest.protocol.distributions import normalised
-from bridge.packages.target import Target
+from bridge.packages.target import PackageTarget
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 
 PURE = "py3-none-any"
 
-TARGET = Target(
+TARGET = PackageTarget(
     version="3.9.2", implementation="cpython", abi="cp39", machine="x86_64", libc="glibc 2.31"
 )
 """Another Python than any that runs the tests."""

@@ -91,7 +91,7 @@ def test_a_program_that_demands_another_python_is_refused() -> None:
 
 
 def test_of_many_keys_that_mean_nothing_the_first_are_looked_at() -> None:
-    """To compare each with those there are would take seconds, in which nobody else is served."""
+    """To compare each with those there are would take seconds, in which no one else is served."""
     others = [f"depend{number}xyz = 1" for number in range(20)]
     assert script_metadata(script(*others, "dependencie = []")).dependencies == ()
     with pytest.raises(InvalidRequestError, match="write `dependencies`"):

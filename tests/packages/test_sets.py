@@ -16,7 +16,7 @@ from bridge.packages import sets
 from bridge.packages.sets import (
     Lock,
     Locked,
-    PackageSet,
+    StoredSet,
     make_room,
     tidy,
     within,
@@ -41,7 +41,7 @@ def package(name: str) -> Locked:
 
 def kept(root: Path, *names: str) -> Path:
     """Make a set of packages of one file each, those that are not there yet."""
-    one = PackageSet(root / "kept", Store(root), names)
+    one = StoredSet(root / "kept", Store(root), names)
     work, packages = one.begin(), tuple(map(package, names))
     for each in packages:
         made = work / each.name
@@ -90,7 +90,7 @@ def test_what_was_used_longest_ago_is_evicted_whatever_its_age_with_wheels_of_no
     make_room(tmp_path / "kept", 0)
     # One that was used a moment ago may not be mounted yet.
     assert (used.is_dir(), newest.is_dir(), wheels(tmp_path)) == (False, True, 1)
-    assert PackageSet(tmp_path / "kept", Store(tmp_path), ["a", "b"]).read() is not None
+    assert StoredSet(tmp_path / "kept", Store(tmp_path), ["a", "b"]).read() is not None
 
 
 def test_a_set_that_a_sandbox_has_mounted_is_not_evicted_by_any_bridge(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_where_there_are_no_hard_links_a_set_is_a_copy_and_counts(
 
 
 def test_what_a_killed_bridge_left_goes_when_nobody_can_be_at_it(tmp_path: Path) -> None:
-    one = PackageSet(tmp_path / "kept", Store(tmp_path), ["a"])
+    one = StoredSet(tmp_path / "kept", Store(tmp_path), ["a"])
     left, busy = one.begin(), one.begin()
     (left / "half").write_text("x")
     aged(left, 7201)

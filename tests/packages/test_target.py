@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import PackageUnavailableError
-from bridge.packages.target import Target, target_of
+from bridge.packages.target import PackageTarget, target_of
 from tests.packages.rig import TARGET
 
 FREE = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -23,7 +23,7 @@ FACTS: dict[str, Any] = {
 }
 
 
-def made(**changes: Any) -> Target:
+def made(**changes: Any) -> PackageTarget:
     return target_of({**FACTS, **changes})
 
 

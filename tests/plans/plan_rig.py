@@ -73,7 +73,7 @@ async def applied(
 ) -> RunResult:
     """Apply a plan."""
     with anyio.fail_after(60):
-        # Whoever answers is known: of another nobody takes a yes.
+        # Whoever answers is known: of another no one takes a yes.
         request = ApplyRequest(plan_id=plan.plan_id, **{"principal": "me", **fields})
         return await engine.apply(request, client)
 
@@ -89,7 +89,7 @@ def traced(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[st
     found = about(settings.state_dir / "audit", plan_id)
     applied = [record["run"] for record in found if record["kind"] == "apply"]
     mine = [record for record in found if record["run"] in applied]
-    # Of a call that went out and has no outcome nobody knows what became of it.
+    # Of a call that went out and has no outcome no one knows what became of it.
     outcomes = {each["call"]: "unknown" for each in mine if each["kind"] == "call"}
     outcomes |= {each["call"]: each["outcome"] for each in mine if each["kind"] == "outcome"}
     return outcomes, next((each for each in mine if each["kind"] == "end"), {})

@@ -19,7 +19,7 @@ from bridge.model import (
     Receipt,
     RunResult,
     SessionReport,
-    Shown,
+    ShownContent,
     Usage,
 )
 from bridge.model.outcome import failed_run
@@ -84,10 +84,10 @@ def counts(*found: tuple[int, str, str, str]) -> tuple[CallCount, ...]:
     return tuple(CallCount(count=n, server=s, tool=tool, why=why) for n, s, tool, why in found)
 
 
-PICTURE = Shown(
+PICTURE = ShownContent(
     mime_type="image/png", data=b"png", width=6, height=4, artifact=artifact("s.png", "shown")
 )
-TABLE = Shown(mime_type="text/markdown", text="|a|\n|-|\n|1|")
+TABLE = ShownContent(mime_type="text/markdown", text="|a|\n|-|\n|1|")
 FOUND = (
     Finding(line=2, column=1, rule="process", message="`import pty` starts processes"),
     Finding(line=0, rule="too-long", message="the program is long"),

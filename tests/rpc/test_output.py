@@ -120,7 +120,7 @@ def test_two_streams_share_what_a_run_may_cost(
 
 
 def test_a_notice_says_how_much_is_missing_and_what_is_nowhere() -> None:
-    """Of what was never seen nobody knows the lines."""
+    """Of what was never seen no one knows the lines."""
     ends = Excerpt(head=b"a\n", tail=b"z", is_cut=True, left_out=1234, lines=7)
     assert cut_notice(ends) == "7 lines (1,234 bytes) dropped"
     assert cut_notice(ends, kept=True) == "7 lines (1,234 bytes) not shown here"

@@ -73,7 +73,7 @@ def carried_out(
     """Carry a program out; return how it ended, and after how long.
 
     Args:
-        asked: Whether the run's time stands still, for a question that nobody answers.
+        asked: Whether the run's time stands still, for a question that no one answers.
     """
 
     async def play() -> tuple[Facts, float]:

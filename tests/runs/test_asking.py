@@ -113,7 +113,7 @@ async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
 async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> None:
     """The run takes longer than it may, and does not end at its deadline; on either side.
 
-    The client answers when the program, which goes on meanwhile, says that this much has passed.
+    The client answers when the program, which continues meanwhile, says that this much has passed.
     """
     client: FakeClient
 

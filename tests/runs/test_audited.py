@@ -59,7 +59,7 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(
 
 
 async def test_nothing_runs_that_cannot_be_recorded(engine: Engine, settings: Settings) -> None:
-    """And it goes on as soon as it can be, without starting anything again."""
+    """And it continues as soon as it can be, without starting anything again."""
     _log(settings).mkdir(parents=True)
     _log(settings).chmod(0o777)
     with pytest.raises(AuditError, match="cannot be written"):

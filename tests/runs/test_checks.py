@@ -32,7 +32,7 @@ async def test_a_tool_that_is_not_listed_is_looked_for_once_more(
 ) -> None:
     """Before its program is refused, its call denied or its documentation missed.
 
-    Some servers do not say that they have more tools by now.
+    Some servers do not say that they have more tools now.
     """
     monkeypatch.setattr(session, "MIN_CACHE_SECONDS", 0.0)
     raw = TOOLBOX.with_name("raw.py")

@@ -58,7 +58,7 @@ async def test_a_login_is_offered_and_the_run_goes_on(engine: Engine) -> None:
     [
         (FakeClient(answer=decline, visits=True), "me", 1),
         (FakeClient(answer=browse, visits=False), "me", 0),
-        # Nobody knows who answers over HTTP.
+        # No one knows who answers over HTTP.
         (FakeClient(answer=browse, visits=True), "", 0),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_program_that_was_heard_of_is_never_started_again() -> None:
 
 
 def test_a_sandbox_that_takes_nothing_in_is_no_place_for_a_program() -> None:
-    """Its buffers are full, and nobody reads; the host does not wait for the run's whole time."""
+    """Its buffers are full, and no one reads; the host does not wait for the run's whole time."""
 
     class Full(Scripted):
         async def send(self, frame: object) -> None:

@@ -140,7 +140,7 @@ async def test_a_command_takes_a_place_as_a_run_does(
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
-    """Beyond half of the places a run cannot ask, so that the queue goes on."""
+    """Beyond half of the places a run cannot ask, so that the queue continues."""
     async with SuspendedRuns(asking=1).opened() as runs:
         held: list[SuspendedRun] = []
 
@@ -155,7 +155,7 @@ async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
         other = SuspendedRun("b", "2", None)
         with pytest.raises(CannotAskError, match="1 runs wait for answers already"):
             runs.check_room(other)
-        # One that has its answers waits for nobody.
+        # One that has its answers waits for no one.
         held[0].unseen()
         for question in held[0].questions.values():
             question.shown = True

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.sandbox.pool import Decision, decide, wanted
+from bridge.sandbox.pool import PoolDecision, decide, wanted
 
 BURST = (10.0, 10.01, 10.02, 10.03)
 
@@ -66,20 +66,20 @@ def test_never_more_than_the_most_and_never_more_for_waiting_longer(
 @pytest.mark.parametrize(
     ("change", "decision"),
     [
-        ({}, Decision(start=1)),
-        ({"cores": 8}, Decision(start=3)),
-        ({"starting": 1}, Decision()),
-        ({"awaited": 1}, Decision()),
-        ({"wanted": 1, "waiting": 1}, Decision()),
-        ({"wanted": 1, "waiting": 3}, Decision(drop=2)),
-        ({"quiet": 0.0}, Decision(start=1)),
-        ({"quiet": 0.0, "running": 1}, Decision(again=0.25)),
-        ({"quiet": 0.0, "running": 1, "cores": 8}, Decision(start=3)),
-        ({"running": 1}, Decision(start=1)),
+        ({}, PoolDecision(start=1)),
+        ({"cores": 8}, PoolDecision(start=3)),
+        ({"starting": 1}, PoolDecision()),
+        ({"awaited": 1}, PoolDecision()),
+        ({"wanted": 1, "waiting": 1}, PoolDecision()),
+        ({"wanted": 1, "waiting": 3}, PoolDecision(drop=2)),
+        ({"quiet": 0.0}, PoolDecision(start=1)),
+        ({"quiet": 0.0, "running": 1}, PoolDecision(again=0.25)),
+        ({"quiet": 0.0, "running": 1, "cores": 8}, PoolDecision(start=3)),
+        ({"running": 1}, PoolDecision(start=1)),
     ],
     ids=str,
 )
-def test_starts_give_way_to_what_runs(change: dict[str, int], decision: Decision) -> None:
+def test_starts_give_way_to_what_runs(change: dict[str, int], decision: PoolDecision) -> None:
     assert decide(**{**QUIET, **change}) == decision
 
 

@@ -100,7 +100,7 @@ async def test_a_run_that_is_cancelled_leaves_the_queue() -> None:
 
 @pytest.mark.guarantee("runs-at-once")
 async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothers() -> None:
-    """Else it would be lost for good."""
+    """Else it would be lost permanently."""
     async with _crowd(RunQueue(1), "a0", "a1", "a2") as crowd:
         crowd.end("a0")
         # Before it could run: its place was given to it when the other left.

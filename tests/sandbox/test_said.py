@@ -15,7 +15,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.sandbox.container import faults as engines
-from bridge.sandbox.container.command_runner import CommandResult
+from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.image_engine import build_failure
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.image import rootfs
@@ -30,7 +30,7 @@ SAID: dict[str, list[Any]] = json.loads(
 ERRORS: Mapping[str, Callable[[Any], BridgeError]] = {
     "an engine": lambda said: engines.from_text(said, doing="start it", engine="podman"),
     "a build": lambda said: build_failure("docker", "build x", said),
-    "the Debian recipe": lambda said: rootfs.failure(CommandResult(exit_code=1, stderr=said)),
+    "the Debian recipe": lambda said: rootfs.failure(CompletedCommand(exit_code=1, stderr=said)),
     "OpenSSH": SshTarget(destination="me@big", port="22", socket="/s").failure,
     "bubblewrap": lambda row: faults.classify(row[0], KernelSettings(**row[1])),
     "the stage": lambda row: faults.stage_failed(row[0], KernelSettings(**row[1])),
@@ -62,5 +62,5 @@ def test_words_never_heard_before_are_passed_on() -> None:
 
 
 def test_a_recipe_that_takes_too_long_says_so() -> None:
-    late = CommandResult(exit_code=None, stderr="Get: 1 ...", timed_out=True)
+    late = CompletedCommand(exit_code=None, stderr="Get: 1 ...", timed_out=True)
     assert "not built in time" in rootfs.failure(late).message

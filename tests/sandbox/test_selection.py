@@ -118,7 +118,7 @@ async def test_packages_that_are_none_are_refused_before_anything_is_tried(
 async def test_packages_for_another_python_are_refused_and_not_left_out(
     tmp_path: Path, open_directory: Path
 ) -> None:
-    """By the first backend that would use them, with the command that makes them anew."""
+    """By the first backend that would use them, with the command that makes them again."""
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
     place = open_directory / "environment"
     (place / "lib" / "python3.7" / "site-packages").mkdir(parents=True)

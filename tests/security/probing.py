@@ -25,7 +25,7 @@ class Probe:
         attack: Its number in the list of attacks.
         code: A function's body.
         outside: Where the control runs: as a plain process, or in namespaces of its own with all
-            capabilities over them, so that what it does to them harms nobody.
+            capabilities over them, so that what it does to them harms no one.
         absent: What the control may meet instead where this machine lacks the thing itself, and
             what that means.
     """

@@ -315,7 +315,7 @@ def descriptors() -> dict[str, int]:
 
 
 def children() -> list[int]:
-    """Return this process's children, those included that nobody has collected."""
+    """Return this process's children, those included that no one has collected."""
     return processes_below()
 
 

@@ -162,7 +162,7 @@ os.read(ready[0], 1)
 
 
 async def test_processes_left_behind_change_nothing_while_it_is_read(box: Arena) -> None:
-    """They are ended first, whatever they block: no file is torn, and nobody races the reading."""
+    """They are ended first, whatever they block: no file is torn, and no one races the reading."""
     for _ in range(3):
         result, files = await left(box, RACE)
         assert result.status == "success", result.error

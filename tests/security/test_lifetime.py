@@ -158,7 +158,7 @@ async def test_a_cancelled_run_ends_its_processes_and_calls(arena: Arena, tmp_pa
 async def test_a_call_under_way_at_the_deadline_is_called_off(
     arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attack 13: the server hears of it, and what it would have said reaches nobody."""
+    """Attack 13: the server hears of it, and what it would have said reaches no one."""
     shorter = replace(limits_for(arena.engine.settings, 2), longest_timeout=3)
     monkeypatch.setattr(admission, "limits_for", lambda *_: shorter)
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
@@ -176,7 +176,7 @@ async def test_a_call_under_way_at_the_deadline_is_called_off(
 async def test_a_bridge_that_is_killed_takes_its_sandboxes_with_it(
     arena: Arena, shelf: EngineShelf, tmp_path: Path
 ) -> None:
-    """Attack 15: nobody needs to clean up for the program to end; the next bridge does the rest.
+    """Attack 15: no one needs to clean up for the program to end; the next bridge does the rest.
 
     A living bridge's sandboxes are left alone by both.
     """

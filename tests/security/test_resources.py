@@ -25,7 +25,7 @@ HOST_GROWTH = 150 * 1024
 
 OWN_MEMORY = ("gvisor",)
 """Where the memory limit is the whole kernel's that runs the program: it ends with all that is in
-it, and nobody is left who could say why. A crash is what is reported then."""
+it, and no one is left who could say why. A crash is what is reported then."""
 
 SHARED_MEMORY = ("kubernetes",)
 """Where engines give each sandbox 64 MiB of /dev/shm beside what the bridge asks for; it counts

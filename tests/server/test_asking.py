@@ -196,7 +196,7 @@ async def modern(server: Server[Any]) -> AsyncIterator[Client]:
 async def test_a_run_that_asks_is_answered_with_the_question(
     modern: Client, engine: Engine, backend: FakeBackend
 ) -> None:
-    """It stays alive, and goes on when the call is made again with the answer."""
+    """It stays alive, and continues when the call is made again with the answer."""
     with anyio.fail_after(60):
         first = await _raw(modern)
         assert isinstance(first, InputRequiredResult)

@@ -30,7 +30,7 @@ def finder() -> ListFinder:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, era: str) -> None:
-    """Two at once; each question goes to the one whose call is under way, or to nobody."""
+    """Two at once; each question goes to the one whose call is under way, or to no one."""
     asked: dict[str, list[str]] = {"me": [], "you": []}
 
     def callback(who: str) -> ElicitationFnT:

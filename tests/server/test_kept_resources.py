@@ -235,7 +235,7 @@ async def test_subscriptions_are_bounded(mode: str) -> None:
 async def test_over_http_a_credential_says_whose_it_is_and_without_one_only_the_uri(
     engine: Engine, mode: str
 ) -> None:
-    """Nobody without a credential is shown a list of what others without one have."""
+    """No one without a credential is shown a list of what others without one have."""
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(web(engine))
 

@@ -177,7 +177,7 @@ async def ask_for_everything(client: Client, listener: Listener) -> None:
 async def _connected(server: Server[Any]) -> AsyncIterator[Any]:
     """Serve over streams of messages.
 
-    Given the server itself, a client of the newer era sends no progress token, so that nobody could
+    Given the server itself, a client of the newer era sends no progress token, so that no one could
     tell that it wants to hear of progress.
     """
     async with create_client_server_memory_streams() as (near, far), anyio.create_task_group() as t:

@@ -62,7 +62,7 @@ async def test_over_stdio_a_session_goes_by_its_name(engine: Engine) -> None:
 
 
 async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: Engine) -> None:
-    """Another caller can neither use nor see it; without credentials nobody sees any."""
+    """Another caller can neither use nor see it; without credentials no one sees any."""
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(90))
         url = await stack.enter_async_context(web(engine))

@@ -105,7 +105,7 @@ async def test_whoever_listens_is_told_of_the_end_and_a_run_under_way_still_ends
 async def test_whoever_listens_is_told_of_the_end_when_a_signal_ends_the_server(
     engine: Engine,
 ) -> None:
-    """A signal cancels `serve`; a stream that broke off would be opened anew at once."""
+    """A signal cancels `serve`; a stream that broke off would be opened again at once."""
     with reserved_port() as port:
         await _served(engine, port)
 

@@ -170,7 +170,7 @@ async def test_a_configuration_that_cannot_be_read_does_not_end_the_watching() -
 
 
 async def test_what_the_body_raises_comes_out_as_it_is() -> None:
-    """Not in a group, which nobody up there looks into."""
+    """Not in a group, which no one up there looks into."""
     with pytest.raises(KeyError):
         async with ConfigWatcher(refused, Refresh()).running():
             raise KeyError

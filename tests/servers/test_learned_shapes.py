@@ -51,7 +51,7 @@ def stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
 
 
 async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> None:
-    """With the number of results; the file is nobody else's."""
+    """With the number of results; the file is no one else's."""
     directory = tmp_path / "state"
     first = opened(directory)
     assert first.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})

@@ -17,7 +17,7 @@ from bridge.servers.refresher import FIRST_STARTS, REFRESH_SECONDS
 from bridge.servers.servers import Servers
 from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.store import Store
-from bridge.upstream.client_features import Caller, current_caller, on_behalf_of
+from bridge.upstream.client_features import ServerCaller, current_caller, on_behalf_of
 from bridge.upstream.pool import Pool
 from bridge.upstream.server import UpstreamServer
 from tests.engine_rig import ListFinder
@@ -74,7 +74,7 @@ async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may outlive the run that began it; what its server asks is not for that run's client."""
-    callers: list[Caller | None] = []
+    callers: list[ServerCaller | None] = []
     original = UpstreamServer.tools
 
     async def tools(self: UpstreamServer, **how: bool) -> tuple[Tool, ...]:

@@ -116,7 +116,7 @@ def test_secrets_follow_the_configuration_and_the_logins() -> None:
 
 
 def test_tools_are_cleared_again_when_more_turns_out_to_be_secret() -> None:
-    """And nobody is told of a change if what tools say has not changed."""
+    """And no one is told of a change if what tools say has not changed."""
     secrets = Secrets()
     known = ToolInventory(None, secrets.redactor)
     secrets.changed = known.redact_again

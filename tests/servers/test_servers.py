@@ -32,7 +32,7 @@ OLD = Tool(server="slow", name="old_tool")
 
 
 async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_path: Path) -> None:
-    """The others are there, every time; its start goes on, once."""
+    """The others are there, every time; its start continues, once."""
     async with opened(tmp_path, raw("slow", "silent"), raw("good"), straggler_seconds=2.0) as s:
         await s.load(["good"])
         tools, errors = await s.load(["slow", "good"], tolerant=True)
@@ -55,7 +55,7 @@ async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Pat
 
 
 async def test_a_straggler_is_there_once_it_has_started(tmp_path: Path) -> None:
-    """Although nobody waited for it, and the one who asked first was cancelled."""
+    """Although no one waited for it, and the one who asked first was cancelled."""
     async with opened(tmp_path, raw("slow"), straggler_seconds=0.0) as servers:
         with anyio.CancelScope() as scope:
             scope.cancel()
@@ -104,7 +104,7 @@ async def test_a_server_that_failed_is_left_alone_by_those_who_can_do_without(
 
 
 async def test_a_failure_is_forgotten_in_time_and_by_success(tmp_path: Path) -> None:
-    """A server that was mended needs no restart of the bridge."""
+    """A server that was fixed needs no restart of the bridge."""
     spec = raw("bad", "fail-once", FAIL_ONCE=str(tmp_path / "first"))
     async with opened(tmp_path, spec) as servers:
         _, errors = await servers.load(["bad"], tolerant=True)

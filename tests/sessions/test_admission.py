@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from bridge.sessions import admission
-from bridge.sessions.admission import Admission
+from bridge.sessions.admission import SessionAdmission
 from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 class OneSession:
     """A session as far as its place goes."""
 
-    def __init__(self, owner: str, admission: Admission, *, since: float = 0.0) -> None:
+    def __init__(self, owner: str, admission: SessionAdmission, *, since: float = 0.0) -> None:
         self.owner = owner
         self.since = since
         self.in_use = False
@@ -53,18 +53,18 @@ Make = Callable[[str], OneSession]
 
 
 @pytest.fixture
-def places() -> Admission:
-    return Admission(4, wait_seconds=60)
+def places() -> SessionAdmission:
+    return SessionAdmission(4, wait_seconds=60)
 
 
 @pytest.fixture
-def make(places: Admission) -> Make:
+def make(places: SessionAdmission) -> Make:
     made = iter(range(1000))
     return lambda owner: OneSession(owner, places, since=float(next(made)))
 
 
 async def test_one_owner_has_all_places_and_then_gives_up_the_longest_idle(
-    places: Admission, make: Make
+    places: SessionAdmission, make: Make
 ) -> None:
     own = [await make("ada").opened(busy=number == 0) for number in range(4)]
     await make("ada").opened()
@@ -73,7 +73,7 @@ async def test_one_owner_has_all_places_and_then_gives_up_the_longest_idle(
 
 
 async def test_a_newcomer_gets_places_up_to_a_share_and_no_more(
-    places: Admission, make: Make
+    places: SessionAdmission, make: Make
 ) -> None:
     ada = [await make("ada").opened() for _ in range(4)]
     bob = [await make("bob").opened() for _ in range(2)]
@@ -86,7 +86,7 @@ async def test_a_newcomer_gets_places_up_to_a_share_and_no_more(
 
 
 async def test_who_has_a_share_and_uses_it_is_refused_and_told_what_to_do(
-    places: Admission, make: Make
+    places: SessionAdmission, make: Make
 ) -> None:
     for _ in range(3):
         await make("ada").opened(busy=True)
@@ -99,7 +99,7 @@ async def test_who_has_a_share_and_uses_it_is_refused_and_told_what_to_do(
 
 
 async def test_who_has_less_gets_the_place_of_the_next_run_that_ends(
-    places: Admission, make: Make
+    places: SessionAdmission, make: Make
 ) -> None:
     ada = [await make("ada").opened(busy=True) for _ in range(4)]
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -119,7 +119,7 @@ async def test_who_has_less_gets_the_place_of_the_next_run_that_ends(
 
 
 async def test_several_that_wait_are_served_in_the_order_they_came(
-    places: Admission, make: Make
+    places: SessionAdmission, make: Make
 ) -> None:
     ada = [await make("ada").opened(busy=True) for _ in range(4)]
     served: list[str] = []
@@ -145,11 +145,11 @@ async def test_several_that_wait_are_served_in_the_order_they_came(
 async def test_waiting_is_bounded_in_time_and_number_and_leaves_nothing(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = Admission(1, wait_seconds=0.01)
+    short = SessionAdmission(1, wait_seconds=0.01)
     first = await OneSession("ada", short).opened(busy=True)
     with raises_code("session_limit", match="in use"):
         await OneSession("bob", short).opened()
-    # Nobody waits any more, so that it stays.
+    # No one waits any more, so that it stays.
     assert not first.end_run()
     monkeypatch.setattr(admission, "MAX_WAITING", 0)
     first.in_use = True
@@ -157,7 +157,7 @@ async def test_waiting_is_bounded_in_time_and_number_and_leaves_nothing(
         await OneSession("bob", short).opened()
 
 
-async def test_nobody_keeps_others_from_waiting(places: Admission, make: Make) -> None:
+async def test_nobody_keeps_others_from_waiting(places: SessionAdmission, make: Make) -> None:
     for _ in range(4):
         await make("ada").opened(busy=True)
     async with anyio.create_task_group() as tasks:
@@ -171,7 +171,7 @@ async def test_nobody_keeps_others_from_waiting(places: Admission, make: Make) -
         tasks.cancel_scope.cancel()
 
 
-async def test_who_gives_up_waiting_is_not_waited_for(places: Admission, make: Make) -> None:
+async def test_who_gives_up_waiting_is_not_waited_for(places: SessionAdmission, make: Make) -> None:
     ada = [await make("ada").opened(busy=True) for _ in range(4)]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(make("bob").opened)

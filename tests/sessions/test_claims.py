@@ -1,4 +1,4 @@
-"""Two bridges that serve as one, on one store: a session goes on in either, and is live in one."""
+"""Two bridges that serve as one, on one store: a session continues in either, live in one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that nobody uses: put away, restored, found dead, and whose they are."""
+"""Sessions that no one uses: put away, restored, found dead, and whose they are."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.settings.lexical import MAX_PATH_CHARS, Directory, normal, root
+from bridge.settings.lexical import MAX_PATH_CHARS, DirectoryPath, normal, root
 
 _STEPS = st.lists(st.sampled_from(["a", "b", "..", ".", "", "data"]), max_size=8)
 
@@ -22,7 +22,7 @@ def test_absolute_paths_are_made_normal_as_posix_does(steps: list[str]) -> None:
 
 @given(_STEPS)
 def test_no_relative_path_leads_out_of_where_it_begins(steps: list[str]) -> None:
-    """Where it would, nobody can tell where it is."""
+    """Where it would, no one can tell where it is."""
     path = "/".join(steps)
     expected = posixpath.normpath(path)
     if not path or path.startswith("/"):
@@ -87,7 +87,7 @@ def test_a_directory_holds_itself_and_what_is_below(
     path: str, directory: str, *, expected: bool | None
 ) -> None:
     """Step by step, not character by character; what only some file systems see is not told."""
-    assert Directory(directory).holds(path) is expected
+    assert DirectoryPath(directory).holds(path) is expected
 
 
 def test_a_directory_of_the_file_is_made_normal() -> None:

@@ -1,6 +1,6 @@
 """Every mistake in a settings file or a variable is an error that says where it is, and what to do.
 
-mistakes.txt has each with its error; `UPDATE_FROZEN=1` writes the errors anew.
+mistakes.txt has each with its error; `UPDATE_FROZEN=1` writes the errors again.
 """
 
 from __future__ import annotations

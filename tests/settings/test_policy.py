@@ -175,7 +175,7 @@ def test_a_rule_is_the_same_wherever_it_stands() -> None:
 
 
 def test_a_stricter_rule_that_never_gets_a_call_is_a_mistake() -> None:
-    """A deny after an allow of everything protects nobody, and looks as if it did."""
+    """A deny after an allow of everything protects no one, and looks as if it did."""
     allow = '[[rules]]\nname = "all"\nserver = "git*"\naction = "allow"\n'
     deny = '[[rules]]\nname = "none"\nserver = "github"\ntool = "push"\naction = "deny"\n'
     with pytest.raises(SettingsError, match=r"rules\[2\] \('none'\) is never looked at: 'all'"):

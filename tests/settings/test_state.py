@@ -1,4 +1,4 @@
-"""The state directory and the settings file: nobody else's, and not forgotten."""
+"""The state directory and the settings file: no one else's, and not forgotten."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_every_version_stays_as_a_file_and_an_edit_is_one(files: SkillFiles) -> 
     returned = ((1, 1), (2, 1), (3, 2), (4, 20), (5, 3))
     assert all(f"return {n}\n" in kept[f"{version}.py"] for version, n in returned)
 
-    # Removed and saved again, it does not begin anew.
+    # Removed and saved again, it does not begin again.
     assert files.remove("f", versions=False)
     assert files.save("f", source(5), "d", {}, "now").version == 6
     for number in range(7, MAX_VERSIONS + 10):

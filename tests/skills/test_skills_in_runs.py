@@ -24,7 +24,7 @@ def test_whoever_has_the_terminal_and_the_agent_is_one_person() -> None:
     known = ((STDIO, STDIO), (TERMINAL, ""), ("", ""), ("", "#x"), ("me", "me#x"))
     asking = [RunRequest(code="", principal=name, owner=owner) for name, owner in known]
     assert list(map(owner_of, asking)) == ["user", "user", "", "#x", "me#x"]
-    # A credential that nobody checked keeps memories apart, and makes nobody the user.
+    # A credential that no one checked keeps memories apart, and makes no one the user.
     assert list(map(principal_of, asking)) == ["user", "user", "", "", "me"]
 
 
@@ -140,7 +140,7 @@ async def test_a_skill_whose_tool_has_changed_is_stale_and_still_runs(
     text = file.read_text()
     head, mark, rest = text.partition('"echo": "sha256:')
     file.write_text(f"{head}{mark}0{rest[1:]}")
-    # The text is another, which nobody has seen.
+    # The text is another, which no one has seen.
     assert (await run(engine, "from skills import shout")).reason == "policy"
     assert await engine.skills.shelf.approve(await engine.skills.shelf.get("shout"))
     result = await run(engine, "from skills import shout\nawait shout('b')")
@@ -263,7 +263,7 @@ async def test_in_a_session_functions_of_earlier_runs_are_kept_and_skills_stay_c
     assert await value(engine, use, session="s") == 7
     assert await value(engine, use) == 7
     changed = "LIMIT = 5\nruntime.save_skill(second).version"
-    # The name is the skill's by now, whose source is known as well.
+    # The name is the skill's now, whose source is known as well.
     told = await run(engine, changed, session="s")
     assert told.status == "success", told
     other = first.replace("first", "second").replace("LIMIT = 2", "LIMIT = 9")

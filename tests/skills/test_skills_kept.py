@@ -62,7 +62,7 @@ async def test_a_program_replaces_or_removes_what_a_person_wrote_only_if_they_sa
     result = await run(engine, code, answering("call"))
     assert result.status == "success", result.error
     assert WRITTEN in [path.read_text() for path in (file.parent / "hello").iterdir()]
-    # The next one has to be asked about anew.
+    # The next one has to be asked about again.
     write(engine)
     assert "needs a person's approval" in (await run(engine, code)).error
 

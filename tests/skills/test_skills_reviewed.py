@@ -68,7 +68,7 @@ async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
     assert await value(other, REVIEWED, client) == "hello"
     assert await value(other, REVIEWED) == "hello"
 
-    # Whatever gets into the file has to be reviewed anew; the approval is kept elsewhere.
+    # Whatever gets into the file has to be reviewed again; the approval is kept elsewhere.
     file = other.skills.shelf.folder / "hello.py"
     file.write_text(file.read_text().replace("return 'hello'", "return 'bye'"))
     assert (await run(other, REVIEWED)).reason == "policy"

@@ -118,7 +118,7 @@ def _entries(directory: str) -> int:
 
 
 def descendants() -> list[int]:
-    """Return the processes below this one, dead ones that nobody has reaped included."""
+    """Return the processes below this one, dead ones that no one has reaped included."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

@@ -123,7 +123,7 @@ def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
             thread.join()
         with stores[1].reading() as kept:
             assert kept.get("kind", "owner", "n") == b"120"
-        # What a transaction was told for itself stays with nobody's connection.
+        # What a transaction was told for itself stays with no one's connection.
         with made.connected() as connection:
             asked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
             assert connection.execute(asked).fetchone() == (0,)

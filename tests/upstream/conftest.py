@@ -27,7 +27,7 @@ def no_keyring() -> None:
 
 @pytest.fixture
 def ring() -> Iterator[Ring]:
-    """A keyring, chosen for one test; what hangs in it goes on when the test ends."""
+    """A keyring, chosen for one test; what hangs in it continues when the test ends."""
     made = Ring()
     keyring.set_keyring(made)
     yield made

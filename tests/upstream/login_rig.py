@@ -10,7 +10,7 @@ from bridge.model import ServerSpec
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import LoginResult, ShowAddress, log_in
-from bridge.upstream.token_store import Record, key_of
+from bridge.upstream.token_store import TokenRecord, key_of
 from tests.upstream.rig import PATIENCE_SECONDS
 
 
@@ -24,7 +24,7 @@ async def do_login(spec: ServerSpec, logins: Logins, show: ShowAddress = browse)
     return await log_in(spec, logins.store, show, seconds=PATIENCE_SECONDS)
 
 
-async def kept(spec: ServerSpec, logins: Logins) -> Record:
+async def kept(spec: ServerSpec, logins: Logins) -> TokenRecord:
     record = await logins.store.load(key_of(spec))
     assert record is not None
     return record

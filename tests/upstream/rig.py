@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 120.0
 """How long a test waits for what must happen; long, since the machine may be busy."""
 
 LOOK_SECONDS = 0.01
-"""How often a test looks at a condition that announces itself to nobody, such as a file."""
+"""How often a test looks at a condition that announces itself to no one, such as a file."""
 
 
 def speaking(protocol: ProtocolMode) -> dict[str, ServerSettings]:
@@ -108,7 +108,7 @@ class Rig:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process runs; a zombie that nobody has collected does not."""
+    """Say whether a process runs; a zombie that no one has collected does not."""
     try:
         entry = parse_stat(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace"))
     except (FileNotFoundError, ProcessLookupError):
@@ -117,7 +117,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so that announces itself to nobody."""
+    """Wait until something is so that announces itself to no one."""
     with anyio.fail_after(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - another process brings it about
             await anyio.sleep(LOOK_SECONDS)

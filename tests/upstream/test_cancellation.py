@@ -115,7 +115,7 @@ async def test_native_cancellation_of_the_owner_leaves_no_process(rig: Rig) -> N
 
 
 async def test_a_stubborn_server_does_not_survive_a_cancelled_close(rig: Rig) -> None:
-    """The ladder of signals is climbed to its end although nobody waits for it patiently."""
+    """The ladder of signals is climbed to its end although no one waits for it patiently."""
     with anyio.CancelScope() as scope:
         async with rig.pool(rig.raw("stubborn")) as pool:
             await pool.server("server").start()

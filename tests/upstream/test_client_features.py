@@ -157,7 +157,7 @@ async def test_a_message_may_come_just_after_its_call_was_answered() -> None:
 
 
 async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
-    """Nobody is left with a form that nothing waits for, nor with a clock that stands still."""
+    """No one is left with a form that nothing waits for, nor with a clock that stands still."""
     callers, caller = Callers("server"), FakeCaller(ready=False)
     answers: list[Any] = []
 

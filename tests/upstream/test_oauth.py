@@ -179,7 +179,7 @@ async def test_a_registration_refused_with_the_code_is_made_again_once(
 async def test_a_login_that_was_interrupted_leaves_its_registration_unused(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """The user may have seen an error page; the earlier login goes on meanwhile."""
+    """The user may have seen an error page; the earlier login continues meanwhile."""
     spec = rig.remote(fake.url)
     await do_login(spec, logins)
     before = await kept(spec, logins)

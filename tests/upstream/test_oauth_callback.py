@@ -1,4 +1,4 @@
-"""The listener that the browser comes back to: what it takes, and what it lets nobody do."""
+"""The listener that the browser comes back to: what it takes, and what it lets no one do."""
 
 from __future__ import annotations
 

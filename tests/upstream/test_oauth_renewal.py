@@ -109,7 +109,7 @@ async def test_a_token_is_renewed_before_it_ends(rig: Rig, logins: Logins, fake:
 async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    """In the middle of a session; and the next login mends it without a restart."""
+    """In the middle of a session; and the next login fixes it without a restart."""
     spec = rig.remote(fake.url)
     async with rig.pool(spec, logins=logins) as pool:
         await pool.server("server").start()

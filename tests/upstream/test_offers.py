@@ -114,7 +114,7 @@ async def test_templates_and_prompts_are_listed(library: Pool) -> None:
 
 
 async def test_a_misspelt_name_is_answered_with_the_nearest(library: Pool) -> None:
-    """So that whoever wrote it can mend it; of a known prompt the arguments are told."""
+    """So that whoever wrote it can fix it; of a known prompt the arguments are told."""
     wrong = r"Server 'server', resource 'books://ema'.* Did you mean 'books://emma'"
     with pytest.raises(ToolCallError, match=wrong):
         await library.server("server").request("resources/read", {"uri": "books://ema"})

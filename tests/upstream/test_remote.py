@@ -83,7 +83,7 @@ async def test_an_answer_of_ten_megabytes_arrives(rig: Rig, web: Web, kind: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, web: Web, kind: str) -> None:
-    """Over HTTP it costs the call; an event stream is opened anew. Calls go on either way."""
+    """Over HTTP it costs the call; an event stream is opened again. Calls go on either way."""
     async with rig.pool(
         rig.remote(web(kind), transport_of(kind)), max_message_bytes=100_000
     ) as pool:
@@ -184,7 +184,7 @@ async def _expect_loss(call: Awaitable[object]) -> None:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A port on which nobody listens unless the test does."""
+    """A port on which no one listens unless the test does."""
     with reserved_port() as reserved:
         yield reserved
 

@@ -35,7 +35,7 @@ def test_names_that_look_alike_do_not_share_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.guarantee("log-floods")
 def test_a_log_is_private_and_capped(tmp_path: Path) -> None:
-    """One older file is kept; nobody else may read either."""
+    """One older file is kept; no one else may read either."""
     path = tmp_path / "new" / "server.log"
     with ServerLog(path) as log:
         for number in range(40):
@@ -81,7 +81,7 @@ def test_the_tail_starts_at_a_line_and_holds_no_notes_of_the_bridge(tmp_path: Pa
 def test_all_logs_together_are_bounded_and_the_oldest_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of servers that nobody has any more; nothing else in the directory is touched."""
+    """Of servers that no one has any more; nothing else in the directory is touched."""
     monkeypatch.setattr(server_log, "ALL_LOGS_BYTES", 4 * 1000)
     other = tmp_path / "notes.txt"
     other.write_text("mine")

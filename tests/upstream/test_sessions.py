@@ -99,7 +99,7 @@ async def test_concurrent_requests_share_one_failed_start_and_the_next_tries_aga
 
 
 async def test_a_server_that_exits_at_once_is_quoted_with_status_log_and_remedy(rig: Rig) -> None:
-    """What a user needs to mend it is in the one error."""
+    """What a user needs to fix it is in the one error."""
     async with rig.pool(rig.raw("exit")) as pool:
         with pytest.raises(ServerStartError) as caught:
             await pool.server("server").tools()

@@ -94,7 +94,7 @@ async def test_what_a_server_wrote_before_its_answer_is_heard_before_it(
 
 
 async def test_an_answer_does_not_wait_for_what_the_session_keeps_to_itself(rig: Rig) -> None:
-    """Such as that a subscription has begun, which nobody here is told of."""
+    """Such as that a subscription has begun, which no one here is told of."""
     rig.environ["LISTENED"] = rig.path("listened")
     async with rig.pool(rig.raw("newer-only", "announcing")) as pool:
         await pool.server("server").start()
@@ -201,7 +201,7 @@ async def test_an_answer_beyond_the_cap_fails_its_call_only(rig: Rig, tool: str)
 
 
 async def test_a_flood_that_answers_nothing_ends_the_connection(rig: Rig) -> None:
-    """Nobody can tell which call waits for it, so that all are told."""
+    """No one can tell which call waits for it, so that all are told."""
     async with rig.pool(rig.raw(), max_message_bytes=100_000) as pool:
         with raises_code("message_too_large", match="exceeded the 100000 byte limit"):
             await pool.call_tool("server", "big_nameless", {"size": MEBIBYTE})

@@ -16,9 +16,9 @@ from keyring.backends import null
 from bridge.model import ServerSpec, Source
 from bridge.upstream.token_store import (
     Key,
-    Record,
-    StoreError,
+    TokenRecord,
     TokenStore,
+    TokenStoreError,
     key_of,
     pending,
 )
@@ -39,7 +39,9 @@ def _key(name: str, url: str, **fields: Any) -> Key:
 
 
 KEY = _key("git hub", "https://user:word@H.example.test:443/mcp?key=1#f")
-RECORD = Record(access_token="at-secret", refresh_token="rt-secret", scope="a b", renew_at=12.5)
+RECORD = TokenRecord(
+    access_token="at-secret", refresh_token="rt-secret", scope="a b", renew_at=12.5
+)
 
 
 @pytest.fixture
@@ -119,9 +121,9 @@ async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     await store.save(KEY, RECORD)
     ring.mood = "hangs"
-    with pytest.raises(StoreError, match="keyring, and it did not answer"):
+    with pytest.raises(TokenStoreError, match="keyring, and it did not answer"):
         await store.load(KEY)
-    with pytest.raises(StoreError, match="keyring, and it has not finished"):
+    with pytest.raises(TokenStoreError, match="keyring, and it has not finished"):
         await store.remove(KEY)
 
 
@@ -133,7 +135,7 @@ async def test_a_keyring_that_hangs_is_asked_once_until_it_answers(
     await store.save(KEY, RECORD)
     ring.mood = "hangs"
     for _ in range(20):
-        with pytest.raises(StoreError, match="keyring"):
+        with pytest.raises(TokenStoreError, match="keyring"):
             await store.load(KEY)
     assert len(pending) == 1
     ring.release.set()
@@ -189,7 +191,7 @@ async def test_a_file_that_is_not_to_be_trusted_is_not_used(
     spoil(store.path(KEY))
     with (
         anyio.fail_after(PATIENCE_SECONDS),
-        pytest.raises(StoreError, match="is not used") as caught,
+        pytest.raises(TokenStoreError, match="is not used") as caught,
     ):
         await store.load(KEY)
     assert "secret" not in str(caught.value)
@@ -201,7 +203,7 @@ async def test_a_file_that_is_not_to_be_trusted_is_not_used(
 async def test_a_directory_that_is_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "logins").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StoreError, match="not a directory of this user"):
+    with pytest.raises(TokenStoreError, match="not a directory of this user"):
         await TokenStore(tmp_path / "logins").save(KEY, RECORD)
 
 

@@ -93,7 +93,7 @@ def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCa
         survey: The program's survey.
         servers: All configured servers. If a server's tools are unknown, any name counts as one.
     """
-    reader = _Reader(survey, servers)
+    reader = _ExpectedCallReader(survey, servers)
     reader.read()
     return ExpectedCalls(
         calls=tuple(sorted(reader.calls, key=lambda call: (call.line, call.column))),
@@ -101,7 +101,7 @@ def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCa
     )
 
 
-class _Reader:
+class _ExpectedCallReader:
     def __init__(self, survey: Survey, servers: Sequence[ServerEntry]) -> None:
         self._survey = survey
         self._symbols = SymbolResolver(survey, {server.alias: server for server in servers})
@@ -115,7 +115,7 @@ class _Reader:
         for node, context in self._survey.each(ast.Call):
             self._call(node, context)
         self._bindings()
-        # Names last: by now those that are part of a known call are marked.
+        # Names last: now those that are part of a known call are marked.
         for node, context in self._survey.each(ast.Attribute, ast.Subscript, ast.Name):
             if id(node) not in self._accounted and isinstance(node.ctx, ast.Load):
                 self._mention(node, context)

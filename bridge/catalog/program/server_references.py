@@ -61,12 +61,12 @@ def references(
         aliases: Every server's name and alias. A program may pass either as a name.
         more_names: Whether it may use names that it does not bind, as in a session.
     """
-    reader = _Reader(survey, aliases)
+    reader = _ReferenceReader(survey, aliases)
     reader.read()
     return reader.references(more_names=more_names)
 
 
-class _Reader:
+class _ReferenceReader:
     def __init__(self, survey: Survey, aliases: Mapping[str, str]) -> None:
         self._survey = survey
         self._aliases = aliases
@@ -83,7 +83,7 @@ class _Reader:
         """Collect references; `mcp_servers` used other than with a key makes it dynamic."""
         for node, context in self._survey.every(ast.Import, ast.ImportFrom):
             self._import(node, context)
-        # Names last: by now those that are taken for one server are marked.
+        # Names last: now those that are taken for one server are marked.
         for node, context in self._survey.every(ast.Call, ast.Subscript, ast.Attribute, ast.Name):
             found = self._note(node, context, self._symbols.all_of(node, context))
             if isinstance(node, ast.Call):

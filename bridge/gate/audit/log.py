@@ -265,7 +265,7 @@ class AuditLog:
         """Refuse what a caller over HTTP writes beyond its share.
 
         Together these callers have half of the quota. Beyond it, one that has written less than an
-        equal share of that half goes on, up to three quarters; the rest is for stdio and the
+        equal share of that half continues, up to three quarters; the rest is for stdio and the
         terminal.
         """
         file, used = self._file, 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bridge.gate.audit.log import LogFile, last_lines, lines, opened
-from bridge.gate.audit.records import CALL_KINDS, Line, Link, before_first, parsed, read_line
+from bridge.gate.audit.records import CALL_KINDS, Link, RecordLine, before_first, parsed, read_line
 from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
@@ -150,7 +150,7 @@ def _number(value: Json) -> Json:
     return value if type(value) in (int, float) else 0
 
 
-class Finding(NamedTuple):
+class Tampering(NamedTuple):
     """Something about one place of the log; `line` is from 1, or 0 for the file as a whole."""
 
     file: str
@@ -163,7 +163,7 @@ class Finding(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Report:
+class LogReport:
     """What a log looks like.
 
     Attributes:
@@ -177,20 +177,20 @@ class Report:
     files: int = 0
     records: int = 0
     head: str = ""
-    problems: list[Finding] = field(default_factory=list)
-    notes: list[Finding] = field(default_factory=list)
+    problems: list[Tampering] = field(default_factory=list)
+    notes: list[Tampering] = field(default_factory=list)
     omitted: int = 0
-    expected: Finding | None = None
+    expected: Tampering | None = None
 
-    def add(self, findings: list[Finding], file: str, line: int, what: str) -> None:
+    def add(self, findings: list[Tampering], file: str, line: int, what: str) -> None:
         """Add a finding to one of the lists; only the first hundred are listed."""
         if len(findings) < 100:
-            findings.append(Finding(file, line, what))
+            findings.append(Tampering(file, line, what))
         else:
             self.omitted += 1
 
 
-def verify(directory: Path, expect: str = "") -> Report:
+def verify(directory: Path, expect: str = "") -> LogReport:
     """Check all of a log.
 
     Args:
@@ -210,13 +210,13 @@ class _Verifier:
     """Checks the files in the order in which they were begun."""
 
     def __init__(self, expect: str) -> None:
-        self._report = Report()
+        self._report = LogReport()
         self._expect = expect
         # What first records say of a file: a record's number to its hash, and the file that says.
         self._ends: dict[str, dict[int, tuple[str, str]]] = {}
         self._kept_since = ""
 
-    def check(self, directory: Path) -> Report:
+    def check(self, directory: Path) -> LogReport:
         """Return the report. Files are read to their present ends, after they were listed."""
         report = self._report
         with opened(directory) as (folder, files):
@@ -268,11 +268,11 @@ class _Verifier:
             report.add(report.problems, name, 0, what)
         report.head = after.hash if after.seq else report.head
 
-    def _note(self, name: str, number: int, line: Line) -> None:
+    def _note(self, name: str, number: int, line: RecordLine) -> None:
         report, record = self._report, line.record
         report.records += 1
         if self._expect and line.link.hash.startswith(self._expect):
-            report.expected = Finding(name, number, f"record {line.link.seq}")
+            report.expected = Tampering(name, number, f"record {line.link.seq}")
         if record.get("kind") == "retention":
             # No file has a record that its day is too early for.
             self._kept_since = max(self._kept_since, min(str(record.get("before")), name))

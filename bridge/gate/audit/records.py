@@ -42,7 +42,7 @@ class Link(NamedTuple):
     hash: str
 
 
-class Line(NamedTuple):
+class RecordLine(NamedTuple):
     """A line that is what it was when it was written; `prev` is the hash of the one before."""
 
     link: Link
@@ -68,7 +68,7 @@ def linked(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, L
     return f'{body[:-1]},"hash":"{found}"}}\n'.encode("ascii"), Link(after.seq + 1, found)
 
 
-def read_line(line: bytes) -> Line | None:
+def read_line(line: bytes) -> RecordLine | None:
     """Return what a line (with its newline) says; None if it is not as it was written."""
     found = _LINE.fullmatch(line)
     if found is None or hashlib.sha256(found[1] + b"}").hexdigest().encode("ascii") != found[2]:
@@ -77,7 +77,7 @@ def read_line(line: bytes) -> Line | None:
     seq, prev = record.get("seq"), record.get("prev")
     if type(seq) is not int or not isinstance(prev, str):
         return None
-    return Line(Link(seq, found[2].decode("ascii")), prev, record)
+    return RecordLine(Link(seq, found[2].decode("ascii")), prev, record)
 
 
 def parsed(line: bytes) -> Mapping[str, Json]:

@@ -3,7 +3,7 @@
 Plans that are kept, and their execution, are `bridge.plans`'.
 """
 
-from bridge.gate.held_calls.calls import HeldCalls, HeldRequest, Placeholder
+from bridge.gate.held_calls.calls import HeldCalls, HeldPlaceholder, HeldRequest
 from bridge.gate.held_calls.placeholders import CallResult, resolve
 
-__all__ = ["CallResult", "HeldCalls", "HeldRequest", "Placeholder", "resolve"]
+__all__ = ["CallResult", "HeldCalls", "HeldRequest", "HeldPlaceholder", "resolve"]

@@ -25,7 +25,7 @@ MAX_CALLS = 1_000  # In one plan: as many as a person can approve in a list.
 MAX_CHARACTERS = 8 * 1024 * 1024  # Of all their arguments, as JSON.
 
 
-class Placeholder(dict[str, Json]):
+class HeldPlaceholder(dict[str, Json]):
     """The wire shape of a placeholder, which a program gets for a call that is held back."""
 
 
@@ -104,7 +104,7 @@ class HeldCalls:
         decision: Decision,
         asks: Sequence[Decision] = (),
         flow: FlowState | None = None,
-    ) -> Placeholder:
+    ) -> HeldPlaceholder:
         """Hold a call back and return `{"held": {"plan": ..., "number": ..., "call": ...}}`.
 
         Args:
@@ -143,7 +143,7 @@ class HeldCalls:
                 flow=before,
             )
         )
-        return Placeholder(held={"plan": self.plan, "number": number, "call": str(call)})
+        return HeldPlaceholder(held={"plan": self.plan, "number": number, "call": str(call)})
 
     def reading(self, call: CallFacts) -> None:
         """Record a call that reads: held calls to its server might have changed what it finds."""

@@ -100,7 +100,7 @@ def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
 
     Args:
         plan: The run's own 16 digits.
-        held: How many calls it holds back by now.
+        held: How many calls it holds back now.
 
     Raises:
         InvalidRequestError: A placeholder was changed, is of another run or stands where none can.

@@ -33,7 +33,7 @@ LEFT_OUT = _Text("...")
 """The default of an optional argument: nothing is sent, the server decides."""
 
 
-class Parameters(binding.Parameters):
+class BoundParameters(binding.Parameters):
     """A tool's arguments, as its input schema describes them."""
 
     def __init__(self, title: str, schema: Any, server: str = "", tool: str = "") -> None:

@@ -38,7 +38,7 @@ RECEIVE_BYTES = 256 * 1024  # Most bytes read from the socket at once.
 HELD_RESULT = "held_result"  # The error code of a call refused because of the placeholders in it.
 CLOSED = "the bridge closed the connection"
 
-clients: List[Client] = []  # This process's client.
+clients: List[ChannelClient] = []  # This process's client.
 earlier_threads: Any = ()  # Threads of a session's earlier runs, which make no more calls.
 
 
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], ReplyFuture]
 
 
-class Client:
+class ChannelClient:
     """Sends calls and returns their replies."""
 
     def __init__(self, fd: int, frame_bytes: int = MAX_FRAME_BYTES) -> None:

@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from bridge.guest.api.client import Client
+    from bridge.guest.api.client import ChannelClient
 
 # A program may show any number of things of any size.
 MAX_ITEMS = 20  # Things of a run, as on the host; the others are counted, and not made at all.
@@ -59,7 +59,10 @@ class Display:
     """
 
     def __init__(
-        self, client: Client, shown_bytes: int = 1024 * 1024, frame_bytes: int = MAX_FRAME_BYTES
+        self,
+        client: ChannelClient,
+        shown_bytes: int = 1024 * 1024,
+        frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         self._client = client
         self._frame_bytes = frame_bytes
@@ -159,7 +162,7 @@ class Display:
                     self._send_picture(lambda data=data: (data, ""))
                     return True
             elif issubclass(type(form), str):
-                # A plain one: of a text with what nobody knows in it, not even the length is known.
+                # A plain one: of a text with what no one knows in it, not even the length is known.
                 text = str.__str__(form)
                 if 0 < len(text) <= MAX_SOURCE_CHARS:
                     self._send_text(mime, text)

@@ -5,7 +5,7 @@ stops the program, since the value does not exist yet. Imported with the first p
 in runs without a plan. `protocol.placeholders` defines their text form; the host decides which
 calls may contain one.
 
-A program is stopped for good: code that survives, behind a bare `except` or in another thread,
+A program is stopped permanently: code that survives, behind a bare `except` or in another thread,
 makes no further calls, and the run ends as stopped.
 """
 

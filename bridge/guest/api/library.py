@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
-    from bridge.guest.api.client import Client
+    from bridge.guest.api.client import ChannelClient
 
 _RUNS = "bridge://runs/"
 
@@ -30,7 +30,7 @@ class _Pace:
 
 
 class Library:
-    _client: Client
+    _client: ChannelClient
 
     def save_memory(self, key: str, value: Any, metadata: Any = None) -> str:
         """Remember a value for later runs: anything that JSON can hold.
@@ -223,14 +223,14 @@ class Library:
         _send(self._client, done, total, message)
 
 
-def conclude(client: Client) -> None:
+def conclude(client: ChannelClient) -> None:
     """Send the last report, if it has not been sent."""
     unsent, _Pace.unsent = _Pace.unsent, None
     if unsent is not None:
         _send(client, *unsent)
 
 
-def _send(client: Client, done: float, total: float, message: Any) -> None:
+def _send(client: ChannelClient, done: float, total: float, message: Any) -> None:
     # If the host is gone, the next call raises.
     with suppress(MCPError):
         client.tell(Progress(float(done), float(total), str(message)[:200]))

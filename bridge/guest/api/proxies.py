@@ -40,11 +40,11 @@ def usable(alias: Any) -> bool:
 def make_function(call: CallTool, server: Mapping[str, Any], tool: Mapping[str, Any]) -> Any:
     """Return an async function that calls `tool`."""
     # Not above: signatures take much importing, and many programs call no tool.
-    from bridge.guest.api.arguments import Parameters
+    from bridge.guest.api.arguments import BoundParameters
 
     title = "mcp_%s.%s" % (server["alias"], tool["alias"])
     server_name, tool_name = server["name"], tool["name"]
-    parameters = Parameters(title, tool.get("inputSchema"), server_name, tool_name)
+    parameters = BoundParameters(title, tool.get("inputSchema"), server_name, tool_name)
 
     async def function(*args: Any, **kwargs: Any) -> Any:
         return await call(server_name, tool_name, parameters.bind(args, kwargs))
@@ -78,10 +78,10 @@ def documentation(tool: Mapping[str, Any]) -> str:
 
 def signature_text(server: Mapping[str, Any], tool: Mapping[str, Any]) -> str:
     """Return how a tool is called and what it returns, with objects written out as in search."""
-    from bridge.guest.api.arguments import Parameters
+    from bridge.guest.api.arguments import BoundParameters
     from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 
-    parameters = Parameters(str(tool["alias"]), tool.get("inputSchema"))
+    parameters = BoundParameters(str(tool["alias"]), tool.get("inputSchema"))
     signature = parameters.signature(tool, Names(inline=MAX_INLINE_CHARS))
     text = "mcp_%s.%s%s" % (server["alias"], tool["alias"], signature)
     # That it may be anything says nothing.
@@ -265,7 +265,7 @@ class ToolMap(abc.Mapping):  # type: ignore[type-arg]
         return len(self._tools.aliases())
 
 
-class Servers(abc.Mapping):  # type: ignore[type-arg]
+class ServerProxies(abc.Mapping):  # type: ignore[type-arg]
     """The loaded servers by their own names; as a key any server will do, also by its alias."""
 
     def __init__(

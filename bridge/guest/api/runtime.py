@@ -14,7 +14,14 @@ from contextlib import suppress
 
 from bridge.guest.api.library import Library, whole_number
 from bridge.guest.api.library import text as _text
-from bridge.guest.api.proxies import Server, Servers, Tools, described, install_modules, usable
+from bridge.guest.api.proxies import (
+    Server,
+    ServerProxies,
+    Tools,
+    described,
+    install_modules,
+    usable,
+)
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     ArgumentsError,
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-    from bridge.guest.api.client import Client
+    from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
 else:
     # What `importlib.machinery` calls so, without importing that.
@@ -50,7 +57,7 @@ class Runtime(Library):
 
     MCPError = MCPError
 
-    def __init__(self, run: Run, client: Client) -> None:
+    def __init__(self, run: Run, client: ChannelClient) -> None:
         self._client = client
         self._loaded: Dict[str, Mapping[str, Any]] = {s["name"]: s for s in run.servers}
         self._discovered: Dict[str, Mapping[str, Any]] = {s["name"]: s for s in run.discovered}
@@ -137,9 +144,11 @@ class Runtime(Library):
         if entry is None or not all(isinstance(key, str) for key in arguments):
             plain = to_json(dict(arguments), "arguments of %s" % subject)
         else:
-            from bridge.guest.api.arguments import Parameters
+            from bridge.guest.api.arguments import BoundParameters
 
-            plain = Parameters(subject, entry.get("inputSchema"), name, tool).bind((), arguments)
+            plain = BoundParameters(subject, entry.get("inputSchema"), name, tool).bind(
+                (), arguments
+            )
         return await self.send(name, tool, plain, raw)
 
     async def list_resources(self, server: Optional[str] = None) -> Any:
@@ -382,7 +391,7 @@ class Runtime(Library):
         return found.get("tools") or ()
 
 
-def build(run: Run, client: Client) -> Dict[str, Any]:
+def build(run: Run, client: ChannelClient) -> Dict[str, Any]:
     """Install `mcp` for a run; return the globals that its program starts with.
 
     Names:
@@ -418,7 +427,7 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     servers = {tools.server["name"]: Server(tools) for tools in loaded}
     every = {**{tools.server["name"]: Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
-    mapping = Servers(servers, aliases, every)
+    mapping = ServerProxies(servers, aliases, every)
     package = install_modules(
         loaded, module, others, lambda name: helpers[name] if name in helpers else mapping[name]
     )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any, Dict, List, Mapping, Optional
 
-    from bridge.guest.api.client import Client
+    from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
 else:
     # `importlib.machinery.ModuleSpec` without the import.
@@ -28,17 +28,17 @@ PACKAGE = "skills"
 UNKNOWN = "unknown_skill"  # The host's error code for an unknown skill.
 
 
-class Finder:
+class SkillFinder:
     """Finds and loads the `skills` package and its modules."""
 
     def __init__(self) -> None:
-        self._client: Optional[Client] = None
+        self._client: Optional[ChannelClient] = None
         self._namespace: Dict[str, Any] = {}
         self._given: Dict[str, Mapping[str, Any]] = {}
         self._loaded: Dict[str, str] = {}
         self._missing: Dict[str, str] = {}
 
-    def register(self, run: Run, client: Client, namespace: Mapping[str, Any]) -> None:
+    def register(self, run: Run, client: ChannelClient, namespace: Mapping[str, Any]) -> None:
         """Register a run's skills and globals; in a session, unload skills that have changed."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
@@ -165,7 +165,7 @@ class _Package(types.ModuleType):
         return sorted(finder.names())
 
 
-finder = Finder()
+finder = SkillFinder()
 
 
 def file_of(name: str) -> str:

@@ -45,7 +45,7 @@ _KINDS = (
 )
 
 
-class Collector:
+class FileCollector:
     """Sends the files in `out` and in the directory above after each run of a sandbox.
 
     Args:

@@ -212,14 +212,14 @@ class OutputFiles:
 
     def send(self, relay: Relay, run: Run, more_runs: bool) -> None:
         """Read the files and send them; if more runs follow, only those that are new or changed."""
-        from bridge.guest.supervisor.output_files import PIECE_BYTES, Collector
+        from bridge.guest.supervisor.output_files import PIECE_BYTES, FileCollector
 
         def send(frame: Any) -> None:
             relay.send(frame)
             # One piece may wait while the next is read.
             relay.flush(PIECE_BYTES)
 
-        self._collector = self._collector or Collector()
+        self._collector = self._collector or FileCollector()
         try:
             placed = dict(_decoded(relay.placed_notice.decode("utf-8", "surrogateescape"))["files"])
         except (ValueError, TypeError, KeyError):

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
 
-    from bridge.guest.api.client import Client
+    from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.display import Display
     from bridge.guest.protocol.wire import Done, Run
 
@@ -31,7 +31,7 @@ _display: Any = None
 """The client and the run's limits; the `Display` once something was shown."""
 
 
-def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Done]:
+def arrange(run: Run, client: ChannelClient, namespace: Dict[str, Any]) -> Optional[Done]:
     """Prepare the environment of a run before its program is compiled.
 
     Args:
@@ -63,7 +63,7 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
     return _write_input_files(run)
 
 
-def conclude(client: Client) -> None:
+def conclude(client: ChannelClient) -> None:
     """Send the last progress report and show open figures, after the program has ended."""
     library.conclude(client)
     if "matplotlib.pyplot" in sys.modules:
@@ -82,7 +82,7 @@ def _write_input_files(run: Run) -> Optional[Done]:
     return write_files(run.files, _workspace)
 
 
-def note_files(client: Client) -> None:
+def note_files(client: ChannelClient) -> None:
     """Tell the supervisor what is in the working directory: what is new later is the program's."""
     names = [name for name in os.listdir(_workspace) if name != "out"]
     if names:
@@ -138,7 +138,7 @@ def prepare_pyplot() -> None:
     pyplot.show = show
 
 
-def _set_display(run: Run, client: Client) -> None:
+def _set_display(run: Run, client: ChannelClient) -> None:
     global _display
     _display = (client, run.limits)
     # As builtins, so that the program's modules have them and a session does not save them.

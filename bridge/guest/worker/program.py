@@ -164,7 +164,7 @@ def _makes_tasks(node: Any) -> bool:
     )
 
 
-class Program:
+class GuestProgram:
     """Runs one program in a new module, or in a session's.
 
     Args:

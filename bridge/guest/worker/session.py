@@ -27,7 +27,7 @@ from bridge.guest.worker.leftovers import (
     silence_threads,
     watch_threads,
 )
-from bridge.guest.worker.program import Program, ending
+from bridge.guest.worker.program import GuestProgram, ending
 from bridge.guest.worker.run_io import (
     cpu_seconds,
     exit_notice,
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, Dict, List, Optional, Tuple
 
-    from bridge.guest.api.client import Client
+    from bridge.guest.api.client import ChannelClient
     from bridge.guest.protocol.wire import Run
 
 
-class Session:
+class WorkerSession:
     """Runs the programs of one session, in the order of arrival."""
 
-    def __init__(self, client: Client, control: int) -> None:
+    def __init__(self, client: ChannelClient, control: int) -> None:
         self._client = client
         self._control = control
         self._module = types.ModuleType("__main__")
@@ -115,7 +115,7 @@ class Session:
         if run.state:
             self._lost = self._restore(run.state)
         note_files(self._client)
-        program = Program(run, given, self._module, self._run_loop)
+        program = GuestProgram(run, given, self._module, self._run_loop)
         done = refused or program.run()
         finish_threads(self._names().values())
         done = ending(done)
@@ -180,7 +180,7 @@ class Session:
             for frame in frames:
                 self._client.tell(frame)
         except Exception as error:
-            # The session goes on with its state unsaved.
+            # The session continues with its state unsaved.
             kind = type(error).__name__
             return Done("exception", 1, error="%s: %s" % (kind, error), error_type=kind)
         return Done("ok")

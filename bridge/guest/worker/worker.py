@@ -166,27 +166,27 @@ def _patch_figures() -> None:
 
 
 def _run(run: Run, channel: int, control: int) -> int:
-    from bridge.guest.api.client import Client
+    from bridge.guest.api.client import ChannelClient
     from bridge.guest.api.runtime import build
     from bridge.guest.worker.environment import arrange, conclude, note_files
-    from bridge.guest.worker.program import Program, ending, shut_down
+    from bridge.guest.worker.program import GuestProgram, ending, shut_down
 
     gc.freeze()
     # Off since the interpreter started: the objects made so far are permanent.
     gc.enable()
-    client = Client(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
+    client = ChannelClient(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
     sys.argv = [run.name or "run_python", *run.argv]
     # Not before: files in the working directory must never be imported before the fork.
     sys.path[:] = import_path(run)
     if run.session:
-        from bridge.guest.worker.session import Session
+        from bridge.guest.worker.session import WorkerSession
 
-        return Session(client, control).serve(run)
+        return WorkerSession(client, control).serve(run)
     os.close(control)
     namespace = build(run, client)
     refused = arrange(run, client, namespace)
     note_files(client)
-    program = Program(run, namespace)
+    program = GuestProgram(run, namespace)
     before = cpu_seconds()
     own = os.getpid()
     done = refused or program.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bridge.model import Artifact, Loss, Shown
+from bridge.model import Artifact, Loss, ShownContent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Collected:
     stdout: str = ""
     stderr: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    shown: tuple[Shown, ...] = ()
+    shown: tuple[ShownContent, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     missing: tuple[Loss, ...] = ()
 

@@ -22,7 +22,7 @@ from bridge.artifacts import RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Artifact, Limits, Loss
-from bridge.model import Shown as ShownItem
+from bridge.model import ShownContent as ShownItem
 from bridge.rpc.channel import Redact
 from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.picture_formats import Picture, examine, mended, mime_of

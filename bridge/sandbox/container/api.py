@@ -25,7 +25,7 @@ from docker.tls import TLSConfig
 from bridge.errors import EngineDownError
 from bridge.model import Json
 from bridge.sandbox.container import facts, faults
-from bridge.sandbox.container.endpoints import Endpoint
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineFacts, EngineKind
 from bridge.sandbox.container.stream import ANSWER_SECONDS, AttachedStream, attach
 
@@ -51,7 +51,9 @@ _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException,
 class EngineApi:
     """One engine at one endpoint. Made by `connect`; closed by `close`."""
 
-    def __init__(self, client: docker.APIClient, kind: EngineKind, endpoint: Endpoint) -> None:
+    def __init__(
+        self, client: docker.APIClient, kind: EngineKind, endpoint: EngineEndpoint
+    ) -> None:
         self._client = client
         self._endpoint = endpoint
         self._limiter = anyio.CapacityLimiter(THREADS)
@@ -102,7 +104,7 @@ class EngineApi:
         """
 
         def separate_streams() -> AttachedStream:
-            # With the outputs: podman does not read what the monitor writes when nobody wants it,
+            # With the outputs: podman does not read what the monitor writes when no one wants it,
             # and then the monitor waits.
             feeding = self._attach(container)
             try:
@@ -216,7 +218,7 @@ class EngineApi:
             raise
 
     async def _read(self, call: Callable[[], _T], *, doing: str, change: bool = False) -> _T:
-        """Run a call; cancelled, its thread goes on and nobody waits for it.
+        """Run a call; cancelled, its thread continues and no one waits for it.
 
         Args:
             change: Whether its result must not be lost: then cancellation waits for it.
@@ -229,14 +231,14 @@ class EngineApi:
             raise faults.from_exception(error, doing=doing, engine=self.kind) from error
 
 
-async def connect(endpoint: Endpoint, *, asked: EngineKind) -> EngineApi:
+async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
     def open_client() -> tuple[docker.APIClient, EngineKind]:
         headers = _ping(endpoint)
         version = headers.get("Api-Version", OLDEST_API)
         return _client(endpoint, version, ANSWER_SECONDS), facts.engine_kind(headers)
 
     try:
-        # Not abandoned: nobody else would close the client.
+        # Not abandoned: no one else would close the client.
         client, kind = await anyio.to_thread.run_sync(open_client)
     except _FOREIGN as error:
         raise faults.from_exception(error, doing="answer a ping", engine=asked) from error
@@ -246,7 +248,7 @@ async def connect(endpoint: Endpoint, *, asked: EngineKind) -> EngineApi:
     return EngineApi(client, kind, endpoint)
 
 
-def answers(endpoint: Endpoint) -> bool:
+def answers(endpoint: EngineEndpoint) -> bool:
     """Return whether an engine answers a ping within `HELLO_SECONDS`. Blocks."""
     with suppress(*_FOREIGN):
         _ping(endpoint)
@@ -254,7 +256,7 @@ def answers(endpoint: Endpoint) -> bool:
     return False
 
 
-def _ping(endpoint: Endpoint) -> Mapping[str, str]:
+def _ping(endpoint: EngineEndpoint) -> Mapping[str, str]:
     """Return the headers of an engine's answer."""
     # The SDK would ask for `/version`, for which podman runs half a dozen commands.
     client = _client(endpoint, OLDEST_API, HELLO_SECONDS)
@@ -266,7 +268,7 @@ def _ping(endpoint: Endpoint) -> Mapping[str, str]:
         client.close()
 
 
-def _client(endpoint: Endpoint, version: str, timeout: float) -> docker.APIClient:
+def _client(endpoint: EngineEndpoint, version: str, timeout: float) -> docker.APIClient:
     tls: TLSConfig | bool = False
     url = endpoint.url
     if endpoint.certificates is not None:

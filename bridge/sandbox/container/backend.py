@@ -40,8 +40,8 @@ from bridge.sandbox.container.api import EngineApi, answers
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.connection import (
     NAMED_RUNTIME_REMEDY,
-    Connection,
     Connector,
+    EngineConnection,
     EnsureMachine,
 )
 from bridge.sandbox.container.endpoints import Surroundings
@@ -206,7 +206,7 @@ class ContainerBackend(Backend):
 
     @asynccontextmanager
     async def _launch_on(
-        self, connection: Connection, spec: LaunchSpec
+        self, connection: EngineConnection, spec: LaunchSpec
     ) -> AsyncIterator[ContainerSandbox]:
         command = spec.command
         if not self._image and command is None:
@@ -253,7 +253,7 @@ class ContainerBackend(Backend):
                 sandbox.on_error(command.on_error)
             yield sandbox
 
-    async def _placement(self, connection: Connection) -> hardening.Placement:
+    async def _placement(self, connection: EngineConnection) -> hardening.Placement:
         facts, local, asked = connection.facts, connection.local, connection.extra_layers
         return hardening.Placement(
             image=self._image,
@@ -309,7 +309,9 @@ class ContainerBackend(Backend):
             return str(connection.service.failure())
         return f"{self.name} does not answer at {connection.endpoint.url}."
 
-    async def _verify_runtime(self, connection: Connection, sandbox: ContainerSandbox) -> None:
+    async def _verify_runtime(
+        self, connection: EngineConnection, sandbox: ContainerSandbox
+    ) -> None:
         """Check the OCI runtime that the engine used; once, or always if one is required."""
         named = self._connector.oci_runtime
         if connection.proven and named is None:

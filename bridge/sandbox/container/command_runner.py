@@ -20,7 +20,7 @@ LINE_BYTES = 4096  # Shown of a line of progress.
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommandResult:
+class CompletedCommand:
     """How a command ended.
 
     Attributes:
@@ -55,7 +55,7 @@ class SystemRunner:
 
     async def __call__(
         self, argv: Sequence[str], *, timeout: float, on_line: Callable[[str], None] | None = None
-    ) -> CommandResult:
+    ) -> CompletedCommand:
         """Run `argv` without a terminal or stdin and wait for its end, at most `timeout` seconds.
 
         Raises nothing for a failing command.
@@ -65,7 +65,7 @@ class SystemRunner:
         """
         with _pipe() as out, _pipe() as err:
             try:
-                # Cancelled in the middle, it would leave a process that nobody waits for.
+                # Cancelled in the middle, it would leave a process that no one waits for.
                 with anyio.CancelScope(shield=True):
                     process = await anyio.open_process(
                         list(argv),
@@ -78,7 +78,9 @@ class SystemRunner:
                     )
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-                return CommandResult(exit_code=None, stderr=f"{argv[0]}: {error}", missing=missing)
+                return CompletedCommand(
+                    exit_code=None, stderr=f"{argv[0]}: {error}", missing=missing
+                )
             os.close(out.pop())
             os.close(err.pop())
             return await _finish(process, *out, *err, timeout=timeout, on_line=on_line)
@@ -139,7 +141,7 @@ async def _finish(
     *,
     timeout: float,
     on_line: Callable[[str], None] | None,
-) -> CommandResult:
+) -> CompletedCommand:
     """Collect a started command's output until it ends, is out of time or is cancelled."""
     out, err = _Output(on_line), _Output(on_line)
     ended = False
@@ -158,7 +160,7 @@ async def _finish(
     finally:
         if process.returncode is None:
             await end_group(process)
-    return CommandResult(
+    return CompletedCommand(
         exit_code=process.returncode if ended else None,
         stdout=out.text(),
         stderr=err.text(),
@@ -180,6 +182,6 @@ async def end_group(process: Process) -> None:
 
 
 def _signal_group(process: Process, number: int) -> None:
-    # It leads its own session, so its group is its children and nobody else's.
+    # It leads its own session, so its group is its children and no one else's.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -22,7 +22,7 @@ from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.endpoints import Endpoint, Surroundings
+from bridge.sandbox.container.endpoints import EngineEndpoint, Surroundings
 from bridge.sandbox.container.examination import Examinations
 from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
@@ -41,7 +41,7 @@ EnsureMachine = Callable[[], Awaitable[PodmanMachine | None]]
 
 
 @dataclass(kw_only=True)
-class Connection:
+class EngineConnection:
     """A connected engine.
 
     Attributes:
@@ -55,7 +55,7 @@ class Connection:
 
     api: EngineApi
     facts: EngineFacts
-    endpoint: Endpoint
+    endpoint: EngineEndpoint
     oci_runtime: str
     service: SocketService | None = None
     proven: bool = False
@@ -105,8 +105,8 @@ class Connector:
         self.run = run
         self._kind: EngineKind | None = None
         self._connecting = anyio.Lock()
-        self._connection: Connection | None = None
-        self._retired: list[Connection] = []
+        self._connection: EngineConnection | None = None
+        self._retired: list[EngineConnection] = []
 
     @property
     def name(self) -> str:
@@ -114,16 +114,16 @@ class Connector:
         return self._kind or Path(self._engine).name
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> EngineConnection | None:
         return self._connection
 
-    def command(self, connection: Connection) -> list[str]:
+    def command(self, connection: EngineConnection) -> list[str]:
         """Return the words by which the engine's own command reaches a connected engine."""
         option = "--host" if connection.facts.kind == "docker" else "--url"
         return [self._engine, option, connection.endpoint.url]
 
-    async def connected(self) -> Connection:
-        """Return the connection, made anew if there is none or it is dead.
+    async def connected(self) -> EngineConnection:
+        """Return the connection, made again if there is none or it is dead.
 
         Raises:
             SandboxError: There is no engine, or none that answers.
@@ -135,7 +135,7 @@ class Connector:
                 self._connection = await self._open()
             return self._connection
 
-    async def retire(self, dead: Connection) -> None:
+    async def retire(self, dead: EngineConnection) -> None:
         """Retire the connection to an engine that has gone, so that the next use reconnects."""
         async with self._connecting:
             if self._connection is dead:
@@ -159,7 +159,7 @@ class Connector:
             self._retired.append(self._connection)
             self._connection = None
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> EngineConnection:
         kind = self._kind
         if kind is None:
             kind = self._kind = await engines.kind_of(self._engine, self.run)
@@ -178,7 +178,7 @@ class Connector:
                 )
         return await self._own_service()
 
-    async def _connect_to(self, endpoint: Endpoint) -> Connection:
+    async def _connect_to(self, endpoint: EngineEndpoint) -> EngineConnection:
         """Connect to an endpoint that was found; over a forward if it is behind SSH."""
         if endpoint.exposed:
             text = "%s (%s) has no TLS: who is on the way can run anything there; use ssh:// or TLS"
@@ -203,8 +203,8 @@ class Connector:
             raise
 
     async def _connect(
-        self, endpoint: Endpoint, service: SocketService | None = None
-    ) -> Connection:
+        self, endpoint: EngineEndpoint, service: SocketService | None = None
+    ) -> EngineConnection:
         api = await connect(endpoint, asked=self._kind or "docker")
         try:
             facts = await api.facts()
@@ -229,7 +229,7 @@ class Connector:
                 owner=_owner(endpoint),
             )
         )
-        return Connection(
+        return EngineConnection(
             api=api,
             facts=facts,
             endpoint=endpoint,
@@ -241,7 +241,7 @@ class Connector:
             extra_layers=extra_layers,
         )
 
-    async def _own_service(self) -> Connection:
+    async def _own_service(self) -> EngineConnection:
         podman = self._around.which(self._engine)
         if podman is None:
             raise faults.not_found("podman")
@@ -257,7 +257,7 @@ class Connector:
             await service.aclose()
             raise
 
-    async def _find_endpoint(self, kind: EngineKind) -> Endpoint | None:
+    async def _find_endpoint(self, kind: EngineKind) -> EngineEndpoint | None:
         if kind == "podman" and self._ensure_machine is not None and self.machine is None:
             self.machine = await self._ensure_machine()
         if self.machine is not None:
@@ -279,7 +279,7 @@ class Connector:
 
 
 def _shares_files(
-    endpoint: Endpoint, service: SocketService | None, oci_runtime: str
+    endpoint: EngineEndpoint, service: SocketService | None, oci_runtime: str
 ) -> bool | None:
     """Return whether an engine shares this machine's files, as far as is known without a look.
 
@@ -291,7 +291,7 @@ def _shares_files(
     return True if ours or not this_kernel().boot_id else None
 
 
-def _owner(endpoint: Endpoint) -> int:
+def _owner(endpoint: EngineEndpoint) -> int:
     """Return the uid that owns the socket; root's if unknown."""
     path = endpoint.socket_path
     try:

@@ -41,7 +41,7 @@ _SCHEMES = ("unix", "tcp", "http", "https")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class EngineEndpoint:
     """One place where an engine may listen.
 
     Attributes:
@@ -89,7 +89,7 @@ class Endpoint:
         """Return a connection with that timeout. Blocks.
 
         Raises:
-            OSError: Nobody is there, or not whom the certificates name.
+            OSError: No one is there, or not whom the certificates name.
         """
         path = self.socket_path
         if path is not None:
@@ -145,12 +145,12 @@ class Surroundings:
         return shutil.which(command, path=self.environ.get("PATH"))
 
 
-def candidates(kind: EngineKind, around: Surroundings) -> tuple[Endpoint, ...]:
+def candidates(kind: EngineKind, around: Surroundings) -> tuple[EngineEndpoint, ...]:
     """Return where `kind` may listen, the likeliest first."""
     return _docker_candidates(around) if kind == "docker" else _podman_candidates(around)
 
 
-def _docker_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
+def _docker_candidates(around: Surroundings) -> tuple[EngineEndpoint, ...]:
     named = named_address("docker", around.environ)
     if named is not None:
         return (_explicit(*named, "docker", around),)
@@ -162,10 +162,10 @@ def _docker_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
     paths.append(home / ".docker/desktop/docker.sock")
     paths.append(home / ".colima/default/docker.sock")
     paths.append(home / ".orbstack/run/docker.sock")
-    return tuple(Endpoint(url=f"unix://{path}", origin="the usual place") for path in paths)
+    return tuple(EngineEndpoint(url=f"unix://{path}", origin="the usual place") for path in paths)
 
 
-def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
+def _podman_candidates(around: Surroundings) -> tuple[EngineEndpoint, ...]:
     named = named_address("podman", around.environ)
     if named is not None:
         return (_explicit(*named, "podman", around),)
@@ -180,17 +180,17 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
     else:
         paths.append(Path(f"/run/user/{around.uid}/podman/podman.sock"))
     unique = dict.fromkeys(paths)
-    return tuple(Endpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
+    return tuple(EngineEndpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
 
 
 def _explicit(
     url: str, origin: str, engine: EngineKind, around: Surroundings, identity: str = ""
-) -> Endpoint:
+) -> EngineEndpoint:
     scheme, separator, rest = url.partition("://")
     if scheme == "ssh":
         identity = identity or around.environ.get("CONTAINER_SSHKEY", "")
         target = ssh_target(url, origin, engine, identity if engine == "podman" else "")
-        return Endpoint(url=url, origin=origin, explicit=True, target=target)
+        return EngineEndpoint(url=url, origin=origin, explicit=True, target=target)
     if not separator or scheme not in _SCHEMES or not rest:
         message = f"{origin} is {url!r}, which {engine} cannot be reached by."
         remedy = "Use unix:///path/to/socket, ssh://user@host or tcp://host:port."
@@ -199,8 +199,8 @@ def _explicit(
     verify = bool(environ.get("DOCKER_TLS_VERIFY"))
     certificates = environ.get("DOCKER_CERT_PATH")
     if engine != "docker" or scheme == "unix" or not (verify or certificates or scheme == "https"):
-        return Endpoint(url=url, origin=origin, explicit=True)
-    return Endpoint(
+        return EngineEndpoint(url=url, origin=origin, explicit=True)
+    return EngineEndpoint(
         url=url,
         origin=origin,
         explicit=True,
@@ -209,7 +209,9 @@ def _explicit(
     )
 
 
-async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) -> Endpoint | None:
+async def first_listening(
+    endpoints: Sequence[EngineEndpoint], *, engine: EngineKind
+) -> EngineEndpoint | None:
     """Return the first endpoint that accepts a connection; None if none does.
 
     Raises:
@@ -242,7 +244,7 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
     return None
 
 
-async def _try_connect(endpoint: Endpoint) -> None:
+async def _try_connect(endpoint: EngineEndpoint) -> None:
     path = endpoint.socket_path
     try:
         with anyio.fail_after(5.0):
@@ -281,7 +283,7 @@ async def kind_of(command: str, run: SystemRunner) -> EngineKind:
 
 async def podman_connection(
     podman: str, around: Surroundings, run: SystemRunner
-) -> Endpoint | None:
+) -> EngineEndpoint | None:
     """Return the connection that podman is set to use, unless it is its own machine's.
 
     As podman itself does, a default connection is used only where podman is a remote client:
@@ -324,7 +326,7 @@ def _is_remote_client(around: Surroundings) -> bool:
     return remote is True
 
 
-async def machine_endpoint(podman: str, machine: str, run: SystemRunner) -> Endpoint:
+async def machine_endpoint(podman: str, machine: str, run: SystemRunner) -> EngineEndpoint:
     """Ask podman where its virtual machine's socket is forwarded to."""
     template = "{{.ConnectionInfo.PodmanSocket.Path}}"
     result = await run(
@@ -337,4 +339,4 @@ async def machine_endpoint(podman: str, machine: str, run: SystemRunner) -> Endp
             doing="say where its machine's socket is",
             engine="podman",
         )
-    return Endpoint(url=f"unix://{path}", origin=f"podman machine {machine}", explicit=True)
+    return EngineEndpoint(url=f"unix://{path}", origin=f"podman machine {machine}", explicit=True)

@@ -75,14 +75,12 @@ _PATTERNS: tuple[_Pattern, ...] = (
         LaunchError,
         _SHARE_REMEDY,
     ),
-    _Pattern(
-        r"toomanyrequests|pull access denied|initializing source docker://", ImageMissingError
-    ),
+    _Pattern(r"toomanyrequests|pull access denied|initializing source docker://", _PULL),
     _Pattern(r"no such image|image not known|unable to find image", ImageMissingError),
     _Pattern(
         r"unknown runtime specified|unknown or invalid runtime"
         r'|default OCI runtime "[^"]*" not found|no valid executable found for OCI runtime',
-        LaunchError,
+        _RUNTIME,
         _RUNTIME_REMEDY,
     ),
     _Pattern(
@@ -99,22 +97,20 @@ _PATTERNS: tuple[_Pattern, ...] = (
         " `mcp-code-bridge image build`.",
     ),
     _Pattern(r"setting rlimit|rlimit type", LaunchError, _RLIMIT_REMEDY),
-    _Pattern(
-        r"cgroups in hybrid mode|drop all controllers from cgroupv2", LaunchError, _HYBRID_REMEDY
-    ),
+    _Pattern(r"cgroups in hybrid mode|drop all controllers from cgroupv2", _CGROUP, _HYBRID_REMEDY),
     _Pattern(
         r"graphdriver|storage driver",
-        LaunchError,
+        _RUNTIME,
         "Change storage.conf until `podman info` works; in a container, mount a volume for it.",
     ),
     _Pattern(
         r"memory limit (?:allowed is|to \d+)|range of cpus is|minimum memory",
-        LaunchError,
+        _CGROUP,
         "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to what this host can give.",
     ),
     _Pattern(
         r"cgroup",
-        LaunchError,
+        _CGROUP,
         "Let this user's session manage its cgroup (on systemd: `Delegate=yes` for user@.service),"
         " or run the engine as root.",
     ),
@@ -137,7 +133,7 @@ _PATTERNS: tuple[_Pattern, ...] = (
     _Pattern(
         r"OCI runtime|oci runtime error|runc create failed|runsc|crun:|kata"
         r"|OCI permission denied|shim task",
-        LaunchError,
+        _RUNTIME,
         "Name an OCI runtime that works on this host with MCP_BRIDGE_OCI_RUNTIME (runc, crun).",
     ),
     _Pattern(

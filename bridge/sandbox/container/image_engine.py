@@ -19,7 +19,7 @@ import requests.exceptions
 
 from bridge.errors import ImageMissingError, SandboxError
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.facts import EngineKind
 
 Progress = Callable[[str], None]
@@ -149,11 +149,11 @@ class ImageEngine:
 
     async def _order(
         self, *words: str, seconds: float, progress: Progress | None = None
-    ) -> CommandResult:
+    ) -> CompletedCommand:
         return await self._run([*self._command, *words], timeout=seconds, on_line=progress)
 
 
-def _told(done: CommandResult) -> str:
+def _told(done: CompletedCommand) -> str:
     """Return why a command failed: the end of what it wrote, as its cause comes last."""
     if done.timed_out:
         return "it was not done in time"

@@ -21,7 +21,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from bridge.errors import EngineDownError, SandboxError
-from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.faults import shorten
 
 logger = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ Action = Literal["none", "ready", "wait", "start"]
 Progress = Callable[[str], None]
 
 
-class Plan(NamedTuple):
+class MachinePlan(NamedTuple):
     """The next step, and the machine's name; "none" if podman works without a machine."""
 
     action: Action
     machine: str = ""
 
 
-def concerns_machine(platform: str, env: Mapping[str, str], info: CommandResult) -> bool:
+def concerns_machine(platform: str, env: Mapping[str, str], info: CompletedCommand) -> bool:
     """Return whether a machine can have anything to do with how podman answered.
 
     On Linux podman runs containers itself unless it is a remote client, which shows when it cannot
@@ -61,8 +61,8 @@ def concerns_machine(platform: str, env: Mapping[str, str], info: CommandResult)
 
 
 def decide(
-    platform: str, info: CommandResult, connections: CommandResult, machines: CommandResult
-) -> Plan:
+    platform: str, info: CompletedCommand, connections: CompletedCommand, machines: CompletedCommand
+) -> MachinePlan:
     """Return the next step towards a podman that answers, from what three commands printed.
 
     Raises:
@@ -76,13 +76,13 @@ def decide(
     rows = [] if remote else _machine_rows(machines)
     chosen = _choose(rows, str(default.get("Name") or ""))
     if info.ok:
-        return Plan("ready", _name(chosen)) if chosen else Plan("none")
+        return MachinePlan("ready", _name(chosen)) if chosen else MachinePlan("none")
     if info.timed_out:
         message = "podman did not answer in time."
         raise EngineDownError(message, remedy="Restart its machine: `podman machine stop`, `start`")
     if chosen:
         up = chosen.get("Running") is True or chosen.get("Starting") is True
-        return Plan("wait" if up else "start", _name(chosen))
+        return MachinePlan("wait" if up else "start", _name(chosen))
     if rows:
         names = ", ".join(map(_name, rows[:10]))
         message = f"podman has several machines and none is the default: {names}."
@@ -94,7 +94,7 @@ def decide(
     raise EngineDownError("podman has no machine.", remedy=remedy)
 
 
-def failure(result: CommandResult, verb: str, machine: str = "") -> EngineDownError:
+def failure(result: CompletedCommand, verb: str, machine: str = "") -> EngineDownError:
     """Return the error for a `podman machine` command that failed."""
     command = f"podman machine {verb} {machine}".strip()
     if result.timed_out:
@@ -106,7 +106,7 @@ def failure(result: CommandResult, verb: str, machine: str = "") -> EngineDownEr
     return EngineDownError(f"`{command}` failed: {_reason(result)}", remedy=remedy)
 
 
-def _machine_rows(result: CommandResult) -> list[Mapping[str, Any]]:
+def _machine_rows(result: CompletedCommand) -> list[Mapping[str, Any]]:
     if not result.ok:
         raise failure(result, "list")
     rows = _rows(result)
@@ -131,7 +131,7 @@ def _choose(rows: list[Mapping[str, Any]], connection: str) -> Mapping[str, Any]
     return by_connection or marked or named.get("podman-machine-default") or only
 
 
-def _rows(result: CommandResult) -> list[Mapping[str, Any]] | None:
+def _rows(result: CompletedCommand) -> list[Mapping[str, Any]] | None:
     """Return the objects of a JSON list; None for anything else."""
     if not result.ok:
         return None
@@ -144,12 +144,12 @@ def _rows(result: CommandResult) -> list[Mapping[str, Any]] | None:
     return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else None
 
 
-def _remote_engine_down(info: CommandResult) -> EngineDownError:
+def _remote_engine_down(info: CompletedCommand) -> EngineDownError:
     message = f"podman cannot reach the engine it is set to use: {_reason(info)}"
     return EngineDownError(message, remedy="See `podman system connection list`.")
 
 
-def _reason(result: CommandResult) -> str:
+def _reason(result: CompletedCommand) -> str:
     """Return the line that says why: podman's last "Error:" line, or its last line."""
     lines = [line.strip() for line in (result.stderr or result.stdout).splitlines()]
     errors = [line.removeprefix("Error:").strip() for line in lines if line.startswith("Error:")]
@@ -176,22 +176,22 @@ class MachineContext:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
-    async def ask(self, *arguments: str) -> CommandResult:
+    async def ask(self, *arguments: str) -> CompletedCommand:
         # Answers take well under a second, but seconds of a machine that is just going down.
         return await self.run([self.podman, *arguments], timeout=30.0)
 
-    async def command(self, verb: str, machine: str) -> CommandResult:
+    async def command(self, verb: str, machine: str) -> CompletedCommand:
         """Start or stop a machine: some 20 s, minutes on a first boot that lays out the disk."""
         argv = [self.podman, "machine", verb, machine]
         if self.progress is not None:
             self.progress(" ".join(argv))
         return await self.run(argv, timeout=300.0, on_line=self.progress)
 
-    async def look(self) -> Plan:
+    async def look(self) -> MachinePlan:
         """Query podman and return the next step."""
         info = await self.ask(*_INFO)
         if not concerns_machine(self.platform, self.env, info):
-            return Plan("none")
+            return MachinePlan("none")
         connections, machines = await self.ask(*_CONNECTIONS), await self.ask(*_MACHINES)
         return decide(self.platform, info, connections, machines)
 
@@ -273,7 +273,7 @@ class PodmanMachine:
             self._last_use = self._context.clock()
 
     async def _step_until_ready(self) -> None:
-        results: list[CommandResult] = []
+        results: list[CompletedCommand] = []
         for _ in range(READY_POLLS):
             plan = await self._context.look()
             if plan.action in ("ready", "none"):

@@ -149,7 +149,7 @@ async def run_container(
         separate_streams: Whether stdin and the outputs get a connection each; see
             `EngineApi.attach_separately`.
         drained: Whether its output is read until it is removed. Through OpenSSH, closing a
-            connection that is full both ways reaches nobody: the engine's monitor would wait.
+            connection that is full both ways reaches no one: the engine's monitor would wait.
     """
     stream: AttachedStream | None = None
     try:

@@ -31,7 +31,7 @@ from bridge.errors import EngineDownError, LaunchError, SandboxError
 from bridge.private_files import exposure, make_directory
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.command_runner import end_group
-from bridge.sandbox.container.endpoints import Endpoint
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.ownership import Owner, current_owner, is_dead
 
@@ -102,7 +102,7 @@ class SocketService:
     def running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def start(self) -> Endpoint:
+    async def start(self) -> EngineEndpoint:
         # The kernel's limit is 108 on Linux and 104 on macOS.
         if len(os.fsencode(self.socket)) > 100:
             message = f"{self.socket} is too long a path for a socket."
@@ -119,7 +119,7 @@ class SocketService:
         except BaseException:
             await self.aclose()
             raise
-        return Endpoint(url=f"unix://{self.socket}", origin=self.origin)
+        return EngineEndpoint(url=f"unix://{self.socket}", origin=self.origin)
 
     async def aclose(self) -> None:
         """End the service and remove its directory. Idempotent; done even when cancelled."""

@@ -27,7 +27,7 @@ import h11
 from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.endpoints import Endpoint
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineKind
 
 HEADER_BYTES = 8
@@ -270,7 +270,11 @@ class AttachedStream:
 
 
 def attach(
-    endpoint: Endpoint, target: str, *, engine: EngineKind, feeding: AttachedStream | None = None
+    endpoint: EngineEndpoint,
+    target: str,
+    *,
+    engine: EngineKind,
+    feeding: AttachedStream | None = None,
 ) -> AttachedStream:
     """Ask an engine for a raw connection to a container. Blocks.
 

@@ -22,7 +22,7 @@ import anyio.to_thread
 
 from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest, write_guest_tree
-from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.image import LABEL_GUEST, Flavour
 from bridge.sandbox.container.image_engine import Progress
 
@@ -183,7 +183,7 @@ async def _make(
             path.unlink(missing_ok=True)
 
 
-def failure(result: CommandResult) -> SandboxError:
+def failure(result: CompletedCommand) -> SandboxError:
     """Return the error for a script that failed, with its remedy."""
     told = result.stderr.strip() or result.stdout.strip()
     detail = " ".join(told[-1500:].split()) or "it wrote nothing"
@@ -203,7 +203,7 @@ _MIRROR = (
 )  # fmt: skip
 
 
-def _remedy(told: str, result: CommandResult) -> str:
+def _remedy(told: str, result: CompletedCommand) -> str:
     low = told.lower()
     if result.missing or "is not installed" in low or "not found" in low:
         return (

@@ -133,7 +133,7 @@ class KubernetesBackend(Backend):
         for _ in range(2):
             try:
                 return await stack.enter_async_context(self._launch(spec))
-            except (SandboxLostError, faults.RefusedError) as error:
+            except (SandboxLostError, faults.ClusterAnswerError) as error:
                 logger.warning("another pod is tried, after: %s", error)
         return await stack.enter_async_context(self._launch(spec))
 
@@ -184,7 +184,7 @@ class KubernetesBackend(Backend):
                 if problem := faults.start_problem(seen):
                     raise problem
                 await anyio.sleep(0.2)  # It takes a second or more to start.
-                with suppress(faults.RefusedError):  # it is asked again
+                with suppress(faults.ClusterAnswerError):  # it is asked again
                     found = await cluster.get(path)
                     if found is None:
                         raise SandboxLostError(faults.REMOVED)

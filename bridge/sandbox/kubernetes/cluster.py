@@ -149,7 +149,7 @@ class Cluster:
         """Return an object; None if there is none."""
         try:
             return _object(await self._ask("GET", path))
-        except faults.RefusedError as error:
+        except faults.ClusterAnswerError as error:
             if error.status != 404:
                 raise
             return None
@@ -176,7 +176,7 @@ class Cluster:
             options["preconditions"] = {"resourceVersion": seen["metadata"]["resourceVersion"]}
         try:
             await self._ask("DELETE", path, json=options)
-        except faults.RefusedError as error:
+        except faults.ClusterAnswerError as error:
             if not faults.is_gone(error):
                 raise
 
@@ -238,7 +238,7 @@ class Cluster:
             additional_headers={"Authorization": authorization} if authorization else None,
             compression=None,
             open_timeout=REQUEST_SECONDS,
-            # Unanswered while nobody reads: that is back-pressure, and no failure.
+            # Unanswered while no one reads: that is back-pressure, and no failure.
             ping_interval=20,  # They keep it open in load balancers.
             ping_timeout=None,
             close_timeout=CLOSE_SECONDS,

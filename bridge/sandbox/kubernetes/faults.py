@@ -55,7 +55,7 @@ _CODES: Mapping[str, str] = {
 """The reason in a failed pod's status, and what it means."""
 
 
-class RefusedError(SandboxError):
+class ClusterAnswerError(SandboxError):
     """The API server could not do it: 404 no such object, 409 changed meanwhile, else busy."""
 
     status = 0
@@ -63,7 +63,7 @@ class RefusedError(SandboxError):
 
 def is_gone(error: BaseException) -> bool:
     """Return whether an object is not there, or not as it was seen."""
-    return isinstance(error, RefusedError) and error.status in (404, 409)
+    return isinstance(error, ClusterAnswerError) and error.status in (404, 409)
 
 
 _NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
@@ -100,7 +100,7 @@ def refusal(code: int, body: bytes) -> SandboxError:
         message = "The cluster refuses the bridge's account."
         return ClusterRefusedError(message, host_detail=detail)
     if code in (404, 409, 410, 429) or code >= 500:
-        refused = RefusedError("The cluster could not do it.", host_detail=detail)
+        refused = ClusterAnswerError("The cluster could not do it.", host_detail=detail)
         refused.status = code
         return refused
     remedy = "Correct [kubernetes] in config.toml."

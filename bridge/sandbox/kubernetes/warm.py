@@ -141,7 +141,7 @@ class WarmPods:
         return kept, bridges, removed
 
     async def leave(self) -> None:
-        # One that has changed may be another bridge's by now.
+        # One that has changed may be another bridge's now.
         while found := await self._list(self._pods, {pod.OWNER_LABEL: self._owner}):
             for each in found:
                 await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
@@ -159,12 +159,12 @@ class WarmPods:
         }
         try:
             await self.cluster.patch(f"{self._leases}/{self._owner}", lease)
-        except faults.RefusedError as refusal:
+        except faults.ClusterAnswerError as refusal:
             if refusal.status != 404:
                 raise
             try:
                 await self.cluster.create(self._leases, lease)
-            except faults.RefusedError as error:
+            except faults.ClusterAnswerError as error:
                 if error.status != 409:  # made by another task in between
                     raise
 

@@ -35,10 +35,10 @@ from bridge.sandbox.process.cgroups import (
     missing_controllers,
     scope_command,
 )
-from bridge.sandbox.process.command import Descriptors, Surroundings
+from bridge.sandbox.process.command import Descriptors, ProcessSurroundings
 from bridge.sandbox.process.examination import compiled, judged
 from bridge.sandbox.process.interpreter import closed_file, find
-from bridge.sandbox.process.sandbox import Launch, LaunchPlan, joined, run_sandbox
+from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, joined, run_sandbox
 from bridge.sandbox.process.stage_loader import compiled_stage, loader_command
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
@@ -141,7 +141,7 @@ class BubblewrapBackend(ProcessBackend[Findings]):
             interpreter=interpreter,
             stage=compiled_stage(interpreter),
             filters=libseccomp.filters(self._seccomp),
-            around=Surroundings(
+            around=ProcessSurroundings(
                 landlock_abi=landlock.version(),
                 cpus=host.usable_cpus(),
                 masked=proc_entries.masked_here(),
@@ -197,9 +197,9 @@ class BubblewrapBackend(ProcessBackend[Findings]):
             filters = (libseccomp.refusal_filter(refused, self._seccomp), *filters[1:])
             judge = partial(judged, made, places=command.places(spec, found.interpreter))
 
-        def prepare(descriptors: Descriptors) -> Launch:
+        def prepare(descriptors: Descriptors) -> ProcessLaunch:
             python, around = found.interpreter, found.around
-            return Launch(
+            return ProcessLaunch(
                 inside=loader_command(python, str(descriptors.stage)),
                 stage=command.stage_input(
                     spec, python, around, descriptors, filters, found.stage, code

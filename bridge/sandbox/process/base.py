@@ -21,7 +21,7 @@ from bridge.sandbox.ownership import Owner
 from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import host
 from bridge.sandbox.process.cgroups import CgroupManager, CgroupParents, reap
-from bridge.sandbox.process.command import Surroundings
+from bridge.sandbox.process.command import ProcessSurroundings
 from bridge.sandbox.process.interpreter import Interpreter
 
 
@@ -39,7 +39,7 @@ class BaseFindings:
     stage: bytes
     owner: Owner
     uid: int | None
-    around: Surroundings
+    around: ProcessSurroundings
     setpriv: str = ""
     cgroup_parents: CgroupParents = ()
 

@@ -113,7 +113,7 @@ class Descriptors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class ProcessSurroundings:
     """This machine's features that decide how a sandbox is put together.
 
     Attributes:
@@ -135,7 +135,7 @@ class Surroundings:
 def stage_input(
     spec: LaunchSpec,
     interpreter: Interpreter,
-    around: Surroundings,
+    around: ProcessSurroundings,
     descriptors: Descriptors,
     filters: Sequence[bytes],
     stage: str | bytes,
@@ -160,7 +160,10 @@ def stage_input(
 
 
 def options(
-    spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
+    spec: LaunchSpec,
+    interpreter: Interpreter,
+    around: ProcessSurroundings,
+    descriptors: Descriptors,
 ) -> list[str]:
     return [
         "--unshare-all",
@@ -189,7 +192,10 @@ def _environment(env: Mapping[str, str]) -> list[str]:
 
 
 def _tree(
-    spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
+    spec: LaunchSpec,
+    interpreter: Interpreter,
+    around: ProcessSurroundings,
+    descriptors: Descriptors,
 ) -> list[str]:
     made: list[str] = []
     command = spec.command
@@ -266,7 +272,7 @@ def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
     return made | {bind.inside: bind.writable for bind in spec.binds}
 
 
-def _pseudo_files(around: Surroundings) -> list[str]:
+def _pseudo_files(around: ProcessSurroundings) -> list[str]:
     """Return bubblewrap's options for /proc and the few devices."""
     made = ["--proc", "/proc"]
     for path, is_directory in around.masked:
@@ -280,7 +286,10 @@ def _pseudo_files(around: Surroundings) -> list[str]:
 
 
 def stage_plan(
-    spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, filters: Sequence[bytes]
+    spec: LaunchSpec,
+    interpreter: Interpreter,
+    around: ProcessSurroundings,
+    filters: Sequence[bytes],
 ) -> dict[str, Json]:
     command = spec.command
     in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
@@ -312,7 +321,9 @@ def memory_directories(spec: LaunchSpec) -> dict[str, int]:
 
 
 def ruleset(
-    rules: Iterable[landlock.Rule], around: Surroundings, command: CommandSpec | None = None
+    rules: Iterable[landlock.LandlockRule],
+    around: ProcessSurroundings,
+    command: CommandSpec | None = None,
 ) -> dict[str, Json] | None:
     """Return a Landlock ruleset for the stage's plan; None if the kernel has no Landlock."""
     made = landlock.ruleset(rules, around.landlock_abi)
@@ -328,13 +339,13 @@ def ruleset(
     }
 
 
-def watched_memory(spec: LaunchSpec, around: Surroundings) -> int | None:
+def watched_memory(spec: LaunchSpec, around: ProcessSurroundings) -> int | None:
     """Return the memory limit if the bridge has to apply it; None if a cgroup does."""
     return None if "memory" in around.controllers else spec.limits.memory_bytes
 
 
 def rlimits(
-    limits: Limits, around: Surroundings, command: CommandSpec | None = None
+    limits: Limits, around: ProcessSurroundings, command: CommandSpec | None = None
 ) -> list[tuple[str, int, int]]:
     """Return the resource limits of a sandbox's processes: name, soft, hard."""
     data = limits.memory_bytes * DATA_FACTOR + DATA_SPARE
@@ -358,28 +369,30 @@ def rlimits(
     ]
 
 
-def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
+def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.LandlockRule]:
     rules = [
         *_rules_for_files(spec, interpreter),
-        *(landlock.Rule(path=path, rights=landlock.WRITE) for path in (SHM, TMP)),
+        *(landlock.LandlockRule(path=path, rights=landlock.WRITE) for path in (SHM, TMP)),
         *_device_rules(),
-        landlock.Rule(path="/etc", rights=landlock.READ),
+        landlock.LandlockRule(path="/etc", rights=landlock.READ),
     ]
     if spec.command is not None:
         own = spec.command.writable
-        rules += [landlock.Rule(path=path, rights=landlock.WRITE) for path in own]
-        rules.append(landlock.Rule(path=HOME, rights=landlock.READ))
+        rules += [landlock.LandlockRule(path=path, rights=landlock.WRITE) for path in own]
+        rules.append(landlock.LandlockRule(path=HOME, rights=landlock.READ))
         return rules
-    rules.append(landlock.Rule(path=WORKSPACE, rights=landlock.WRITE))
+    rules.append(landlock.LandlockRule(path=WORKSPACE, rights=landlock.WRITE))
     # The parents of mounted directories, so that programs can list them.
     above = {bind.inside.rpartition("/")[0] for bind in spec.binds} - {""}
-    return rules + [landlock.Rule(path=path, rights=landlock.READ) for path in sorted(above)]
+    return rules + [
+        landlock.LandlockRule(path=path, rights=landlock.READ) for path in sorted(above)
+    ]
 
 
-def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
+def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.LandlockRule]:
     # Code can be mapped from what may be read; EXECUTE is the right to start programs.
     given = [
-        landlock.Rule(
+        landlock.LandlockRule(
             path=bind.inside,
             rights=landlock.WRITE if bind.writable else landlock.READ,
             is_file=spec.command is not None and not Path(bind.source).is_dir(),
@@ -389,30 +402,30 @@ def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landloc
     if spec.command is None:
         own = (*interpreter.binds, *interpreter.tools)
         runs = [
-            landlock.Rule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
+            landlock.LandlockRule(path=bind.inside, rights=landlock.RUN, is_file=bind.is_file)
             for bind in own
         ]
         return runs + given
     reads = [
-        landlock.Rule(path=place, rights=landlock.READ, is_file=not Path(source).is_dir())
+        landlock.LandlockRule(path=place, rights=landlock.READ, is_file=not Path(source).is_dir())
         for source, place in _bound(spec, interpreter)
     ]
     named = _executes(spec.command)
-    runs = [landlock.Rule(path=path, rights=landlock.RUN, is_file=True) for path in named]
+    runs = [landlock.LandlockRule(path=path, rights=landlock.RUN, is_file=True) for path in named]
     return reads + runs + given
 
 
-def _device_rules() -> list[landlock.Rule]:
+def _device_rules() -> list[landlock.LandlockRule]:
     """Return the rules for /proc and the devices of `_pseudo_files`."""
     rules = [
-        landlock.Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
+        landlock.LandlockRule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
         for name in _DEVICES
     ]
-    rules.append(landlock.Rule(path="/proc", rights=landlock.USE_PROC))
+    rules.append(landlock.LandlockRule(path="/proc", rights=landlock.USE_PROC))
     return rules
 
 
-def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
+def isolation(spec: LaunchSpec, around: ProcessSurroundings) -> Isolation:
     """Return the layers that a launch puts in force, and what is weaker."""
     layers = [
         "no-network",
@@ -451,7 +464,7 @@ def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
 
 
 def _add_command(
-    layers: list[str], weaker: list[str], command: CommandSpec, around: Surroundings
+    layers: list[str], weaker: list[str], command: CommandSpec, around: ProcessSurroundings
 ) -> None:
     layers.append("granted-paths-only")
     if around.landlock_abi:
@@ -477,7 +490,7 @@ def shared_counters(ids: bool) -> str:
 
 
 def limit_layer(
-    layers: list[str], weaker: list[str], name: str, around: Surroundings, lacking: str
+    layers: list[str], weaker: list[str], name: str, around: ProcessSurroundings, lacking: str
 ) -> None:
     """Add a limit's layer if a cgroup applies it, else the reason why it is weaker."""
     if name in around.controllers:

@@ -31,7 +31,7 @@ _MAKER = "python3 -m venv"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packages:
+class PackageDirectories:
     """A directory of packages.
 
     Attributes:
@@ -49,7 +49,7 @@ class Packages:
         return self.version is None or tuple(version[:2]) == self.version
 
 
-def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> Packages:
+def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> PackageDirectories:
     """Return the packages of a virtual environment, or of a directory of packages.
 
     Args:
@@ -72,7 +72,7 @@ def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> P
         message += "root, programs run as nobody, who may not read them."
         remedy = "Make the environment where every user may read, such as below /opt or /srv."
         raise SettingsError(message, remedy=remedy)
-    return Packages(named=str(place), directory=str(real), version=version)
+    return PackageDirectories(named=str(place), directory=str(real), version=version)
 
 
 def check_environment(place: Path, setting: str = VARIABLE) -> None:
@@ -87,7 +87,7 @@ def check_environment(place: Path, setting: str = VARIABLE) -> None:
 
 
 def other_version(
-    packages: Packages, executables: Sequence[str], problems: Sequence[str]
+    packages: PackageDirectories, executables: Sequence[str], problems: Sequence[str]
 ) -> SettingsError:
     """Return the error for an environment that no Python here can use."""
     made_for = ".".join(map(str, packages.version or ()))
@@ -270,7 +270,9 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
     raise SandboxError(message, remedy=f"{INSTALL_REMEDY}{own}", code="engine_not_found")
 
 
-def _usable(executable: str, offered: Packages | None, *, as_nobody: bool) -> Interpreter | str:
+def _usable(
+    executable: str, offered: PackageDirectories | None, *, as_nobody: bool
+) -> Interpreter | str:
     """Return an interpreter with what it needs, or why it cannot be used."""
     if not os.access(executable, os.X_OK):
         return "is not there"

@@ -77,7 +77,7 @@ _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | _IOCTL_DEV
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class LandlockRule:
     """The rights at and below a path."""
 
     path: str
@@ -110,7 +110,7 @@ def version() -> int:
     return max(0, int(found))
 
 
-def ruleset(rules: Iterable[Rule], abi: int) -> Ruleset | None:
+def ruleset(rules: Iterable[LandlockRule], abi: int) -> Ruleset | None:
     """Return the ruleset for a kernel of that ABI version; None if it has no Landlock."""
     if abi < 1:
         return None

@@ -32,13 +32,13 @@ from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, landlock, libseccomp, unnamespaced
 from bridge.sandbox.process import run_directory as rundir
 from bridge.sandbox.process.cgroups import find_cgroup_parents, limited_by, missing_controllers
-from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits, ruleset
+from bridge.sandbox.process.command import ProcessSurroundings, limit_layer, rlimits, ruleset
 from bridge.sandbox.process.interpreter import Interpreter, find
-from bridge.sandbox.process.landlock import Rule
+from bridge.sandbox.process.landlock import LandlockRule
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.stage_loader import compiled_stage
 from bridge.sandbox.process.unnamespaced import DirectoryFindings, UnnamespacedBackend
-from bridge.sandbox.syscalls import Refusal, refuse, refuse_datagrams
+from bridge.sandbox.syscalls import SyscallRefusal, refuse, refuse_datagrams
 
 NAME = "landlock"
 
@@ -48,7 +48,7 @@ TIER = (
     "addresses and connections, and the load on it"
 )
 
-NO_SOCKETS: tuple[Refusal, ...] = (
+NO_SOCKETS: tuple[SyscallRefusal, ...] = (
     refuse("socket", errno.EAFNOSUPPORT),
     refuse("connect", errno.EACCES),
     # Datagram sockets could send to any address.
@@ -72,16 +72,16 @@ _NAMED_PROCESS = {"setpriority": 1}
 
 _SOCKET_REQUESTS = 0x8900
 
-UNGUARDED: tuple[Refusal, ...] = (
+UNGUARDED: tuple[SyscallRefusal, ...] = (
     *map(refuse, _WITHOUT_OPENING.split()),
     *(
-        Refusal(call=call, argument=_NAMED_PROCESS.get(call, 0), comparison="ne", value=0)
+        SyscallRefusal(call=call, argument=_NAMED_PROCESS.get(call, 0), comparison="ne", value=0)
         for call in _OF_ANOTHER_PROCESS.split()
     ),
     # For all processes of a user or a group.
-    Refusal(call="setpriority", argument=0, comparison="ne", value=0),
+    SyscallRefusal(call="setpriority", argument=0, comparison="ne", value=0),
     # Any socket, even a local one, reveals the addresses of the host's interfaces.
-    Refusal(
+    SyscallRefusal(
         call="ioctl", argument=1, comparison="masked_eq", value=_SOCKET_REQUESTS, mask=0xFFFFFF00
     ),
 )
@@ -89,11 +89,11 @@ UNGUARDED: tuple[Refusal, ...] = (
 
 _O_TRUNC, _O_ACCMODE = 0o1000, 0o3
 
-NO_TRUNCATION: tuple[Refusal, ...] = (
+NO_TRUNCATION: tuple[SyscallRefusal, ...] = (
     refuse("truncate"),
     # Opening for reading with O_TRUNC: Landlock checks only the reading.
     *(
-        Refusal(
+        SyscallRefusal(
             call=call,
             argument=argument,
             comparison="masked_eq",
@@ -108,7 +108,7 @@ NO_TRUNCATION: tuple[Refusal, ...] = (
 """Refused because Landlock covers it only from ABI 3."""
 
 
-def refusals(abi: int) -> tuple[Refusal, ...]:
+def refusals(abi: int) -> tuple[SyscallRefusal, ...]:
     """Return what is refused here beyond what every sandbox refuses."""
     return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < 3 else ()))
 
@@ -124,13 +124,15 @@ ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
 """Returns a directory's names, and whether each is not a directory."""
 
 
-def rules(interpreter: Interpreter, directory: RunDirectory, entries: ListEntries) -> list[Rule]:
+def rules(
+    interpreter: Interpreter, directory: RunDirectory, entries: ListEntries
+) -> list[LandlockRule]:
     """Return the Landlock rules: all paths that may be opened.
 
     Args:
         entries: Lists a directory; called only if something in it is hidden.
     """
-    made: list[Rule] = []
+    made: list[LandlockRule] = []
     for bind in interpreter.binds:
         hidden = {
             PurePosixPath(path).name
@@ -138,9 +140,9 @@ def rules(interpreter: Interpreter, directory: RunDirectory, entries: ListEntrie
             if str(PurePosixPath(path).parent) == bind.inside
         }
         if hidden:
-            made.append(Rule(path=bind.source, rights=landlock.READ_DIR))
+            made.append(LandlockRule(path=bind.source, rights=landlock.READ_DIR))
             made += [
-                Rule(path=f"{bind.source}/{name}", rights=landlock.READ, is_file=is_file)
+                LandlockRule(path=f"{bind.source}/{name}", rights=landlock.READ, is_file=is_file)
                 for name, is_file in sorted(entries(bind.source))
                 if name not in hidden
             ]
@@ -148,15 +150,17 @@ def rules(interpreter: Interpreter, directory: RunDirectory, entries: ListEntrie
         # Only the interpreter and its dynamic loader are executed.
         runs = bind.inside == interpreter.executable or _is_loader(bind.inside)
         rights = landlock.READ | (landlock.EXECUTE if runs else 0)
-        made.append(Rule(path=bind.source, rights=rights, is_file=bind.is_file))
+        made.append(LandlockRule(path=bind.source, rights=rights, is_file=bind.is_file))
     made += [
-        Rule(path=str(path), rights=landlock.WRITE) for path in (directory.workspace, directory.tmp)
+        LandlockRule(path=str(path), rights=landlock.WRITE)
+        for path in (directory.workspace, directory.tmp)
     ]
     made += [
-        Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True) for name in _DEVICES
+        LandlockRule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
+        for name in _DEVICES
     ]
     # Opened by the first process, so the rule always means that process's directory.
-    made.append(Rule(path="/proc/self", rights=landlock.USE_PROC))
+    made.append(LandlockRule(path="/proc/self", rights=landlock.USE_PROC))
     return made
 
 
@@ -164,7 +168,9 @@ def _is_loader(path: str) -> bool:
     return PurePosixPath(path).name.startswith(("ld-", "ld.so", "ld64."))
 
 
-def isolation(spec: LaunchSpec, around: Surroundings, *, as_nobody: bool, root: bool) -> Isolation:
+def isolation(
+    spec: LaunchSpec, around: ProcessSurroundings, *, as_nobody: bool, root: bool
+) -> Isolation:
     """Say which layers a launch puts in force, and what the tier lacks.
 
     Args:
@@ -206,13 +212,13 @@ KERNEL_REMEDY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings(DirectoryFindings):
+class LandlockFindings(DirectoryFindings):
     """Facts about this machine, found once per backend."""
 
     filters: tuple[bytes, ...]
 
 
-class LandlockBackend(UnnamespacedBackend[Findings]):
+class LandlockBackend(UnnamespacedBackend[LandlockFindings]):
     """Runs programs without namespaces.
 
     Args:
@@ -237,7 +243,7 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         self._version = version
         self._seccomp = seccomp
 
-    def _look(self) -> Findings:
+    def _look(self) -> LandlockFindings:
         if sys.platform != "linux":
             raise SandboxError("Only Linux has Landlock.", code="wrong_system")
         abi = self._version()
@@ -253,7 +259,7 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         parents = find_cgroup_parents(owner)
         controllers = limited_by(parents)
         interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
-        return Findings(
+        return LandlockFindings(
             interpreter=interpreter,
             stage=compiled_stage(interpreter),
             base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
@@ -262,7 +268,7 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
             owner=owner,
             cgroup_parents=parents,
             filters=filters,
-            around=Surroundings(
+            around=ProcessSurroundings(
                 landlock_abi=abi,
                 cpus=host.usable_cpus(),
                 controllers=controllers,
@@ -273,7 +279,7 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         )
 
     def _steps(
-        self, found: Findings, directory: RunDirectory, spec: LaunchSpec
+        self, found: LandlockFindings, directory: RunDirectory, spec: LaunchSpec
     ) -> Mapping[str, Json]:
         made = rules(found.interpreter, directory, _entries)
         return {
@@ -284,15 +290,15 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
             "filters": [base64.b64encode(program).decode("ascii") for program in found.filters],
         }
 
-    def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
+    def _isolation(self, found: LandlockFindings, spec: LaunchSpec) -> Isolation:
         as_nobody = found.uid is not None
         root = os.getuid() == 0 and not as_nobody
         return isolation(spec, found.around, as_nobody=as_nobody, root=root)
 
-    def _watched_memory(self, found: Findings, spec: LaunchSpec) -> int | None:
+    def _watched_memory(self, found: LandlockFindings, spec: LaunchSpec) -> int | None:
         return command.watched_memory(spec, found.around)
 
-    def _details(self, found: Findings) -> Mapping[str, str]:
+    def _details(self, found: LandlockFindings) -> Mapping[str, str]:
         return {
             "landlock": f"version {found.around.landlock_abi}",
             "control groups": ", ".join(sorted(found.around.controllers)) or "none",

@@ -27,7 +27,7 @@ from bridge.sandbox.syscalls import (
     REFUSED_ERRNO,
     UNKNOWN_ERRNO,
     Comparison,
-    Refusal,
+    SyscallRefusal,
 )
 
 LIBRARY = "libseccomp.so.2"
@@ -75,7 +75,7 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
 
 
 @cache
-def refusal_filter(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
+def refusal_filter(rules: tuple[SyscallRefusal, ...], name: str = LIBRARY) -> bytes:
     """Return a program that refuses calls by argument, to be installed with `filters`."""
     return _arguments(_load(name), rules)
 
@@ -93,7 +93,7 @@ def _list(library: ctypes.CDLL) -> bytes:
     return _compiled(library, _ERRNO | UNKNOWN_ERRNO, (*allowed, *refused))
 
 
-def _arguments(library: ctypes.CDLL, rules: Iterable[Refusal]) -> bytes:
+def _arguments(library: ctypes.CDLL, rules: Iterable[SyscallRefusal]) -> bytes:
     made = []
     for rule in rules:
         first, second = rule.value, 0

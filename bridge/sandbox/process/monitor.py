@@ -12,7 +12,7 @@ Enforces: on Linux every process ends with the run, since orphans become childre
 subreaper).
 
 Does not: find all of them elsewhere. There it searches `ps` for the program's parents, process
-groups and command line; a program that detaches twice and executes anew between two searches can
+groups and command line; a program that detaches twice and executes again between two searches can
 stay, confined, until its CPU time is used up. `Isolation.weaker` says so.
 
 Verified: `tests/sandbox/process/test_monitor.py`, `test_lifetime.py` and `test_landlock_tier.py`.

@@ -138,7 +138,7 @@ class Monitor:
                 self.exit_code = value
             elif key == "child-pid" and not self.child:
                 self.child = value
-                # Not yet collected by its parent, or gone for good: the id cannot be another's,
+                # Not yet collected by its parent, or gone permanently: the id cannot be another's,
                 # unless it was in the instant between.
                 if self._handle >= 0:
                     with suppress(ProcessLookupError):
@@ -242,7 +242,7 @@ logger = logging.getLogger(__name__)
 LAUNCH_SECONDS = 30.0  # A program of the host's starts each: 0.05 s usually.
 
 
-class Launch(NamedTuple):
+class ProcessLaunch(NamedTuple):
     """What is started once the descriptors are known.
 
     Attributes:
@@ -276,7 +276,7 @@ class LaunchPlan:
     """
 
     command: Sequence[str]
-    prepare: Callable[[Descriptors], Launch]
+    prepare: Callable[[Descriptors], ProcessLaunch]
     group: SandboxCgroups | None
     isolation: Isolation
     monitor_failed: Callable[[str], SandboxError]
@@ -429,7 +429,7 @@ def _open_pipes(start: LaunchPlan, opened: ExitStack) -> tuple[LaunchPipes, Pipe
     return ends, pipes
 
 
-def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: Launch) -> subprocess.Popen[bytes]:
+def _spawn(start: LaunchPlan, ends: LaunchPipes, launch: ProcessLaunch) -> subprocess.Popen[bytes]:
     """Start the process that stays outside, which waits for its options.
 
     On the event loop's own thread, since the kernel ties "die with parent" to the thread that

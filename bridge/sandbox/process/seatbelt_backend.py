@@ -29,7 +29,7 @@ from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, unnamespaced
 from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.process.command import Surroundings
+from bridge.sandbox.process.command import ProcessSurroundings
 from bridge.sandbox.process.interpreter import find
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.stage_loader import compiled_stage
@@ -139,13 +139,13 @@ _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings(DirectoryFindings):
+class SeatbeltFindings(DirectoryFindings):
     """Facts about this machine, found once per backend."""
 
     sandbox_exec: str
 
 
-class SeatbeltBackend(UnnamespacedBackend[Findings]):
+class SeatbeltBackend(UnnamespacedBackend[SeatbeltFindings]):
     """Runs programs under a Seatbelt profile.
 
     Args:
@@ -169,7 +169,7 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         self._sandbox_exec = sandbox_exec
         self._system = system
 
-    def _look(self) -> Findings:
+    def _look(self) -> SeatbeltFindings:
         if self._system != SYSTEM:
             raise SandboxError("Only macOS has Seatbelt.", code="wrong_system")
         if not os.access(self._sandbox_exec, os.X_OK):
@@ -181,29 +181,31 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
             )
         as_nobody = os.getuid() == 0
         interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
-        return Findings(
+        return SeatbeltFindings(
             interpreter=interpreter,
             stage=compiled_stage(interpreter),
             base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
             uid=pwd.getpwnam("nobody").pw_uid if as_nobody else None,
             owner=current_owner(),
             sandbox_exec=self._sandbox_exec,
-            around=Surroundings(
+            around=ProcessSurroundings(
                 landlock_abi=0, cpus=host.usable_cpus(), processes_per_namespace=False
             ),
         )
 
     def _steps(
-        self, found: Findings, directory: RunDirectory, spec: LaunchSpec
+        self, found: SeatbeltFindings, directory: RunDirectory, spec: LaunchSpec
     ) -> Mapping[str, Json]:
         limits = command.rlimits(spec.limits, found.around)
         # Capabilities and "no_new_privs" are Linux's; the profile allows no other executable.
         return {"privileges": False, "rlimits": [each for each in limits if each[0] in _LIMITS]}
 
-    def _isolation(self, found: Findings, spec: LaunchSpec) -> Isolation:
+    def _isolation(self, found: SeatbeltFindings, spec: LaunchSpec) -> Isolation:
         return isolation(spec)
 
-    def _confined(self, found: Findings, directory: RunDirectory, words: list[str]) -> list[str]:
+    def _confined(
+        self, found: SeatbeltFindings, directory: RunDirectory, words: list[str]
+    ) -> list[str]:
         return arguments(
             found.interpreter.executable,
             [bind.source for bind in found.interpreter.binds],
@@ -212,7 +214,7 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
             sandbox_exec=found.sandbox_exec,
         )
 
-    def _details(self, found: Findings) -> Mapping[str, str]:
+    def _details(self, found: SeatbeltFindings) -> Mapping[str, str]:
         return {"sandbox-exec": found.sandbox_exec, "directories": str(found.base)}
 
 

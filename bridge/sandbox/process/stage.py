@@ -80,12 +80,12 @@ class _Word(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "L"
 
 
-class _Text(_ctypes._SimpleCData):  # type: ignore[type-arg]
+class _KernelText(_ctypes._SimpleCData):  # type: ignore[type-arg]
     _type_ = "z"
 
 
 class _Program(_ctypes.Structure):
-    _fields_ = [("length", _Short), ("instructions", _Text)]
+    _fields_ = [("length", _Short), ("instructions", _KernelText)]
 
 
 class _Function(_ctypes.CFuncPtr):

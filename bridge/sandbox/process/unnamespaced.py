@@ -29,7 +29,7 @@ from bridge.sandbox.process.base import BaseFindings, ProcessBackend
 from bridge.sandbox.process.cgroups import SandboxCgroups
 from bridge.sandbox.process.command import PYTHON, Descriptors
 from bridge.sandbox.process.run_directory import RunDirectory
-from bridge.sandbox.process.sandbox import Launch, LaunchPlan, run_sandbox
+from bridge.sandbox.process.sandbox import LaunchPlan, ProcessLaunch, run_sandbox
 from bridge.sandbox.process.stage_loader import loader_command, stage_payload
 
 WEAKER_DISK = (
@@ -104,7 +104,7 @@ class UnnamespacedBackend(ProcessBackend[D]):
         env = {name: here.get(value, value) for name, value in spec.env.items()}
         plan = {**self._stage_plan(found, spec, directory), **self._steps(found, directory, spec)}
 
-        def prepare(descriptors: Descriptors) -> Launch:
+        def prepare(descriptors: Descriptors) -> ProcessLaunch:
             # The last word marks the run's processes.
             words = loader_command(python, str(descriptors.stage), mark)
             given = json.dumps({**plan, "status": descriptors.status})
@@ -115,7 +115,7 @@ class UnnamespacedBackend(ProcessBackend[D]):
                 "mark": mark,
                 "adopts": self.linux,
             }
-            return Launch(
+            return ProcessLaunch(
                 inside=self._confined(found, directory, words),
                 stage=stage_payload(found.stage, given),
                 options=json.dumps(instructions).encode("ascii") + b"\n",

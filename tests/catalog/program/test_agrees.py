@@ -28,7 +28,7 @@ from bridge.catalog.program.tables import (
     SERVER_METHODS,
     Helper,
 )
-from bridge.guest.api.arguments import Parameters
+from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.proxies import Server, ServerModule
 from bridge.guest.api.runtime import PUBLIC, Runtime
 from bridge.guest.protocol.helpers import GLOBAL_HELPERS, OF_SERVERS
@@ -88,11 +88,11 @@ CALLS = st.tuples(
 
 
 def test_an_empty_dict_is_an_argument() -> None:
-    bound, wrong = Parameters("t", SCHEMAS[0]).bind_all(({"a": "x"},), {})
+    bound, wrong = BoundParameters("t", SCHEMAS[0]).bind_all(({"a": "x"},), {})
     assert (bound, wrong) == ({"a": "x"}, [])
     schema = {"properties": {"a": {"type": "string"}}}
     with pytest.raises(TypeError, match="does not fit"):
-        Parameters("t", schema).bind(({},), {})
+        BoundParameters("t", schema).bind(({},), {})
 
 
 @given(schema=st.sampled_from(SCHEMAS), call=CALLS)
@@ -109,7 +109,7 @@ def test_a_call_is_refused_here_only_if_the_guest_refuses_it(
     args = tuple(ast.literal_eval(value) for value in positional)
     kwargs = {name: ast.literal_eval(value) for name, value in named.items()}
     try:
-        Parameters("t", schema).bind(args, kwargs)
+        BoundParameters("t", schema).bind(args, kwargs)
     except TypeError:
         refused = True
     else:

@@ -117,7 +117,9 @@ def test_nothing_certain_is_found_in_modules_that_work() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name
+    "path",
+    [*sorted((ROOT / "docs").glob("**/*.md")), ROOT / "README.md"],
+    ids=lambda path: path.name,
 )
 def test_nothing_certain_is_found_in_the_programs_of_the_documents(path: Path) -> None:
     for code in re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):

@@ -41,7 +41,7 @@ async def test_a_record_is_in_the_file_of_its_day_before_append_returns(tmp_path
 
 
 async def test_only_the_user_can_read_and_write_it(tmp_path: Path) -> None:
-    """Arguments of calls are nobody else's business."""
+    """Arguments of calls are no one else's business."""
     log = AuditLog(tmp_path / "audit")
     await write(log, "one")
     log.close()

@@ -171,7 +171,7 @@ async def test_a_result_gets_through_though_its_outcome_cannot_be_written(tmp_pa
 
     async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         found = await shop.call(server, tool, arguments)
-        # So that it is opened anew, and looked at, for the outcome.
+        # So that it is opened again, and looked at, for the outcome.
         log.close()
         return found
 
@@ -209,7 +209,7 @@ async def test_a_refusal_that_cannot_be_recorded_stays_a_refusal(tmp_path: Path)
 async def test_the_documentation_names_every_record_and_a_line_can_be_checked_by_hand(
     tmp_path: Path,
 ) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "audit.md").read_text()
     for kind in (name for each in get_args(Kind) for name in get_args(each)):
         assert f"\n| `{kind}` | " in text
     run = RunAudit(AuditLog(tmp_path, now=FakeClock()), "r1")

@@ -135,7 +135,7 @@ def test_a_plan_stops_where_it_shows_what_nobody_knows(make_guest: Any) -> None:
 
     code = "value = await mcp_git_hub.echo(text='x')\ndisplay(value)\nprint('not here')"
     finished = make_guest().run(code, answer=held)
-    assert finished.outcome.error_type == "InvalidRequestError"
+    assert finished.outcome.error_type == "HeldResultError"
     assert "it shows" in finished.outcome.error
     assert (finished.stdout, shown(finished)) == ("", [])
 

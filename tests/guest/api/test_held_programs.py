@@ -23,7 +23,7 @@ for statement in stopped:
     try:
         exec(compile(statement, "<run_python>", "exec"), dict(globals()))
     except BaseException as error:
-        if type(error).__name__ != "InvalidRequestError":
+        if type(error).__name__ != "HeldResultError":
             wrong.append([statement, repr(error)])
     else:
         wrong.append([statement, "went on"])
@@ -50,7 +50,7 @@ if sys.version_info >= (3, 10):
 """
     finished = guest_on.run(head + TABLE, hold)
     assert finished.stdout == "[]\n"
-    assert finished.outcome.error_type == "InvalidRequestError"
+    assert finished.outcome.error_type == "HeldResultError"
 
 
 STOPPING = {
@@ -142,7 +142,7 @@ def test_a_program_that_looks_is_stopped_for_good(guest_on: Any, how: str) -> No
     asked = [call for call in finished.calls if call.params["tool"] == "create-issue"]
     assert len(asked) == (2 if how in REFUSED else 1)
     done = finished.outcome
-    assert (done.outcome, done.error_type) == ("exception", "InvalidRequestError")
+    assert (done.outcome, done.error_type) == ("exception", "HeldResultError")
     assert done.exit_code != 0
     assert done.error.startswith("line ")
     assert done.error.endswith(held.ADVICE)

@@ -11,8 +11,8 @@ import pytest
 
 from bridge.gate.held_calls.placeholders import referred
 from bridge.guest.api import held_results as held
-from bridge.guest.api.arguments import Parameters
-from bridge.guest.api.client import Client
+from bridge.guest.api.arguments import BoundParameters
+from bridge.guest.api.client import ChannelClient
 from bridge.guest.api.held_results import HeldResultError, Placeholder
 from bridge.guest.api.program_files import FILENAME
 from bridge.guest.api.results import from_wire
@@ -156,7 +156,7 @@ SCHEMA = {
 
 
 def bind(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    return Parameters("mcp_x.f", SCHEMA).bind(args, kwargs)
+    return BoundParameters("mcp_x.f", SCHEMA).bind(args, kwargs)
 
 
 def test_placeholders_are_sent_and_not_judged(x: Placeholder) -> None:
@@ -212,7 +212,7 @@ def test_values_of_richer_types_may_hold_one(x: Placeholder) -> None:
     class Model(pydantic.BaseModel):
         number: Any
 
-    parameters = Parameters("mcp_x.f", {"properties": {"a": {"type": "object"}, "b": {}}})
+    parameters = BoundParameters("mcp_x.f", {"properties": {"a": {"type": "object"}, "b": {}}})
     assert parameters.bind((Issue(x.number, (x.tag, 1)), Model(number=x.id)), {}) == {
         "a": {"number": whole("number"), "tags": [whole("tag"), 1]},
         "b": {"number": whole("id")},
@@ -244,7 +244,7 @@ class FakeClient:
 
 async def test_calls_by_name_take_placeholders(x: Placeholder) -> None:
     client = FakeClient()
-    runtime = Runtime(Run(code=""), cast("Client", client))
+    runtime = Runtime(Run(code=""), cast("ChannelClient", client))
     y = await runtime.call_tool("git-hub", "create", {"a": x, "b": f"{x.number}"})
     await runtime.call_tool("git-hub", "close", {"number": y.number})
     assert [params["arguments"] for params in client.sent] == [
@@ -255,7 +255,7 @@ async def test_calls_by_name_take_placeholders(x: Placeholder) -> None:
 
 async def test_a_raw_result_can_be_neither_looked_into_nor_passed_on(x: Placeholder) -> None:
     client = FakeClient()
-    runtime = Runtime(Run(code=""), cast("Client", client))
+    runtime = Runtime(Run(code=""), cast("ChannelClient", client))
     y = await runtime.call_tool_raw("git-hub", "create")
     assert repr(y) == "‹result of #1 git-hub.create-issue›"
     with pytest.raises(HeldResultError, match="looks into .* Only results of call_tool have"):
@@ -279,7 +279,7 @@ async def test_a_raw_result_can_be_neither_looked_into_nor_passed_on(x: Placehol
 async def test_what_is_asked_for_has_to_be_known(
     x: Placeholder, ask: Callable[[Runtime, Placeholder], Any]
 ) -> None:
-    runtime = Runtime(Run(code=""), cast("Client", FakeClient()))
+    runtime = Runtime(Run(code=""), cast("ChannelClient", FakeClient()))
     with pytest.raises(HeldResultError, match="names what it asks for"):
         await ask(runtime, x)
 

@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.api.arguments import Parameters
-from bridge.guest.api.proxies import Server, ServerModule, Servers, Tools, documentation, usable
+from bridge.guest.api.arguments import BoundParameters
+from bridge.guest.api.proxies import (
+    Server,
+    ServerModule,
+    ServerProxies,
+    Tools,
+    documentation,
+    usable,
+)
 from bridge.guest.api.values import Result
 from tests.golden_texts import assert_golden
 
@@ -137,7 +144,7 @@ def test_optional_before_required_keeps_schema_order_by_position() -> None:
         "properties": {"limit": {"type": "integer"}, "query": {"type": "string"}},
         "required": ["query"],
     }
-    parameters = Parameters("f", schema)
+    parameters = BoundParameters("f", schema)
     assert parameters.bind((5, "q"), {}) == {"limit": 5, "query": "q"}
     assert str(parameters.signature()) == "(limit: int = ..., *, query: str)"
 
@@ -195,7 +202,7 @@ async def test_a_server_lists_its_tools() -> None:
 
 def test_servers_are_found_by_name_and_alias() -> None:
     server = server_of(CREATE)
-    servers = Servers({"git-hub": server}, {"github": "git-hub"}, {"git-hub": server})
+    servers = ServerProxies({"git-hub": server}, {"github": "git-hub"}, {"git-hub": server})
     assert servers["git-hub"] is servers["github"] is server
     assert list(servers) == ["git-hub"]
     assert len(servers) == 1
@@ -230,7 +237,7 @@ def test_servers_are_found_by_name_and_alias() -> None:
 def test_unusual_schemas_admit_what_they_should(
     schema: Any, arguments: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    assert Parameters("f", schema).bind((), arguments) == expected
+    assert BoundParameters("f", schema).bind((), arguments) == expected
 
 
 @pytest.mark.parametrize(
@@ -244,14 +251,14 @@ def test_unusual_schemas_admit_what_they_should(
 )
 def test_unusual_schemas_refuse_what_they_should(schema: Any, arguments: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        Parameters("f", schema).bind((), arguments)
+        BoundParameters("f", schema).bind((), arguments)
 
 
 def test_schemas_that_refer_to_themselves_or_to_nothing_end() -> None:
     loop = {"$ref": "#/$defs/A", "$defs": {"A": {"allOf": [{"$ref": "#/$defs/A"}]}}}
-    assert Parameters("f", loop).bind((), {"x": 1}) == {"x": 1}
-    assert Parameters("f", {"$ref": "#/nowhere/at/all"}).bind((), {"x": 1}) == {"x": 1}
-    assert Parameters("f", {"$ref": "http://elsewhere"}).bind((), {"x": 1}) == {"x": 1}
+    assert BoundParameters("f", loop).bind((), {"x": 1}) == {"x": 1}
+    assert BoundParameters("f", {"$ref": "#/nowhere/at/all"}).bind((), {"x": 1}) == {"x": 1}
+    assert BoundParameters("f", {"$ref": "http://elsewhere"}).bind((), {"x": 1}) == {"x": 1}
 
 
 def test_documentation_of_a_bare_tool_is_empty_but_there() -> None:

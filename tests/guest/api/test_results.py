@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bridge.catalog.entries import ToolEntry
 from bridge.catalog.shapes import merged, schema, shape_of
 from bridge.catalog.stubs import call_signature
-from bridge.guest.api.arguments import Parameters
+from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import Blob, MCPError, to_json
 from bridge.model import Tool
@@ -77,7 +77,7 @@ def used(result: dict[str, Any], file: Path) -> list[str]:
         return file.read_text()
 
     def sent(value: Any) -> Any:
-        return Parameters("s.t", FILE).bind((), {"content": value})["content"]
+        return BoundParameters("s.t", FILE).bind((), {"content": value})["content"]
 
     found = []
     for program in PROGRAM:
@@ -140,7 +140,7 @@ def test_the_content_that_repeats_a_text_reads_like_that_text() -> None:
         {"content": [text("a\nb")], "structuredContent": {"content": "a\nb"}}
     ).content
     assert (content.splitlines(), content + "c", content[0].text) == (["a", "b"], "a\nbc", "a\nb")
-    assert Parameters("s.t", FILE).bind((), {"content": content}) == {"content": "a\nb"}
+    assert BoundParameters("s.t", FILE).bind((), {"content": content}) == {"content": "a\nb"}
 
 
 def test_the_servers_own_keys_win_over_the_parts() -> None:
@@ -237,12 +237,12 @@ FILE = {
 @pytest.mark.parametrize("source", ['{"n": 1.10, "a": 1, "a": 2}\n', "['a']\n", "[1,  2]", "x"])
 def test_a_file_that_is_read_and_written_back_is_unchanged(source: str) -> None:
     value = value_of_text(source)
-    bound = Parameters("s.t", FILE).bind((), {"content": value, "files": [{"text": value}]})
+    bound = BoundParameters("s.t", FILE).bind((), {"content": value, "files": [{"text": value}]})
     assert bound == {"content": source, "files": [{"text": source}]}
 
 
 def test_a_value_that_the_schema_takes_itself_is_sent_as_it_is() -> None:
-    bound = Parameters("s.t", FILE).bind((), {"data": value_of_text('{"a": 1.10}')})
+    bound = BoundParameters("s.t", FILE).bind((), {"data": value_of_text('{"a": 1.10}')})
     assert bound == {"data": {"a": 1.1}}
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.guest.api import values
-from bridge.guest.api.client import Client
+from bridge.guest.api.client import ChannelClient
 from bridge.guest.api.help_text import show_help
 from bridge.guest.api.runtime import PUBLIC, Runtime, build
 from bridge.guest.api.values import ArgumentsError, MCPError
@@ -93,7 +93,7 @@ def client() -> FakeClient:
 @pytest.fixture
 def runtime(client: FakeClient) -> Runtime:
     run = Run(code="", servers=SERVERS, discovered=DISCOVERED, capabilities="the guide")
-    return Runtime(run, cast("Client", client))
+    return Runtime(run, cast("ChannelClient", client))
 
 
 async def test_calls_name_server_tool_and_arguments(runtime: Runtime, client: FakeClient) -> None:
@@ -343,7 +343,7 @@ def test_help_on_a_server_lists_its_tools(
     capsys: pytest.CaptureFixture[str], client: FakeClient
 ) -> None:
     run = Run(code="", servers=SERVERS, discovered=DISCOVERED)
-    given = build(run, cast("Client", client))
+    given = build(run, cast("ChannelClient", client))
     for thing in (given["mcp_git_hub"], sys.modules["mcp.servers.git_hub"]):
         show_help(thing)
         assert capsys.readouterr().out.splitlines() == [
@@ -365,7 +365,7 @@ def test_help_on_a_server_writes_objects_out(
     made = tool("put", "", items={"type": "array", "items": item}, long=long)
     made["outputSchema"] = nested
     server = {"name": "s", "alias": "s", "description": "", "tools": [made]}
-    show_help(build(Run(code="", servers=[server]), cast("Client", client))["mcp_s"])
+    show_help(build(Run(code="", servers=[server]), cast("ChannelClient", client))["mcp_s"])
     assert capsys.readouterr().out.splitlines()[1] == (
         "  .put(items: list[{'name': str, 'size'?: Any}] = ..., long: dict = ...)"
         " -> {'inner'?: Any}"
@@ -375,7 +375,7 @@ def test_help_on_a_server_writes_objects_out(
 def test_help_on_runtime_is_a_line_for_each_helper(
     capsys: pytest.CaptureFixture[str], client: FakeClient
 ) -> None:
-    runtime = build(Run(code="", servers=SERVERS), cast("Client", client))["runtime"]
+    runtime = build(Run(code="", servers=SERVERS), cast("ChannelClient", client))["runtime"]
     show_help(runtime)
     told = capsys.readouterr().out
     assert "\nawait list_tools(server)\n" in told

@@ -16,7 +16,7 @@ from bridge.catalog.program.expected_calls import expected_calls
 from bridge.catalog.program.parsing import parse
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.stubs import call_signature, tool_stub
-from bridge.guest.api.arguments import Parameters
+from bridge.guest.api.arguments import BoundParameters
 from bridge.model import Json, Tool
 
 MODE = {"type": "string", "enum": ["fast", "slow"], "default": "fast"}
@@ -84,10 +84,10 @@ def test_what_lacks_only_defaults_is_accepted_and_sent_whole(
     tool: tuple[dict[str, Json], dict[str, Json]],
 ) -> None:
     schema, arguments = tool
-    sent = Parameters("t", schema).bind((), arguments)
+    sent = BoundParameters("t", schema).bind((), arguments)
     jsonschema.validate(sent, schema)
     assert _within(arguments, sent)
-    assert Parameters("t", schema).bind((), sent) == sent
+    assert BoundParameters("t", schema).bind((), sent) == sent
 
 
 @given(tools(), st.data())
@@ -103,7 +103,7 @@ def test_whatever_is_accepted_is_valid_as_it_is_sent(
             break
         holder = holder[name]
     try:
-        sent = Parameters("t", schema).bind((), damaged)
+        sent = BoundParameters("t", schema).bind((), damaged)
     except TypeError:
         return
     jsonschema.validate(sent, schema)
@@ -140,7 +140,7 @@ def test_whatever_is_accepted_is_valid_as_it_is_sent(
 def test_a_default_is_sent_wherever_its_object_is(
     arguments: dict[str, Json], schema: Json, sent: Json
 ) -> None:
-    assert Parameters("t", schema).bind((), arguments) == sent
+    assert BoundParameters("t", schema).bind((), arguments) == sent
 
 
 SCHEMA: dict[str, Any] = {
@@ -155,7 +155,7 @@ def test_signature_stub_and_help_show_the_default() -> None:
     shown = "mode: Literal['fast', 'slow'] = 'fast'"
     assert shown in call_signature("s", ENTRY)
     assert "'mode'?: Literal['fast', 'slow']" in call_signature("s", ENTRY)
-    assert shown in str(Parameters("t", SCHEMA).signature())
+    assert shown in str(BoundParameters("t", SCHEMA).signature())
     stub = tool_stub(ENTRY)
     assert shown in stub
     assert "mode: NotRequired[Literal['fast', 'slow']]  # default 'fast'" in stub

@@ -153,13 +153,13 @@ def test_what_the_guest_gives_is_neither_kept_nor_lost() -> None:
 
 
 def test_servers_and_tools_come_back_if_they_are_loaded() -> None:
-    from bridge.guest.api.proxies import Server, Servers, Tools
+    from bridge.guest.api.proxies import Server, ServerProxies, Tools
 
     tool = {"name": "echo", "alias": "echo", "inputSchema": {}}
     made = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": [tool]}))  # type: ignore[arg-type]
     data, lost = saved({"g": made, "say": {"it": made.echo}})
     assert lost == {}
-    names: dict[str, Any] = {"mcp_servers": Servers({"git": made}, {}, {"git": made})}
+    names: dict[str, Any] = {"mcp_servers": ServerProxies({"git": made}, {}, {"git": made})}
     assert restore(names, str(Path.cwd()), data) == []
     assert names["g"] is made
     assert names["say"]["it"] is made.echo

@@ -1,4 +1,4 @@
-"""A session goes on in another process with what it defined, on every Python."""
+"""A session continues in another process with what it defined, on every Python."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from bridge.guest.descriptors import file_version
 from bridge.guest.protocol.wire import File, decode_guest_frame, encode
 from bridge.guest.supervisor import output_files as collecting
-from bridge.guest.supervisor.output_files import MAX_DEPTH, Collector
+from bridge.guest.supervisor.output_files import MAX_DEPTH, FileCollector
 from bridge.runs.program import COLLECT_SECONDS
 
 pytestmark = pytest.mark.guarantee("files-out")
@@ -62,7 +62,7 @@ def out(tmp_path: Path) -> Path:
 
 def collect(out: Path, limits: Mapping[str, int] = LIMITS) -> Taken:
     taken = Taken()
-    Collector().collect(taken.send, limits, root=str(out.parent))
+    FileCollector().collect(taken.send, limits, root=str(out.parent))
     return taken
 
 
@@ -147,7 +147,7 @@ def test_memory_stays_small_whatever_the_size(out: Path) -> None:
     sizes: list[int] = []
     tracemalloc.start()
     try:
-        Collector().collect(
+        FileCollector().collect(
             lambda frame: sizes.append(len(frame.data)),
             {"out_bytes": 1 << 30},
             root=str(out.parent),
@@ -178,7 +178,7 @@ def test_a_file_that_changes_while_it_is_read_does_not_come_torn(out: Path, chan
             os.utime(path, ns=(1, 1))
 
     taken.before = disturb
-    Collector().collect(taken.send, LIMITS, root=str(out.parent))
+    FileCollector().collect(taken.send, LIMITS, root=str(out.parent))
     assert taken.files == {}
     assert taken.problems == {"log": "it changed while it was read"}
 
@@ -223,7 +223,7 @@ def test_a_directory_that_is_moved_away_leads_nowhere_else(out: Path) -> None:
             (out / "a").symlink_to("/etc")
 
     taken.before = move
-    Collector().collect(taken.send, LIMITS, root=str(out.parent))
+    FileCollector().collect(taken.send, LIMITS, root=str(out.parent))
     assert taken.files == {"a/1": b"x", "a/2": b"y"}
 
 
@@ -267,7 +267,7 @@ def test_time_is_bounded_and_less_than_the_host_s(out: Path) -> None:
     (out / "b").write_text("x")
     times = iter((0.0, 1.0))
     taken = Taken()
-    collector = Collector(now=lambda: next(times, COLLECT_SECONDS - 1))
+    collector = FileCollector(now=lambda: next(times, COLLECT_SECONDS - 1))
     collector.collect(taken.send, LIMITS, root=str(out.parent))
     assert taken.files == {}
     assert taken.problems["a"] == "reading took too long"
@@ -276,7 +276,7 @@ def test_time_is_bounded_and_less_than_the_host_s(out: Path) -> None:
 
 def test_in_a_session_only_what_is_new_or_changed_comes_again(out: Path) -> None:
     """Even a file that changed in the very moment after it was read, and one of the same size."""
-    collector = Collector()
+    collector = FileCollector()
 
     def again(limits: Mapping[str, int] = LIMITS) -> Mapping[str, bytes]:
         taken = Taken()
@@ -313,7 +313,7 @@ def test_new_and_changed_files_beside_out_come_too(out: Path) -> None:
     (top / "link.txt").symlink_to("/etc/passwd")
     (out / "o.txt").write_text("out")
     taken = Taken()
-    Collector().collect(taken.send, LIMITS, root=str(top), placed=placed)
+    FileCollector().collect(taken.send, LIMITS, root=str(top), placed=placed)
     assert taken.files == {
         "o.txt": b"out",
         "../changed.csv": b"by the program",

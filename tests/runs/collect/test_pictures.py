@@ -14,7 +14,7 @@ from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_result
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Limits, RunResult
-from bridge.model import Shown as Item
+from bridge.model import ShownContent as Item
 from bridge.rpc.channel import RedactStream
 from bridge.runs.collect import Collected
 from bridge.runs.collect.pictures import (
@@ -80,7 +80,7 @@ async def test_a_picture_is_handed_on_and_kept(rig: Rig) -> None:
     assert item.artifact is not None
     assert rig.store.read("me", item.artifact.uri) == PNG
     assert (item.artifact.kind, item.artifact.name) == ("shown", "shown-1.png")
-    # Nobody needs a link to what is there.
+    # No one needs a link to what is there.
     assert (left.artifacts, left.missing) == ((), ())
 
 

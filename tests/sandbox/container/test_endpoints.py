@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from bridge.errors import EngineDownError, SandboxError
-from bridge.sandbox.container.command_runner import CommandResult
+from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.endpoints import (
-    Endpoint,
+    EngineEndpoint,
     Surroundings,
     candidates,
     first_listening,
@@ -30,7 +30,7 @@ def around(uid: int = 1000, **environ: str) -> Surroundings:
     return Surroundings(environ={"HOME": "/home/u", **environ}, uid=uid, platform="linux")
 
 
-def urls(endpoints: Sequence[Endpoint]) -> list[str]:
+def urls(endpoints: Sequence[EngineEndpoint]) -> list[str]:
     return [endpoint.url for endpoint in endpoints]
 
 
@@ -115,7 +115,9 @@ async def test_the_first_that_listens_is_taken(tmp_path: Path) -> None:
     live.listen()
     with live:
         names = ("absent", "file", "dead", "live")
-        endpoints = [Endpoint(url=f"unix://{tmp_path}/{name}", origin="a test") for name in names]
+        endpoints = [
+            EngineEndpoint(url=f"unix://{tmp_path}/{name}", origin="a test") for name in names
+        ]
         found = await first_listening(endpoints, engine="docker")
         assert found is not None
         assert found.url.endswith("/live")
@@ -123,7 +125,7 @@ async def test_the_first_that_listens_is_taken(tmp_path: Path) -> None:
 
 
 async def test_a_named_place_where_nobody_listens_is_an_error(tmp_path: Path) -> None:
-    endpoint = Endpoint(url=f"unix://{tmp_path}/x", origin="DOCKER_HOST", explicit=True)
+    endpoint = EngineEndpoint(url=f"unix://{tmp_path}/x", origin="DOCKER_HOST", explicit=True)
     with pytest.raises(EngineDownError, match="DOCKER_HOST"):
         await first_listening([endpoint], engine="docker")
 
@@ -132,7 +134,7 @@ async def test_a_port_where_nobody_listens_is_an_error() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
-        endpoint = Endpoint(url=url, origin="DOCKER_HOST", explicit=True)
+        endpoint = EngineEndpoint(url=url, origin="DOCKER_HOST", explicit=True)
         with (
             anyio.fail_after(PATIENCE_SECONDS),
             pytest.raises(EngineDownError, match="DOCKER_HOST"),
@@ -141,24 +143,24 @@ async def test_a_port_where_nobody_listens_is_an_error() -> None:
 
 
 async def test_an_executable_is_asked_what_it_is() -> None:
-    run = Scripted(CommandResult(exit_code=0, stdout="podman version 4.3.1\n"))
+    run = Scripted(CompletedCommand(exit_code=0, stdout="podman version 4.3.1\n"))
     assert await kind_of("/usr/bin/docker", run) == "podman"
     assert run.asked == [["/usr/bin/docker", "--version"]]
-    run = Scripted(CommandResult(exit_code=0, stdout="Docker version 28.2.2, build e6534b4\n"))
+    run = Scripted(CompletedCommand(exit_code=0, stdout="Docker version 28.2.2, build e6534b4\n"))
     assert await kind_of("/usr/bin/docker", run) == "docker"
 
 
 async def test_an_executable_that_is_neither_is_refused() -> None:
     with pytest.raises(EngineDownError, match="neither"):
-        await kind_of("/bin/true", Scripted(CommandResult(exit_code=0, stdout="")))
+        await kind_of("/bin/true", Scripted(CompletedCommand(exit_code=0, stdout="")))
     with raises_code("engine_not_found"):
-        await kind_of("/no/podman", Scripted(CommandResult(exit_code=None, missing=True)))
+        await kind_of("/no/podman", Scripted(CompletedCommand(exit_code=None, missing=True)))
 
 
 async def test_the_machines_socket_is_asked_for() -> None:
-    run = Scripted(CommandResult(exit_code=0, stdout="/var/folders/x/podman-api.sock\n"))
+    run = Scripted(CompletedCommand(exit_code=0, stdout="/var/folders/x/podman-api.sock\n"))
     found = await machine_endpoint("podman", "podman-machine-default", run)
     assert found.url == "unix:///var/folders/x/podman-api.sock"
     assert run.asked[0][-1] == "podman-machine-default"
     with pytest.raises(SandboxError, match="socket"):
-        await machine_endpoint("podman", "m", Scripted(CommandResult(exit_code=1, stderr="no")))
+        await machine_endpoint("podman", "m", Scripted(CompletedCommand(exit_code=1, stderr="no")))

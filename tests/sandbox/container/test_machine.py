@@ -16,7 +16,7 @@ import pytest
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container import machine
-from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.connection import Connector
 from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
@@ -51,14 +51,14 @@ class FakePodman(SystemRunner):
         *,
         timeout: float,
         on_line: Callable[[str], None] | None = None,
-    ) -> CommandResult:
+    ) -> CompletedCommand:
         assert timeout > 0
         await anyio.lowlevel.checkpoint()
         words = " ".join(argv[1:])
         if words.startswith("info"):
             return self._info()
         if words == "--version":
-            return CommandResult(exit_code=0, stdout="podman version 5.6.0")
+            return CompletedCommand(exit_code=0, stdout="podman version 5.6.0")
         if words.startswith("system connection list"):
             return recorded(
                 "linux_connections_empty" if self.state == "absent" else "macos_connections"
@@ -78,7 +78,7 @@ class FakePodman(SystemRunner):
             self.state = {"start": "running", "stop": "stopped"}.get(verb, self.state)
         return result
 
-    def _info(self) -> CommandResult:
+    def _info(self) -> CompletedCommand:
         if self.state == "starting":
             self.booting -= 1
             if self.booting <= 0:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import EngineDownError
-from bridge.sandbox.container.command_runner import CommandResult
+from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.machine import (
     Action,
-    Plan,
+    MachinePlan,
     concerns_machine,
     decide,
     failure,
@@ -23,9 +23,9 @@ RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
 MACHINE = "podman-machine-default"
 
 
-def recorded(name: str) -> CommandResult:
+def recorded(name: str) -> CompletedCommand:
     value = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
-    return CommandResult(
+    return CompletedCommand(
         exit_code=value["exit_code"],
         stdout="\n".join(value["stdout"]),
         stderr="\n".join(value["stderr"]),
@@ -39,9 +39,9 @@ def planned(
     *,
     platform: str = "darwin",
     env: Mapping[str, str] | None = None,
-) -> Plan:
+) -> MachinePlan:
     if not concerns_machine(platform, env or {}, recorded(info)):
-        return Plan("none")
+        return MachinePlan("none")
     return decide(platform, recorded(info), recorded(connections), recorded(machines))
 
 
@@ -60,22 +60,22 @@ def planned(
 def test_the_next_step_on_macos_follows_from_what_podman_says(
     info: str, machines: str, connections: str, plan: Action
 ) -> None:
-    assert planned(info, machines, connections) == Plan(plan, MACHINE)
+    assert planned(info, machines, connections) == MachinePlan(plan, MACHINE)
 
 
 def test_the_default_machine_is_used_though_its_marked_connection_is_for_root() -> None:
     rows = json.loads(recorded("macos_connections").stdout)
     rows[0]["Default"], rows[1]["Default"] = False, True
-    connections = CommandResult(exit_code=0, stdout=json.dumps(rows))
+    connections = CompletedCommand(exit_code=0, stdout=json.dumps(rows))
     info, machines = recorded("macos_info_refused"), recorded("macos_list_stopped")
-    assert decide("darwin", info, connections, machines) == Plan("start", MACHINE)
+    assert decide("darwin", info, connections, machines) == MachinePlan("start", MACHINE)
 
 
 @pytest.mark.parametrize("info", ["linux_info_local", "start_vfkit_exit"])
 def test_linux_with_its_own_engine_never_touches_a_machine(info: str) -> None:
     """Whether the local podman works or is broken, a machine would not be the cure."""
     plan = planned(info, "linux_list_stopped", "linux_connections_machine", platform="linux")
-    assert plan == Plan("none")
+    assert plan == MachinePlan("none")
 
 
 def test_linux_in_remote_mode_starts_the_machine_it_is_connected_to() -> None:
@@ -85,7 +85,7 @@ def test_linux_in_remote_mode_starts_the_machine_it_is_connected_to() -> None:
         "linux_connections_machine",
         platform="linux",
     )
-    assert plan == Plan("start", MACHINE)
+    assert plan == MachinePlan("start", MACHINE)
 
 
 def test_linux_in_remote_mode_never_initialises_a_machine() -> None:
@@ -101,7 +101,7 @@ def test_linux_in_remote_mode_never_initialises_a_machine() -> None:
 @pytest.mark.parametrize("variable", ["CONTAINER_HOST", "CONTAINER_CONNECTION"])
 def test_an_engine_named_in_the_environment_is_not_replaced_by_a_machine(variable: str) -> None:
     env = {variable: "ssh://user@build.example/run/podman.sock"}
-    assert planned("macos_info_refused", "macos_list_stopped", env=env) == Plan("none")
+    assert planned("macos_info_refused", "macos_list_stopped", env=env) == MachinePlan("none")
 
 
 def test_a_default_connection_to_another_computer_is_not_replaced_by_a_machine() -> None:
@@ -109,7 +109,7 @@ def test_a_default_connection_to_another_computer_is_not_replaced_by_a_machine()
         planned("macos_info_refused", "macos_list_stopped", "connections_remote_engine")
     assert "podman system connection list" in caught.value.remedy
     up = planned("macos_info_ok", "macos_list_stopped", "connections_remote_engine")
-    assert up == Plan("none")
+    assert up == MachinePlan("none")
 
 
 def test_among_several_machines_without_a_default_none_is_guessed() -> None:
@@ -121,11 +121,11 @@ def test_among_several_machines_without_a_default_none_is_guessed() -> None:
 
 def test_a_missing_podman_is_its_own_error() -> None:
     with raises_code("engine_not_found"):
-        concerns_machine("darwin", {}, CommandResult(exit_code=None, missing=True))
+        concerns_machine("darwin", {}, CompletedCommand(exit_code=None, missing=True))
 
 
 def test_a_podman_that_hangs_is_not_taken_for_a_stopped_machine() -> None:
-    hung = CommandResult(exit_code=None, timed_out=True)
+    hung = CompletedCommand(exit_code=None, timed_out=True)
     machines = recorded("macos_list_running")
     with pytest.raises(EngineDownError, match="did not answer in time"):
         decide("darwin", hung, recorded("macos_connections"), machines)
@@ -141,10 +141,10 @@ def test_a_podman_that_hangs_is_not_taken_for_a_stopped_machine() -> None:
 def test_only_machines_of_a_list_count(text: str, error: str) -> None:
     info, connections = recorded("macos_info_refused"), recorded("linux_connections_empty")
     with pytest.raises(EngineDownError, match=error):
-        decide("darwin", info, connections, CommandResult(exit_code=0, stdout=text))
+        decide("darwin", info, connections, CompletedCommand(exit_code=0, stdout=text))
 
 
 def test_a_command_that_takes_too_long_says_which() -> None:
-    error = failure(CommandResult(exit_code=None, timed_out=True), "start", MACHINE)
+    error = failure(CompletedCommand(exit_code=None, timed_out=True), "start", MACHINE)
     assert f"podman machine start {MACHINE}" in error.message
     assert "in time" in error.message

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import EngineDownError
-from bridge.sandbox.container.command_runner import CommandResult
+from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.endpoints import Surroundings, candidates, podman_connection
 from bridge.sandbox.container.remote import names_another_machine, ssh_target
 from bridge.sandbox.selection import _admitted
@@ -127,7 +127,7 @@ ROWS = [
 async def test_podmans_connection_is_chosen_as_podman_does(
     platform: str, name: str, url: str
 ) -> None:
-    run = Scripted(CommandResult(exit_code=0, stdout=json.dumps(ROWS)))
+    run = Scripted(CompletedCommand(exit_code=0, stdout=json.dumps(ROWS)))
     environ = {"CONTAINER_CONNECTION": name, "HOME": "/nowhere"} if name else {"HOME": "/nowhere"}
     around = Surroundings(environ=environ, uid=1, platform=platform)
     found = await podman_connection("podman", around, run)
@@ -135,7 +135,7 @@ async def test_podmans_connection_is_chosen_as_podman_does(
 
 
 async def test_a_connection_that_podman_lacks_is_an_error() -> None:
-    run = Scripted(CommandResult(exit_code=0, stdout="null"))
+    run = Scripted(CompletedCommand(exit_code=0, stdout="null"))
     around = Surroundings(environ={"CONTAINER_CONNECTION": "gone"}, uid=1, platform="linux")
     with pytest.raises(EngineDownError, match="no connection gone"):
         await podman_connection("podman", around, run)

@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from bridge.errors import ChannelClosedError, SandboxError
-from bridge.sandbox.container.endpoints import Endpoint
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.stream import AttachedStream, attach
 
 PATIENCE = 120
@@ -149,7 +149,7 @@ async def test_an_upgrade_loses_no_byte(early: bytes) -> None:
         server = threading.Thread(target=serve, args=(listener,))
         server.start()
         port = listener.getsockname()[1]
-        endpoint = Endpoint(url=f"tcp://127.0.0.1:{port}", origin="the test")
+        endpoint = EngineEndpoint(url=f"tcp://127.0.0.1:{port}", origin="the test")
         target = "/v1.41/containers/c/attach?stdin=1&stream=1"
         stream = await anyio.to_thread.run_sync(lambda: attach(endpoint, target, engine="docker"))
         await stream.send(b"ping")
@@ -190,7 +190,9 @@ async def test_a_refusal_is_told_and_leaves_no_connection(
     with socket.create_server(("127.0.0.1", 0)) as listener, anyio.fail_after(PATIENCE):
         server = threading.Thread(target=serve, args=(listener,))
         server.start()
-        endpoint = Endpoint(url=f"tcp://127.0.0.1:{listener.getsockname()[1]}", origin="the test")
+        endpoint = EngineEndpoint(
+            url=f"tcp://127.0.0.1:{listener.getsockname()[1]}", origin="the test"
+        )
         with pytest.raises(error, match=told):
             await anyio.to_thread.run_sync(lambda: attach(endpoint, "/attach", engine="docker"))
         server.join()

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.errors import SandboxError
 from bridge.sandbox.bundle import guest_digest
-from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
@@ -107,7 +107,7 @@ class FakeEngine(ImageEngine):
 class FakeScript(SystemRunner):
     """Stands in for the recipe's script: writes a tarball, or fails as it was told to."""
 
-    result: CommandResult = CommandResult(exit_code=0)
+    result: CompletedCommand = CompletedCommand(exit_code=0)
     calls: list[Sequence[str]] = field(default_factory=list)
     guests: list[list[str]] = field(default_factory=list)
 
@@ -117,11 +117,11 @@ class FakeScript(SystemRunner):
         *,
         timeout: float,
         on_line: Callable[[str], None] | None = None,
-    ) -> CommandResult:
+    ) -> CompletedCommand:
         await anyio.lowlevel.checkpoint()
         if "--changes" in argv:
             settings = f"USER 65534:65534\nLABEL {LABEL_FLAVOUR}={argv[-1]}\n"
-            return CommandResult(exit_code=0, stdout=f"{settings}LABEL {LABEL_VERSION}=1\n")
+            return CompletedCommand(exit_code=0, stdout=f"{settings}LABEL {LABEL_VERSION}=1\n")
         self.calls.append(argv)
         output = Path(argv[-1])
         if "--guest-bundle" in argv:
@@ -281,7 +281,7 @@ async def test_a_script_that_fails_leaves_no_file_and_keeps_what_was_made_before
         FakeEngine(), BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet
     )
     kept = tarballs(tmp_path)
-    failing = FakeScript(result=CommandResult(exit_code=1, stderr="build-rootfs: it broke"))
+    failing = FakeScript(result=CompletedCommand(exit_code=1, stderr="build-rootfs: it broke"))
     with raises_code("image_build_failed", match="it broke"):
         await build(
             FakeEngine(),

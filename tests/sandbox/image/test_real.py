@@ -45,7 +45,7 @@ STATE = Path(__file__).parents[3] / ".state"
 SERVICE_SECONDS = 120.0
 RUN_SECONDS = 120
 OWN = f"localhost/mcb-image-test-{uuid.uuid4().hex}"
-"""Stands for the runtime image's repository on the engine: nobody else has images of that name."""
+"""Stands for the runtime image's repository on the engine: no one else has images of that name."""
 
 LOOK = """
 import importlib.util, json, os, sys, tokenize
@@ -279,7 +279,7 @@ async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down
     assert await images.inspect("localhost/mcb-none:x") is None
     with pytest.raises(ImageMissingError):
         await images.tag("localhost/mcb-none:x", "localhost/mcb-none:y")
-    # Nobody listens on port 9, so this fails the same with and without a network.
+    # No one listens on port 9, so this fails the same with and without a network.
     with raises_code("image_pull_failed") as caught:
         await images.pull("localhost:9/mcb/none:1", progress=print)
     assert "--offline" in caught.value.remedy

@@ -1,4 +1,4 @@
-"""The stream to a pod, at the other end of which nobody reads any more."""
+"""The stream to a pod, at the other end of which no one reads any more."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def with_argument(mark: str) -> list[int]:
 
 
 def processes_below() -> list[int]:
-    """Return this process's children, those included that nobody has collected."""
+    """Return this process's children, those included that no one has collected."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         # A thread may end while its entry is looked at.

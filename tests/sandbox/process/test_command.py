@@ -11,7 +11,7 @@ from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.process.command import (
     Descriptors,
-    Surroundings,
+    ProcessSurroundings,
     isolation,
     options,
     stage_input,
@@ -34,13 +34,13 @@ INTERPRETER = Interpreter(
     packages=("/srv/packages",),
 )
 DESCRIPTORS = Descriptors(info=10, status=11, files=(12, 13))
-FULL = Surroundings(
+FULL = ProcessSurroundings(
     landlock_abi=7,
     cpus=2,
     masked=(("/proc/kcore", False), ("/proc/scsi", True)),
     controllers=frozenset({"memory", "pids", "cpu"}),
 )
-BARE = Surroundings(
+BARE = ProcessSurroundings(
     landlock_abi=0, cpus=2, limits_elsewhere="no groups here", processes_per_namespace=False
 )
 SPEC = LaunchSpec(

@@ -15,7 +15,7 @@ from bridge.model import Limits
 from bridge.sandbox import syscalls
 from bridge.sandbox.backend import Bind, CommandSpec, Executable, HostFile, LaunchSpec
 from bridge.sandbox.process import command, landlock
-from bridge.sandbox.process.command import Descriptors, Surroundings
+from bridge.sandbox.process.command import Descriptors, ProcessSurroundings
 from bridge.sandbox.process.executables import find_executables, shebang
 from bridge.sandbox.process.interpreter import Interpreter
 
@@ -26,7 +26,7 @@ INTERPRETER = Interpreter(
     links=(),
     hidden=("/opt/py/lib/site-packages",),
 )
-AROUND = Surroundings(
+AROUND = ProcessSurroundings(
     landlock_abi=7, cpus=2, controllers=frozenset({"memory", "pids"}), processes_per_namespace=True
 )
 DESCRIPTORS = Descriptors(info=10, status=11, files=(12, 13, 14))

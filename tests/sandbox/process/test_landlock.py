@@ -8,15 +8,15 @@ import pytest
 
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.landlock import RUN, WRITE, Rule, missing, ruleset, version
+from bridge.sandbox.process.landlock import RUN, WRITE, LandlockRule, missing, ruleset, version
 from tests.sandbox.process.rig import run
 
 LIST_ROOT = "import os\nprint(len(os.listdir('/')) > 0)"
 
 RULES = (
-    Rule(path="/usr/lib", rights=RUN),
-    Rule(path="/usr/bin/python3", rights=RUN, is_file=True),
-    Rule(path="/tmp", rights=WRITE),
+    LandlockRule(path="/usr/lib", rights=RUN),
+    LandlockRule(path="/usr/bin/python3", rights=RUN, is_file=True),
+    LandlockRule(path="/tmp", rights=WRITE),
 )
 
 

@@ -22,7 +22,7 @@ import pytest
 from bridge.model import MEBIBYTE, Limits, RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.sandbox.process import landlock
-from bridge.sandbox.process.command import UID, Surroundings
+from bridge.sandbox.process.command import UID, ProcessSurroundings
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.landlock_backend import TIER, LandlockBackend, isolation, rules
 from bridge.sandbox.process.run_directory import RunDirectory
@@ -355,14 +355,14 @@ async def test_a_kernel_without_landlock_runs_nothing(room: Path) -> None:
 
 def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
     asked = spec("1")
-    old = isolation(asked, Surroundings(landlock_abi=3, cpus=1), as_nobody=False, root=False)
+    old = isolation(asked, ProcessSurroundings(landlock_abi=3, cpus=1), as_nobody=False, root=False)
     assert old.weaker[0] == TIER
     assert any("no network rights or scopes" in text for text in old.weaker)
     assert any("bridge's own user id" in text for text in old.weaker)
     assert (
         "unprivileged-user"
         not in isolation(
-            asked, Surroundings(landlock_abi=7, cpus=1), as_nobody=False, root=True
+            asked, ProcessSurroundings(landlock_abi=7, cpus=1), as_nobody=False, root=True
         ).layers
     )
 

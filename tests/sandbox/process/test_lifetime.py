@@ -110,7 +110,7 @@ def late_bwrap(python: str, bwrap: str, mark: str) -> Iterator[tuple[Path, Path]
 async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
     backend: BubblewrapBackend,
 ) -> None:
-    """bubblewrap was told everything; nobody would be there to hear what it started."""
+    """bubblewrap was told everything; no one would be there to hear what it started."""
     found = await backend._look_around()
     mark = f"launched-late-{os.getpid()}-"
     with late_bwrap(found.interpreter.executable, found.bwrap, mark) as (

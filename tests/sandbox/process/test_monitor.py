@@ -33,7 +33,7 @@ def test_descendants_are_found_however_deep() -> None:
 
 
 def test_relatives_are_found_by_parent_group_and_mark() -> None:
-    """Where orphans go to process 1; nobody else is touched, and no one who is dead already."""
+    """Where orphans go to process 1; no one else is touched, and no one who is dead already."""
     groups = {100}
     rows = [row for row in ROWS if row[0] != 50]
     assert relatives(rows, 100, groups, MARK) == {100, 101, 102, 103, 104}

@@ -16,7 +16,7 @@ from bridge.sandbox.process import run_directory as rundir
 
 
 def test_a_directory_is_private_and_named_after_its_owner(tmp_path: Path) -> None:
-    """Nobody else looks in, and a later bridge sees whose it was."""
+    """No one else looks in, and a later bridge sees whose it was."""
     owner = current_owner()
     made = rundir.make(tmp_path, owner, None)
     assert [p.name for p in sorted(made.path.iterdir())] == ["tmp", "workspace"]
