@@ -29,8 +29,6 @@ Detail = Literal["summary", "full"]
 DESCRIPTION_TOKENS = 1_500
 """Budget of the description of `run_python`: paid once per conversation, and saves searches."""
 
-MIN_DESCRIPTION_TOKENS = 500  # The fixed text, at worst, and a line on the servers.
-
 INSTRUCTIONS_TOKENS = 250
 """Budget of the server instructions. Every conversation pays for them, also without using the
 bridge; where clients load tools on demand, they are all that a model knows of the servers."""
@@ -179,7 +177,7 @@ def tool_description(
 
     Args:
         servers: Every server, with the tools known so far.
-        tokens: The budget, at least `MIN_DESCRIPTION_TOKENS`. The fixed text's rest goes to the
+        tokens: The budget, at least 500. The fixed text's rest goes to the
             servers.
         checked: Whether programs are checked before they run.
         offers: The packages and directories that programs may use.

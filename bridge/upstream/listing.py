@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 # A server sends lists of any length, of entries of any size; all bounds here are against it.
 
-MAX_PAGES = 100  # As in the SDK. Real servers need one page, the largest seen have four.
 
 MAX_TOOLS = 10_000
 """More than any client could use; of a longer list these are used, and a warning says so. Likewise
@@ -105,7 +104,8 @@ async def read_all_pages(
     params: dict[str, Json] = {}
     seen: set[str] = set()
     deadline = anyio.current_time() + seconds
-    for _ in range(MAX_PAGES):
+    # A server may page without an end. Real ones need one page, the largest seen have four.
+    for _ in range(100):
         try:
             page = await fetch(params, max(0.0, deadline - anyio.current_time()))
         except ToolCallError as error:
