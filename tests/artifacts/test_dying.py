@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 
@@ -62,6 +64,7 @@ def _run(*command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_bridge_that_is_killed_at_any_step_leaves_nothing_half_written(tmp_path: Path) -> None:
     steps = json.loads(_run(sys.executable, str(HERE / "dying.py"), str(tmp_path)))
     assert steps.keys() == {"first", "evicting", "removing", "tidying"}

@@ -15,6 +15,7 @@ from bridge.upstream.pool import Pool
 WANTED_RECALL = 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (TEST_PACKAGES.is_dir() and (BIN / "node").exists()), reason="needs the servers from npm"
 )

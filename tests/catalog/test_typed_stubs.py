@@ -125,6 +125,7 @@ async def _call(server: str, tool: str, arguments: dict[str, Any]) -> Any:
     raise AssertionError((server, tool, arguments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NASTY if name != "hides builtins"])
 def test_help_in_a_run_agrees_with_the_stub(name: str) -> None:
     entry = a_server(*NASTY[name], name=name)

@@ -84,6 +84,7 @@ def newcomer(tmp_path: Path, wheel: Path) -> Newcomer:
     return made
 
 
+@pytest.mark.slow
 def test_with_nothing_installed_every_command_says_the_next_step(newcomer: Newcomer) -> None:
     for words, status, step in (
         (("doctor",), 1, "apt install bubblewrap"),
@@ -101,6 +102,7 @@ def test_with_nothing_installed_every_command_says_the_next_step(newcomer: Newco
     assert not list((newcomer.home / "work").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 def test_bubblewrap_alone_is_enough_to_run_a_program(newcomer: Newcomer) -> None:
     newcomer.install("bwrap")
@@ -114,6 +116,7 @@ def test_bubblewrap_alone_is_enough_to_run_a_program(newcomer: Newcomer) -> None
     assert json.loads(newcomer.say("doctor", "--json").stdout)["chosen"] == "bubblewrap"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     shutil.which("bwrap") is None or shutil.which("podman") is None, reason="needs both"
 )

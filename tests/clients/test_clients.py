@@ -67,6 +67,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     )
 
 
+@pytest.mark.slow
 def test_a_sum_costs_the_model_at_most_fourteen_tokens(seen: Seen) -> None:
     assert "2" in seen.read("sum")
     assert observe(seen.client, seen.plain, seen.structured).sum_tokens <= MAX_SUM_TOKENS
@@ -98,6 +99,7 @@ def test_a_picture_arrives_where_the_client_can_show_one(seen: Seen) -> None:
     assert seen.received("picture").pictures == ("image/png",) * seen.client.pictures
 
 
+@pytest.mark.slow
 def test_an_answer_without_a_person_names_the_rule_that_would_decide(
     seen: Seen, tmp_path: Path
 ) -> None:

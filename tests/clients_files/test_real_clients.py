@@ -110,6 +110,7 @@ class Home:
         assert "isn't installed in any client" in self.run(BRIDGE, "installed")
 
 
+@pytest.mark.slow
 @each()
 def test_a_real_client_lists_the_bridge(client: str, tmp_path: Path) -> None:
     Home(tmp_path, client).put_in_and_out()
@@ -123,6 +124,7 @@ def test_a_real_client_lists_the_bridge_of_a_project(client: str, tmp_path: Path
     Home(tmp_path, client).put_in_and_out("--scope", "project")
 
 
+@pytest.mark.slow
 @each()
 def test_a_real_client_lists_a_bridge_that_serves_http(client: str, tmp_path: Path) -> None:
     home = Home(tmp_path, client)

@@ -277,6 +277,7 @@ async def test_the_first_stage_that_fails_is_named_with_its_stderr(there: Place)
     assert result.stdout.strip() == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.guarantee("command-ends")
 async def test_one_deadline_ends_all_stages_and_leaves_nothing(there: Place) -> None:
     mark = f"987654.{os.getpid()}25"

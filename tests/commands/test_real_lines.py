@@ -38,6 +38,7 @@ def _fill(workspace: Path) -> None:
         subprocess.run([*git, *words], check=True)
 
 
+@pytest.mark.slow
 async def test_popular_lines_end_as_without_a_sandbox_or_name_the_argument() -> None:
     with place() as there:
         _fill(there.workspace)

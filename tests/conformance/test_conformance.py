@@ -36,7 +36,7 @@ ERAS = ["2025-11-25", "2026-07-28"]
 AT_A_TIME = 4
 """Scenarios played. The suite begins all at once, and some judge what a client does in time."""
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.slow]
 
 
 async def _suite(directory: Path, *command: str) -> tuple[int, str]:

@@ -23,6 +23,7 @@ def test_run_behaves_as_the_program_does(user: User) -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("['a', '-b']\n", "oops\n", 3)
 
 
+@pytest.mark.slow
 @on_one_engine
 def test_run_takes_a_file_or_stdin_and_uses_servers(user: User) -> None:
     (user.project / "program.py").write_text("print((await mcp_workshop.add(a=2, b=3)).sum)")
@@ -47,6 +48,7 @@ WITHOUT_ONE = [
 """What is refused before an engine is looked for; so it is the same on each."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "status", "complaint"), ON_AN_ENGINE)
 def test_exit_statuses_and_errors_are_those_of_the_contract(
     user: User, arguments: list[str], status: int, complaint: str
@@ -90,6 +92,7 @@ def test_a_server_that_cannot_be_reached_is_status_4(user: User) -> None:
     assert "/no/such/command" in done.stderr
 
 
+@pytest.mark.slow
 @on_one_engine
 def test_run_json_prints_the_structured_result(user: User) -> None:
     document = json.loads(user.command("run", "--json", "-c", "print(1); {'a': 2}").stdout)
@@ -102,6 +105,7 @@ def test_run_json_prints_the_structured_result(user: User) -> None:
     assert (refused["status"], refused["reason"]) == ("validation_error", "validation")
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
     document = json.loads(user.command("doctor", "--json").stdout)

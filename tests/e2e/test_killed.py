@@ -71,6 +71,7 @@ async def _run(client: Client, code: str) -> dict[str, object]:
     return document
 
 
+@pytest.mark.slow
 async def test_a_session_survives_its_bridge_as_it_was_after_its_last_whole_run(
     user: User, tmp_path: Path
 ) -> None:

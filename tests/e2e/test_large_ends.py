@@ -6,6 +6,7 @@ import base64
 import hashlib
 
 import anyio
+import pytest
 from mcp.types import ImageContent
 
 from tests.e2e.rig import PATIENCE_SECONDS, User, document_of, text_of
@@ -56,6 +57,7 @@ async def test_a_large_picture_that_is_a_program_s_last_act_arrives_whole(user: 
                 assert document["stdout"] == [digest]
 
 
+@pytest.mark.slow
 async def test_a_session_s_large_state_is_whole_after_the_bridge_ends(user: User) -> None:
     with anyio.fail_after(PATIENCE_SECONDS):
         digests = {}

@@ -62,6 +62,7 @@ async def _node(user: User, *command: str | Path) -> tuple[int, str]:
     return done.returncode, done.stdout.decode()
 
 
+@pytest.mark.slow
 async def test_claude_code_connects(user: User) -> None:
     with anyio.fail_after(PATIENCE_SECONDS):
         claude = _peer("claude")
@@ -74,6 +75,7 @@ async def test_claude_code_connects(user: User) -> None:
     assert "Connected" in line, listing
 
 
+@pytest.mark.slow
 async def test_the_inspector_lists_and_calls(user: User) -> None:
     with anyio.fail_after(PATIENCE_SECONDS):
         # It hands on only what it is told to of its environment.

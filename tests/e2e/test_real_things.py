@@ -205,6 +205,7 @@ PLACES = [
 NAMES = [pytest.param(n, marks=FULL * (row.packages == DATA)) for n, row in ROWS.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("who", "engine"), PLACES)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_thing_works(name: str, who: str, engine: str, kit: Path, place: Path) -> None:

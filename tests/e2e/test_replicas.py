@@ -44,6 +44,7 @@ async def value(client: Client, code: str, **more: Any) -> Any:
     return record.get("result")
 
 
+@pytest.mark.slow
 async def test_a_replica_says_what_it_is_and_what_is_missing(tmp_path: Path) -> None:
     """Without authentication, whatever the request's `Host` is; and nothing secret."""
     async with fleet(tmp_path, "a") as made, httpx2.AsyncClient() as web:
@@ -104,6 +105,7 @@ async def test_a_drain_lets_runs_end_and_begins_none(tmp_path: Path) -> None:
             assert set(made.outcomes().values()) == {1}
 
 
+@pytest.mark.slow
 async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
     begun, never = tmp_path / "begun", tmp_path / "never"
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -129,6 +131,7 @@ async def cut(client: Client, told: list[str], arguments: dict[str, Any]) -> Non
     told.append(text_of(await client.call_tool("run_python", arguments)))
 
 
+@pytest.mark.slow
 async def test_runs_that_outlast_the_deadline_end_as_runs(tmp_path: Path) -> None:
     """Their client gets a result that says so; the audit log has one end; a session's is kept."""
     begun, never = tmp_path / "begun", tmp_path / "never"
@@ -194,6 +197,7 @@ async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Pat
             assert made.writes() == {"early": 1}
 
 
+@pytest.mark.slow
 async def test_a_rolling_update_loses_no_session_between_runs(
     tmp_path: Path, each_database: str
 ) -> None:
@@ -261,6 +265,7 @@ async def killed_under_load(tmp_path: Path, runs: int, seconds: float, **setting
     await until(lambda: not processes_with(f"HOME={tmp_path}"))
 
 
+@pytest.mark.slow
 async def test_replicas_that_are_killed_under_load_leave_one_end_for_each_run(
     tmp_path: Path,
 ) -> None:

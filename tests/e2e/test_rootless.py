@@ -61,6 +61,7 @@ def _run(become: list[str], code: str, *options: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_limits_that_the_engine_does_not_apply_are_applied_inside_and_said_so(
     become: list[str], home: Path
 ) -> None:

@@ -84,6 +84,7 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("how", "line"), CASES)
 def test_a_container_of_a_server_ends_with_its_bridge_or_by_the_next(
@@ -99,6 +100,7 @@ def test_a_container_of_a_server_ends_with_its_bridge_or_by_the_next(
     assert left(engine, mark) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_a_container_of_an_idle_server_is_removed(tmp_path: Path, engine: str) -> None:
     rig, mark = Rig(tmp_path), secrets.token_hex(8)

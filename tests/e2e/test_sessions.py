@@ -25,6 +25,7 @@ print("first light" in str(log), now.timezone)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "runs"), [("auto", 20), ("legacy", 5)])
 async def test_many_runs_with_two_servers_succeed_and_leave_nothing(
     user: User, mode: str, runs: int
@@ -60,6 +61,7 @@ ENDS = [
 AFTER = "print('é漢\U0001f600ß')"
 
 
+@pytest.mark.slow
 @pytest.mark.every_case
 async def test_every_end_has_its_name_and_the_next_run_works(user: User) -> None:
     """A program cannot harm the next one, and text passes though the bridge has no locale."""

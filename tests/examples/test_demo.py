@@ -14,6 +14,7 @@ import pytest
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
+@pytest.mark.slow
 @pytest.mark.node
 def test_the_demonstration_uses_nothing_of_the_user_that_runs_it(tmp_path: Path) -> None:
     settings = tmp_path / ".config" / "mcp-code-bridge"

@@ -238,6 +238,7 @@ HELPED: list[dict[str, Any]] = [
 """Programs whose answer names the fix, in the form of `programs.toml`."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 async def test_no_program_gets_wrong_advice(tmp_path: Path) -> None:
     wrong = {}

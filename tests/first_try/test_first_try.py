@@ -106,6 +106,7 @@ async def corpus(home: Path, *, runtime: str = "bubblewrap", **more: str) -> Asy
         yield Corpus(engine, home)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 async def test_each_program_works_as_often_as_the_documents_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -128,6 +129,7 @@ async def test_each_program_works_as_often_as_the_documents_say(
     assert f"{counts['first try']} of {len(PROGRAMS)}" in DOCS.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "runtime", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()]
 )

@@ -41,6 +41,7 @@ def test_it_is_short() -> None:
     assert SKILL.read_text().count("\n") < MAX_LINES
 
 
+@pytest.mark.slow
 @pytest.mark.node
 async def test_its_programs_run_as_they_stand(tmp_path: Path) -> None:
     programs = list(PROGRAM.finditer(SKILL.read_text()))

@@ -69,6 +69,7 @@ async def _reachable(home: Path, transport: str) -> AsyncIterator[dict[str, Any]
         process.terminate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", ["stdio", pytest.param("http", marks=pytest.mark.full)])
 @pytest.mark.parametrize(("peer", "program"), PEERS)
 async def test_a_client_lists_calls_and_cancels(

@@ -104,6 +104,7 @@ async def _used(spec: ServerSpec, settings: Settings, backend: FakeBackend, tmp_
         assert (await _run(client, USE))[1] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [fastmcp4, *(pytest.param(each, marks=pytest.mark.full) for each in (fastmcp3, typescript))],

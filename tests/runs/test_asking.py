@@ -110,6 +110,7 @@ async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
     assert [asked["message"].partition("\n")[0] for asked in client.asked] == [f"[{era}] Who?"] * 2
 
 
+@pytest.mark.slow
 async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> None:
     """The run takes longer than it may, and does not end at its deadline; on either side.
 

@@ -106,6 +106,7 @@ for turn in range(3):
     assert rest.result == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"max_timeout": "5"}], indirect=True)
 async def test_a_run_that_was_stopped_in_the_middle_of_a_write_can_be_retried(
     trusting: Engine, log: Path

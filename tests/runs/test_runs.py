@@ -95,6 +95,7 @@ await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_pat
     await until_exists(tmp_path / "c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"call_timeout": "2", "timeout": "1"}], indirect=True)
 async def test_waiting_for_tools_takes_nothing_of_a_programs_time(
     engine: Engine, finder: ListFinder

@@ -92,6 +92,7 @@ async def test_a_connection_whose_answers_are_not_read_gives_way_to_the_next(
             assert (await web.post("/mcp", json=HELLO, headers=TOKEN)).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.guarantee("http-admission")
 async def test_a_head_that_does_not_come_ends_its_connection(
     engine: Engine, monkeypatch: pytest.MonkeyPatch

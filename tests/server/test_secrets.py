@@ -186,6 +186,7 @@ async def _connected(server: Server[Any]) -> AsyncIterator[Any]:
         t.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_no_path_tells_a_secret(
     engine: Engine, backend: RecordingBackend, settings: Settings
 ) -> None:

@@ -93,6 +93,7 @@ def marks(project: Path) -> list[Path]:
     return list(project.glob("ran.*"))
 
 
+@pytest.mark.slow
 async def test_no_file_that_a_program_writes_into_the_project_starts_anything(
     project: Path,
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "programs", [(), pytest.param(("--day",), marks=pytest.mark.full)], ids=["attacks", "a day's"]
 )

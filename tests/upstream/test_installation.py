@@ -177,6 +177,7 @@ async def start(rig: Rig, spec: ServerSpec, **options: float) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 @needs_npx
 async def test_an_installation_goes_on_after_the_answer_and_the_next_call_finds_the_server(
     rig: Rig, registry: SlowRegistry
@@ -207,6 +208,7 @@ async def test_an_installation_outlives_the_bridge_but_not_its_patience(
     assert not registry.open.is_set()
 
 
+@pytest.mark.slow
 @needs_npx
 async def test_after_a_bridge_is_killed_in_the_middle_of_an_installation_the_next_start_works(
     rig: Rig,

@@ -123,6 +123,7 @@ def words(line: str, environ: Mapping[str, str], by: str) -> Sequence[str]:
     return (path if by == "path" else command, *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "place"), [*cases()])
 async def test_a_server_starts_through_the_bridge_as_it_does_directly(
     request: pytest.FixtureRequest,
@@ -159,6 +160,7 @@ async def test_a_server_starts_through_the_bridge_as_it_does_directly(
     assert {tool.name for tool in tools} == {tool.name for tool in listed}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "client",
     [
@@ -215,6 +217,7 @@ async def test_mcp_remote_starts_again_when_its_remote_has_lost_the_session(
                 assert await pool.call_tool("server", "echo", said) == result
 
 
+@pytest.mark.slow
 async def test_a_server_whose_user_has_to_log_in_gives_the_address_and_waits(
     rig: Rig, environ: Mapping[str, str]
 ) -> None:

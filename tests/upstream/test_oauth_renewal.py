@@ -164,6 +164,7 @@ KEEPING = (
 STATUSES = (200, 302, 400, 401, 403, 404, 429, 500, 503)
 
 
+@pytest.mark.slow
 async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:

@@ -14,6 +14,7 @@ from tests.upstream.test_offers import EVERYTHING
 WORK = "trigger-long-running-operation"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_progress_moves_a_calls_limit(rig: Rig, wanted: bool) -> None:
     """Whether the client hears of it or not; ten times at most, and not without any report."""

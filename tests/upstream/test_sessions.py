@@ -133,6 +133,7 @@ async def test_a_start_that_took_too_long_is_remembered_and_tried_again_in_the_b
         assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_well_again_after_a_start_that_took_too_long_is_used(
     rig: Rig,
 ) -> None:
@@ -330,6 +331,7 @@ def test_how_long_a_list_counts(ttl: Json, announced: bool, seconds: float) -> N
     assert listing.cache_seconds(page, announced=announced) == seconds
 
 
+@pytest.mark.slow
 async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:
     """By the next request; of those that waited together only the first waits in vain."""
     outcomes: list[object] = []

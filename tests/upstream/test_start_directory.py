@@ -72,6 +72,7 @@ def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
     return subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.guarantee("start-directory")
 @pytest.mark.node
 @pytest.mark.usefixtures("hostile")

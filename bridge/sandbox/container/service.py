@@ -203,7 +203,7 @@ class PodmanService(SocketService):
     def _failure(self, said: str, *, timed_out: bool) -> SandboxError:
         doing = f"listen within {START_SECONDS:g} s" if timed_out else "start its service"
         failure = faults.from_text(said or "it wrote nothing", doing=doing, engine=_PODMAN)
-        if isinstance(failure, LaunchError):
+        if failure.code == LaunchError.code:
             return EngineDownError(failure.message, remedy=faults.down_remedy(_PODMAN))
         return failure
 

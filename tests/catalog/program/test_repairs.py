@@ -44,6 +44,7 @@ def valid_programs() -> Iterator[str]:
                     yield textwrap.dedent(part)
 
 
+@pytest.mark.slow
 def test_a_program_that_parses_is_never_changed() -> None:
     seen: dict[str, None] = {}
     for program in valid_programs():

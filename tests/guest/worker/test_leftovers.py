@@ -78,6 +78,7 @@ def test_a_task_that_makes_no_calls_is_cancelled_and_named(guest_on: Any, wait: 
     assert finished.outcome.unsent == ["beat (line 3)"]
 
 
+@pytest.mark.slow
 def test_what_calls_again_and_again_does_not_hold_a_run_open(guest_on: Any) -> None:
     finished = guest_on.run(
         "import asyncio\nasync def beat():\n    while True:\n"

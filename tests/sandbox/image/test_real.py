@@ -195,6 +195,7 @@ def run(client: docker.APIClient, image: str, *argv: str) -> Any:
         client.remove_container(made["Id"], force=True)
 
 
+@pytest.mark.slow
 async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compiled(
     engine: tuple[ImageEngine, docker.APIClient], built: ImageStatus
 ) -> None:

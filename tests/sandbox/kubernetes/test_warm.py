@@ -55,6 +55,7 @@ async def tended(
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_run_takes_a_pod_that_waits_and_another_one_is_started(
     server: ApiServer, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ async def test_runs_with_other_limits_get_a_pod_of_their_own(
                 assert sandbox.id not in waiting
 
 
+@pytest.mark.slow
 async def test_two_bridges_share_what_waits_and_may_take_each_others(
     server: ApiServer, tmp_path: Path
 ) -> None:

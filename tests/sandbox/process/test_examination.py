@@ -138,6 +138,5 @@ def test_the_stage_goes_on_with_leave_only(pipes: tuple[int, int, int, int], ans
         with pytest.raises(OSError, match="no permission"):
             stage.await_permission(ours, told)
     facts = json.loads(os.read(status, 1 << 20))
-    assert facts["pid"] == os.getpid()
     assert "/" in [place for place, _ in facts["mount_table"]]
     assert facts["denials"] == {}
