@@ -64,7 +64,7 @@ class Reader:
             self._waiting.set_result(None)
 
     async def _wait(self) -> bytes | None:
-        """Return what came, or None if it must be tried again."""
+        """Return the bytes that arrived, or None if it must be tried again."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             loop.add_reader(self._watched, self._readable)

@@ -176,7 +176,7 @@ class UpstreamError(BridgeError, code="upstream", exit_status=4):
     Attributes:
         server: The server's own name.
         doubtful: Whether what was asked of it may have been done all the same; so it is unless
-            the class, or whoever raises it, knows that it was never sent or was answered.
+            the class, or the code that raises it, knows that it was never sent or was answered.
     """
 
     doubtful_unless_said: ClassVar[bool] = True

@@ -30,7 +30,7 @@ WORDS = (
 
 PARTICIPLE = re.compile(r"_*[a-z]+(?:ed|en|ing)")
 
-CEILINGS = {"words": 309, "long sentences": 277, "participles": 702}
+CEILINGS = {"words": 194, "long sentences": 276, "participles": 702}
 
 
 def code_files() -> Iterator[Path]:

@@ -54,7 +54,7 @@ LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "e
 
 
 NOT_IDENTIFIED = (
-    "Nobody can be asked: `serve --http` does not authenticate its callers, and an approval from "
+    "No user can be asked: `serve --http` does not authenticate its callers, and an approval from "
     "a caller that is not identified does not count. Connect over stdio (`mcp-code-bridge serve`) "
     "to be asked."
 )
@@ -245,7 +245,7 @@ class RunCaller:
         action = self.server_questions.decide(server, kind)
         self._check(server, self._questions)
         if self._client is None:
-            raise CannotAskError("Nobody can be asked: the run has no client.", server=server)
+            raise CannotAskError("No user can be asked: the run has no client.", server=server)
         self._questions += 1
         asked = await self.server_questions.passed_on(server, kind, params)
         if action == "ask":
@@ -281,7 +281,7 @@ class RunCaller:
         """
         self._check("", self._own_questions)
         if self._client is None:
-            raise CannotAskError("Nobody can be asked: the run has no client.")
+            raise CannotAskError("No user can be asked: the run has no client.")
         if not self.identified:
             raise CannotAskError(NOT_IDENTIFIED)
         self._own_questions += 1

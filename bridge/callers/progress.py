@@ -1,6 +1,6 @@
 """How a run is getting on, and what a client hears of that while it continues, and how often.
 
-Owns what is made of a program's own reports, its calls and its output, as a line for whoever waits.
+Turns a program's own reports, its calls and its output into a line for the waiting user.
 All that comes from the program, so that each text has a bound and holds nothing that a terminal
 obeys. Owns the pace, too: output, calls and reports come as often as the program likes, and only
 what stands at the moment of a report is told. No one waits for a client to take a report, but for
@@ -8,7 +8,7 @@ the task that makes them.
 
 MCP wants the number of each report to be greater than the one before, which a program's own count
 need not be. So it is the seconds that have passed, and their total is what it would be if the
-program went on as it did: `seconds * total / done`, so that whoever draws a bar draws the program's
+program continued at its pace: `seconds * total / done`. So a client's bar shows the program's
 share.
 """
 
@@ -80,7 +80,7 @@ class RunProgress:
         self.changes += 1
 
     def wrote(self, data: bytes) -> None:
-        # Bars are drawn again and again in one line, so that what counts is what came last.
+        # Bars are drawn again and again in one line, so that the last one counts.
         recent = self._unended + data[-4 * MAX_TOLD :].decode("utf-8", "replace")
         lines = recent.replace("\r", "\n").split("\n")
         self._unended = lines[-1][-4 * MAX_TOLD :]
@@ -220,7 +220,7 @@ class ProgressReporter:
             await self.send(idle=idle.cancelled_caught)
 
     async def conclude(self) -> None:
-        """Tell what came last, of a run that is over, to a client that has heard of it before."""
+        """Send the last report of a run that is over, to a client that got an earlier one."""
         if self._told and self._told != self._run_progress.changes:
             # The result waits behind it.
             with anyio.move_on_after(1.0):

@@ -42,7 +42,7 @@ What a result leaves out of stdout or stderr is kept; a later run reads it.
 ```python
 await runtime.read_output(run_id, find="ERROR")                 # [(line number, line), ...]
 await runtime.read_output(run_id, "stderr", lines=(100, 200))   # text; or offset=, length=
-runtime.progress(3, 10, "loading")                              # no await; for whoever waits
+runtime.progress(3, 10, "loading")                              # no await; for the user
 ```
 
 ## Keeping what worked

@@ -108,7 +108,7 @@ pin = true  # ask again about a tool whose schemas or annotations changed since 
 read = "allow"
 write = "ask"
 destructive = "ask"
-untrusted = "ask"  # tools of which nobody whom this file believes says what they do
+untrusted = "ask"  # tools that no server trusted by this file describes
 
 # How much of it a program may do, also of what is allowed. Nothing here knows how much yours need:
 # take the "#" away, and `mcp-code-bridge audit stats` shows what was needed until now.

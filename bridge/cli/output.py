@@ -75,7 +75,7 @@ def write_out(text: str) -> None:
 
 
 def write_err(text: str) -> None:
-    """Write to stderr, likewise."""
+    """Write to stderr with the same escapes."""
     _write(sys.stderr, text)
 
 

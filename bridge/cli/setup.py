@@ -1,7 +1,7 @@
 """`setup`: from nothing to the bridge in a person's clients, one question after another.
 
-Each answer has a flag. Nothing is written before the last question, so that whoever leaves at one
-of them leaves everything as it was.
+Each answer has a flag. Nothing is written before the last question, so a user who leaves at one of
+them leaves everything unchanged.
 """
 
 from __future__ import annotations

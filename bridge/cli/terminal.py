@@ -70,7 +70,7 @@ class Terminal:
             CannotAskError: There is no terminal, or the form is not one for lines.
         """
         if not self.attended:
-            raise CannotAskError("Nobody can be asked: this run has no terminal.")
+            raise CannotAskError("No user can be asked: this run has no terminal.")
         async with self._turn:
             with hold_logs():
                 message = str(params.get("message", ""))
@@ -85,7 +85,7 @@ class Terminal:
                 return {"action": "decline" if done is None else "accept"}
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        raise CannotAskError("Nobody can be asked: a terminal has no model to sample.")
+        raise CannotAskError("No user can be asked: a terminal has no model to sample.")
 
     async def roots(self) -> list[Json]:
         return []

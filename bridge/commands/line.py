@@ -2,7 +2,7 @@
 
 Owns the parsing. Quotes, backslashes and an unquoted `|` mean what they mean in POSIX `sh`. All
 else that a shell would act on is refused, with what to do instead, rather than passed on as text:
-whoever wrote it meant it to happen. In single quotes everything is plain text; in double quotes all
+its author meant it to happen. In single quotes everything is plain text; in double quotes all
 but what a shell would expand there too.
 """
 

@@ -132,7 +132,7 @@ class ConsentFile:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise MalformedError(
                 f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "
-                "as approved; remove the file to approve them anew"
+                "as approved; remove the file to approve them again"
             ) from None
 
     def add(self, new: Iterable[Consent]) -> None:

@@ -215,7 +215,7 @@ def _is_repository(place: Path, cwd: Path) -> bool:
     """Whether a directory at or above the working directory is the root of its owner's repository.
 
     Anybody can make a `.git` in a directory like `/tmp`, and with it a project of all below. So it
-    has to be of whoever owns the working directory, of this user or of the system's.
+    has to belong to the owner of the working directory, to this user or to the system.
     """
     try:
         found = (place / ".git").stat()

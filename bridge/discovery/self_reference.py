@@ -106,7 +106,7 @@ def _simple_commands(script: str) -> list[list[str]]:
             elif commands[-1] or not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", token):
                 commands[-1].append(token)
     except ValueError:
-        # An unclosed quote: the shell would refuse it as well; judge what came before.
+        # An unclosed quote: the shell would refuse it as well; judge the words before it.
         pass
     return commands
 

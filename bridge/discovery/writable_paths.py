@@ -84,7 +84,7 @@ def _identity(path: Path) -> tuple[int, ...] | None:
 def _walk(path: Path) -> Iterator[Path]:
     """Yield the links on the way to a path, where it turns back, and last where it leads.
 
-    Whoever can replace one of them decides where that is.
+    A program that can replace one of them decides where that is.
     """
     at, parts, links = Path(path.anchor), [*reversed(path.parts[1:])], 0
     while parts:
@@ -115,7 +115,7 @@ class _Definition:
         self, spec: ServerSpec, exposed: WritablePaths, cwd: Path, environ: Mapping[str, str]
     ) -> None:
         self._spec, self._exposed, self._environ = spec, exposed, environ
-        # Links stay in it: whoever can replace one decides where the server starts.
+        # Links stay in it: a program that can replace one decides where it starts.
         self._base = self._project = cwd / (spec.cwd or "")
         self._own = {**environ, **spec.env, "PWD": str(self._base)}  # As a shell sets it.
         self._start, self._mounts = self._base, dict[str, str]()
@@ -392,7 +392,7 @@ def leave_out_writable(
     Args:
         places: Where programs may write, the writable `shares` among them.
         cwd: The bridge's working directory, also of servers without a `cwd`.
-        environ: Variables that servers get besides their own.
+        environ: Variables that servers get in addition to their own.
     """
     kept: list[ServerSpec] = []
     skipped: list[SkippedServer] = []

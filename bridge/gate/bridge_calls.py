@@ -116,7 +116,7 @@ class BridgeCalls:
             if ask is not None and fix and isinstance(error, ApprovalNeededError):
                 message = (
                     f"{call} needs a person's approval ({decision.rule}: {decision.reason}), and "
-                    "nobody can be asked."
+                    "no user can be asked."
                 )
                 raise ApprovalNeededError(message, remedy=fix) from None
             raise

@@ -58,7 +58,7 @@ def outlook(
 
     Args:
         unseen: Names of arguments that it has and that are not among `call.arguments`.
-        open: Whether it may have arguments of any name besides.
+        open: Whether it may have arguments of other names as well.
         effect: As for `Policy.decide`.
     """
     spec = policy.spec

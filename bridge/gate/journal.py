@@ -415,7 +415,7 @@ class Journals:
             message = f"Run {run_id} was retried by {last}, whose journal is not kept any more."
             raise UnknownError(message, remedy=_GONE, code="unknown_run")
         if journal.under_way:
-            message = f"Run {last} goes on; what it calls is not known yet."
+            message = f"Run {last} still runs; what it calls is not known yet."
             raise InvalidRequestError(message, remedy="Wait for its result, then retry.")
         self._runs.move_to_end(last)
         return journal

@@ -318,8 +318,8 @@ def because(ask: Decision) -> str:
 
 
 def led_by(asks: Sequence[Decision]) -> str:
-    """Return what led to decisions, as a sentence to go on with; empty if nothing did."""
-    return "".join(f" What came before: {_led(ask)}." for ask in asks if ask.led)
+    """Return what led to decisions, as a sentence to continue with; empty if nothing did."""
+    return "".join(f" Earlier: {_led(ask)}." for ask in asks if ask.led)
 
 
 def _led(ask: Decision) -> str:

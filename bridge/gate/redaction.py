@@ -176,7 +176,7 @@ class Redactor:
 
         Raises:
             ValueError: It is not JSON.
-            TypeError: Likewise.
+            TypeError: It is a type that JSON does not have.
         """
         if not self._known or value is None or value is True or value is False:
             return value
@@ -277,7 +277,7 @@ class _Schema:
 class ClearedStream:
     """Takes secrets out of a text that comes in pieces, and also those that two pieces share.
 
-    Holds back what could be the beginning of one, and nothing else: whoever looks on sees a
+    Holds back what could be the beginning of one, and nothing else: the reader sees a
     line when it is written.
     """
 

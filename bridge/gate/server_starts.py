@@ -38,7 +38,7 @@ class StartApprover:
     Attributes:
         run: The run's id.
         ask: Asks the run's client.
-        lasting: Whether the person asked may approve for all runs.
+        for_all: Whether the person asked may approve for all runs.
         refused: Names and definitions that were refused in this run.
         given: Those that were approved, until they start.
         turn: Held during a question, so that there is one at a time.
@@ -46,7 +46,7 @@ class StartApprover:
 
     run: str
     ask: Ask
-    lasting: bool = False
+    for_all: bool = False
     refused: set[tuple[str, str]] = field(default_factory=set)
     given: dict[tuple[str, str], Approval] = field(default_factory=dict)
     turn: anyio.Lock = field(default_factory=anyio.Lock)
@@ -99,7 +99,7 @@ class Starts:
             return
         asker = self._asker()
         if asker is None:
-            why = "Nobody is asked about servers that no program names."
+            why = "No one is asked about servers that no program names."
             raise await self._needed(spec, decision, why)
         if _key(spec) in asker.given:
             return
@@ -162,7 +162,7 @@ class Starts:
             raise ApprovalRefusedError(
                 message, remedy="Ask the user how to proceed; don't work around this."
             )
-        choices = ["once", "always"] if asker.lasting else ["once"]
+        choices = ["once", "always"] if asker.for_all else ["once"]
         question = start_question(spec, decision, choices)
         try:
             if question is None:

@@ -203,7 +203,7 @@ class GateServices:
         digest, privacy = self._policy.digest, policy.spec.privacy
         audit = RunAudit(self.audit, run_id, mask=self._mask, policy=digest, owner=owner)
         self._redact_for(caller, partial(self._vaults.of, owner, privacy))
-        caller.asker = StartApprover(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
+        caller.asker = StartApprover(run=run_id, ask=caller.elicit, for_all=bool(request.principal))
         caller.server_questions = ServerQuestions(policy.spec, audit, run_id)
         inventory = self._inventory
         plans = isinstance(request, RunRequest) and request.mode == "plan"

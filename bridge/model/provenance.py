@@ -24,8 +24,8 @@ class Provenance:
 
     Attributes:
         run_id: Of that run; empty if unknown.
-        labels: Of the tools that it, or whoever left something that it found, had called.
-        servers: Those that it had called, likewise.
+        labels: Of the tools that it had called, or the runs whose files it found.
+        servers: Those that it, or these runs, had called.
         anything: It may have read more than these, whatever there is.
     """
 

@@ -1,6 +1,6 @@
 """The result of a run, and the values in it.
 
-What a new field needs besides a line here is in CONTRIBUTING.md.
+What a new field needs in addition to a line here is in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Plan:
         calls: What it holds back.
         stopped: Why the program did not get to its end; empty if it did.
         stale: What it read without the changes that calls held by then will make, in words.
-        askable: Whether an answer of whoever it was made for would count as an approval.
+        askable: Whether an answer of its caller would count as an approval.
     """
 
     plan_id: str

@@ -287,7 +287,7 @@ class _Execution:
         if wrong is not None:
             # The message may quote personal data.
             wrong = self._run.context.vault.conceal(wrong)
-            message = f"{call} does not take what the plan has for it by now: {wrong}."
+            message = f"{call} does not take what the plan has for it now: {wrong}."
             raise InvalidRequestError(message)
 
     async def _make(self, step: PlanStep, arguments: Mapping[str, Json], finish: float) -> None:

@@ -3,8 +3,8 @@
 Owns their ids, bounds and expiry. They are kept in memory only: what outlives the bridge is the
 audit trail of what was done with them. Where several bridges apply them, plans are in the store
 that they share, but those with tokens in place of personal data: these stay with the bridge that
-knows what the tokens stand for. Whoever takes a plan removes it in the same transaction, so that it
-is used once, by one bridge.
+knows what the tokens stand for. Taking a plan removes it in the same transaction, so that it is
+used once, by one bridge.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StoredPlan:
         run_id: The run that made it.
         requests: Its calls.
         characters: How long their arguments are.
-        until: When it expires, on the clock of whoever keeps it.
+        until: When it expires, on the clock of the process that stores it.
     """
 
     plan: Plan

@@ -102,7 +102,7 @@ def _listed(plan: Plan, how: bool, characters: int) -> _PlanPage:
             more = f" and {len(asking) - 5:,} more" if asking[5:] else ""
             page.add(
                 f"That is refused until the user's rules allow {', '.join(asking[:5])}"
-                f"{more}: nobody can be asked over HTTP without authentication."
+                f"{more}: no user can be asked over HTTP without authentication."
             )
     elif how and plan.calls and not plan.stopped:
         page.add_apart(
@@ -121,7 +121,7 @@ def unknown_effects(calls: Sequence[HeldCall]) -> str:
         )
     if any(rule.startswith("default for untrusted") for rule in rules):
         return (
-            'Calls held by "default for untrusted tools" may only read: nobody whom the policy '
+            'Calls held by "default for untrusted tools" may only read: no one whom the policy '
             "believes says what they do. The user can, as `mcp-code-bridge policy explain SERVER "
             "TOOL` shows."
         )

@@ -79,7 +79,7 @@ def session_section(result: RunResult) -> str:
         lost = [f"{loss.name} ({loss.why})" for loss in report.lost]
         lines.append(f"Not restored: {_listed(lost)}.")
     if not report.named:
-        lines.append(f'Go on with session="{report.session_id}".')
+        lines.append(f'Continue with session="{report.session_id}".')
     return "\n".join(lines)
 
 

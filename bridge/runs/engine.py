@@ -55,8 +55,8 @@ class Engine:
         self.servers = servers
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes)
-        lasting = self.sandboxes.reserve_lasting
-        self.sessions = Sessions(settings, lasting, store_of(settings), self.packages.resolve)
+        permanent = self.sandboxes.reserve_permanent
+        self.sessions = Sessions(settings, permanent, store_of(settings), self.packages.resolve)
         self.queue = RunQueue(runs := _runs_at_once(settings))
         # What waits for people leaves places for what does not.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)

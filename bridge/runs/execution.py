@@ -1,4 +1,4 @@
-"""One run's program at work: what answers its calls, and the result that is built of it.
+"""One run's program while it runs: what answers its calls, and the result that is built of it.
 
 Owns which parts serve one run: its gate, its guest's requests, what collects its output.
 """

@@ -1,8 +1,8 @@
 """Names of files on their way into a sandbox or out of it. Pure.
 
-Owns the rules for both ways: whoever makes a file of the host's by a name that came from elsewhere
+Owns the rules for both ways: code that makes a file of the host's by a name from elsewhere
 may rely on them. They are stricter than any file system, so that a name means the same to all of
-them, to a terminal and to whoever reads it.
+them, to a terminal and to the reader.
 """
 
 from __future__ import annotations

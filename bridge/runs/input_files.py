@@ -23,7 +23,7 @@ from bridge.runs.file_names import name_problem, quoted
 # What a client may send with one run, in a frame of at most 64 MiB, as base64.
 MAX_FILES = 100
 MAX_BYTES = 32 * MEBIBYTE
-MAX_SESSION_BYTES = 12 * MEBIBYTE  # In a session the frame has its state besides.
+MAX_SESSION_BYTES = 12 * MEBIBYTE  # In a session the frame has its state as well.
 
 OUT = "out"
 
@@ -48,7 +48,7 @@ async def resolved(request: RunRequest, limits: Limits, store: ArtifactStore) ->
 
     Raises:
         InvalidRequestError: One cannot be called so, they are too many or too much, or nothing is
-            to be had by a `uri`.
+            available by a `uri`.
         ArtifactStoreError: What is kept cannot be read.
     """
     if not request.files:

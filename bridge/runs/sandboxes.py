@@ -155,7 +155,7 @@ class Sandboxes:
         return self._pool.reserve(recipe, fresh=fresh, keep=keep)
 
     @asynccontextmanager
-    async def reserve_lasting(
+    async def reserve_permanent(
         self, limits: Limits, *, binds: tuple[Bind, ...] = ()
     ) -> AsyncIterator[Callable[[], Awaitable[SessionGuest]]]:
         """Set a sandbox aside that runs of one session follow each other in; it is never shared.

@@ -33,7 +33,7 @@ MAX_WAITING = 32  # Runs that wait for clients, which may never come back, each 
 
 WAIT_SECONDS = 540.0
 """For a client to come back: a little less than one answer may take, so that its run ends here, and
-does not go on with the question counted as cancelled."""
+does not continue with the question counted as cancelled."""
 
 
 @dataclass(eq=False)
@@ -266,7 +266,7 @@ class SuspendedRuns:
         others = {other for other in self._live if other.questions} | {*self._waiting.values()}
         asking = {other for other in self._live if other.questions}
         if len(asking - {run}) >= self._asking or not self._make_room(len(others - {run})):
-            message = f"Nobody can be asked: {len(others - {run})} runs wait for answers already."
+            message = f"No user can be asked: {len(others - {run})} runs wait for answers already."
             raise CannotAskError(message)
 
     def _make_room(self, waiting: int) -> bool:

@@ -45,7 +45,7 @@ from bridge.upstream.task_calls import EXTENSION
 TOOL = "run_python"
 
 SEARCH_HINT = "call tools of all the user's MCP servers from a Python program"
-"""Text that Claude Code's tool search matches, besides names and descriptions."""
+"""Text that Claude Code's tool search matches, in addition to names and descriptions."""
 
 Context = ServerRequestContext[Any]
 

@@ -194,7 +194,7 @@ def field(kind: str, description: str, **more: Any) -> dict[str, Any]:
 
 _STRINGS = {"type": "string"}
 _SERVERS = (
-    "Servers to load besides those that the code names.",
+    "Servers to load in addition to those that the code names.",
     "The only servers that the code may use.",
 )
 _FILE_SCHEMA = {

@@ -322,7 +322,7 @@ class ModernClient(RunClient):
     async def _put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
         run = self.run
         if run is None:
-            raise CannotAskError("Nobody can be asked any more.")
+            raise CannotAskError("No user can be asked any more.")
         # The SDK's clients fail after as many, and so lose the result of a run with effects.
         if self._rounds >= 10:
             message = (

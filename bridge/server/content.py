@@ -99,7 +99,7 @@ an object's fields with their kinds."""
 
 
 def record_schema(fields: dict[str, Kind]) -> dict[str, Any]:
-    """Return the JSON Schema of a record with these fields, besides those of all records."""
+    """Return the JSON Schema of a record with these fields and those of all records."""
     common: dict[str, Kind] = {"runId": "string", "status": get_args(Status), "summary": "string"}
     return {**_schema({**common, **fields}), "required": list(common)}
 
@@ -169,7 +169,7 @@ def resource_fields(artifact: Artifact) -> dict[str, object]:
 
 
 def link_fields(artifact: Artifact) -> dict[str, object]:
-    """Return a link's description, which a result has besides its text."""
+    """Return a link's description, which a result has in addition to its text."""
     return {
         "uri": artifact.uri,
         "name": artifact.name or artifact.kind,

@@ -312,7 +312,7 @@ def parse_address(text: str) -> tuple[str, int]:
     host = match[1] or match[2]
     if not _is_loopback(host):
         message = (
-            f"{host} can be reached from other machines, and whoever reaches the bridge can run "
+            f"{host} can be reached from other machines, and anyone who reaches the bridge can run "
             "code and use your servers."
         )
         raise UsageError(message, remedy="Bind to 127.0.0.1 and put an authenticating proxy ahead.")

@@ -60,11 +60,11 @@ class ProjectApproval:
         asked, consents = approval_question(proposal), self._servers.consents
         try:
             if consents is None:
-                raise CannotAskError("Nobody can be asked: this bridge stores no approvals.")
+                raise CannotAskError("No user can be asked: this bridge stores no approvals.")
             if not run.identified:
-                raise CannotAskError("Nobody can be asked: nobody knows whose run this is.")
+                raise CannotAskError("No user can be asked: the owner of this run is unknown.")
             if asked is None:
-                message = "Nobody can be asked: its definition is too long for a question."
+                message = "No user can be asked: its definition is too long for a question."
                 raise CannotAskError(message)
             answer = await run.elicit(asked)
         except CannotAskError as error:

@@ -168,7 +168,7 @@ class Lister:
             return known
         return ServerStartError(
             f"Server {name!r} did not answer within {self._straggler_seconds:g} s; "
-            "it goes on starting.",
+            "it continues to start.",
             server=name,
             remedy="Try again later, or name it in the program, which then waits for it.",
         )

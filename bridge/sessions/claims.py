@@ -65,7 +65,7 @@ class Claims:
             wait = min(2 * wait, 0.5)
 
     async def release(self, owner: str, session_id: str) -> None:
-        """Give a session to whoever asks next."""
+        """Give a session to the bridge that asks next."""
         key = _key(owner, session_id)
         self._held.discard(key)
         try:
@@ -135,7 +135,7 @@ def _holder(found: bytes | None) -> str:
 
 def _elsewhere(session_id: str, replica: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"Session {session_id} is in use in replica {replica!r} of the bridge: a run goes on in "
+        f"Session {session_id} is in use in replica {replica!r} of the bridge: a run uses it in "
         "it there, or its state could not be saved and is there alone. Nothing was run.",
         remedy="Wait for the session's run to end, or send the request to that replica.",
         code="elsewhere",

@@ -22,7 +22,7 @@ from bridge.sessions.state import MAX_NAME_CHARS, MAX_NAMES, losses, shown_line
 logger = logging.getLogger(__name__)
 
 ID_BYTES = 16
-"""Of a session's id, from the system's source of randomness: over HTTP it is what it is had by."""
+"""Of a session's id, from the system's source of randomness: over HTTP the id opens the session."""
 
 KEPT_AFTER_TIMEOUT = (
     "The session's state is kept: what the program had done until then is there for the next run."
@@ -230,10 +230,10 @@ class Record:
             saved: After which run the state was saved that is restored; 0 for none.
         """
         if not self.runs:
-            return self._damaged and f"It began anew, with nothing: {self._damaged}."
+            return self._damaged and f"It began again, with nothing: {self._damaged}."
         why = f": {self._gone}" if self._gone else ""
         if not saved:
-            return f"What the session held is lost{why}. It began anew, with nothing."
+            return f"What the session held is lost{why}. It began again, with nothing."
         start = f"Restored from what was saved after run {saved}"
         if saved == self.runs:
             return f"{start}{why}."

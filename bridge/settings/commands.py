@@ -96,7 +96,7 @@ class CommandProfile:
         write: Paths that may be written as well. The workspace is only read unless "." is here.
         network: Whether commands have one.
         env: Names of variables that are passed on.
-        secrets: Likewise; their values are not shown.
+        secrets: Names of variables; their values are not shown.
         fixed: Variables with their values.
         call_env: Names of variables that a call may set.
         credentials: Which cloud's login is passed on, from variables, files or both.

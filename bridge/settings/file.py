@@ -102,7 +102,7 @@ TABLES: Sequence[tuple[str, Callable[[Json, str], Any]]] = (
     ("servers", parse_servers),
     ("kubernetes", parse_kubernetes),
 )
-"""Tables of the settings file, besides the settings."""
+"""Tables of the settings file, in addition to the settings."""
 
 
 def _text(path: Path, *, required: bool) -> str:

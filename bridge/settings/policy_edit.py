@@ -152,7 +152,7 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
 
 def _parsed(text: str, place: str) -> dict[str, Json]:
     try:
-        # The lines' ends are read as whoever reads the file for its settings reads them.
+        # The lines' ends are read as the parser of the settings reads them.
         return tomllib.loads(text.replace("\r\n", "\n").replace("\r", "\n"))
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{place} could not be read: {error}.") from None

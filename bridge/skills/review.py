@@ -183,7 +183,7 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
     shown, rest = _source(skill)
     lines += ["", *(f"{_INDENT}{line}" for line in shown)]
     if rest:
-        approve = f"`mcp-code-bridge skills approve {name}` shows all, and allows it for good."
+        approve = f"`mcp-code-bridge skills approve {name}` shows all, and allows it permanently."
         lines += ["", f"Cut: {rest:,} more lines. {approve}"]
     titles = {"once": "This run", "always": "Always, until it changes"}
     return form("\n".join(lines), {**{key: titles[key] for key in offered(skill)}, "no": "No"})

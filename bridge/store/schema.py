@@ -255,7 +255,7 @@ def as_store_error(error: SQLAlchemyError) -> StoreError:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(errno.EBUSY, "another bridge keeps the database to itself")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreError(errno.EIO, "the database is damaged; remove it to begin anew")
+        return StoreError(errno.EIO, "the database is damaged; remove it to begin again")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return StoreError(errno.EACCES, f"the database cannot be opened ({original})")
     return StoreError(errno.EIO, f"the database failed: {original or error}")

@@ -98,7 +98,7 @@ async def resolve_input(
     if result.get("resultType") != INPUT_REQUIRED:
         return result
     msg = (
-        f"Server {server!r}, {what}: it goes on asking for input after {MAX_ROUNDS} rounds, or "
+        f"Server {server!r}, {what}: it still asks for input after {MAX_ROUNDS} rounds, or "
         "asks in a way that cannot be understood."
     )
     raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
@@ -171,7 +171,9 @@ async def _answer(server: str, caller: ServerCaller | None, question: Json, root
     if method not in get_args(Method) or unoffered or not isinstance(params, dict):
         raise CannotAskError(f"It asks {method!r:.80}, which is not offered here.", server=server)
     if caller is None:
-        raise CannotAskError("Nobody can be asked: this call is no run's.", server=server)
+        raise CannotAskError(
+            "No user can be asked: this call does not belong to a run.", server=server
+        )
     # Tokens, and whether the request may become a task, concern only this hop.
     params = {key: value for key, value in params.items() if key not in {"_meta", "task"}}
     size = len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
@@ -515,11 +517,11 @@ class Callers:
         if not self._under_way and not late:
             clients.clear()
         if not clients:
-            message = "Nobody can be asked: no call to this server is under way."
+            message = "No user can be asked: no call to this server is under way."
             raise CannotAskError(message, server=self._server)
         if len(clients) > 1:
             message = (
-                "Nobody can be asked: calls of several clients are under way, and the protocol "
+                "No user can be asked: calls of several clients are under way, and the protocol "
                 "does not say which one the request belongs to."
             )
             raise CannotAskError(message, server=self._server)

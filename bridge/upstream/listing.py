@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 MAX_TOOLS = 10_000
-"""More than any client could use; of a longer list these are used, and a warning says so. Likewise
-resources and prompts."""
+"""More than any client could use; of a longer list these are used, and a warning says so. The same
+holds for resources and prompts."""
 
 MAX_NAME_CHARS = 1024  # Of a tool's name; calls take no longer one. Such a tool is left out.
 
@@ -38,7 +38,7 @@ MAX_SCHEMA_BYTES = 512 * 1024
 and the index take time that grows with it, in the one thread that serves everybody. A larger input
 schema is taken for one that allows anything, so that the tool can still be called."""
 
-MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Likewise of all tools of one server.
+MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Of all tools of one server.
 
 MAX_URI_CHARS = 8_000  # As much as web servers take.
 

@@ -181,7 +181,7 @@ def provider_for(
             return AuthorizationCodeResult(
                 code=response.code, state=response.state, iss=response.issuer
             )
-        raise WebError(f"nobody logged in within {seconds:g} s", "timed out")
+        raise WebError(f"no user logged in within {seconds:g} s", "timed out")
 
     provider = Provider(
         str(httpx2.URL(spec.url).copy_with(query=None, fragment=None)),

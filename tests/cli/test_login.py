@@ -119,7 +119,7 @@ async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
 ) -> None:
     with guarded() as fake:
         user = User(tmp_path, fake, "auto")
-        with pytest.raises(LoginFailedError, match="nobody logged in within 1 s"):
+        with pytest.raises(LoginFailedError, match="no user logged in within 1 s"):
             await login(load({}, user.environ), server="shop", timeout=1, no_browser=True)
         shown = capsys.readouterr()
         assert shown.out == ""

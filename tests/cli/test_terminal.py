@@ -199,7 +199,7 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
 
         script = Terminal(io.StringIO("1\n"), io.StringIO())
         refused = await run(script)
-        assert "Nobody can be asked: this run has no terminal. It was not called." in refused.error
+        assert "No user can be asked: this run has no terminal. It was not called." in refused.error
         with desk() as (typist, reader, writer):
             person = Terminal(reader, writer)
             # Typed before anybody was asked, it allows nothing.

@@ -138,7 +138,7 @@ async def test_a_refusal_says_what_brought_the_label_and_whose_it_was(rule: Flow
     with pytest.raises((CallDeniedError, ApprovalNeededError)) as caught:
         await gate.call("chat", "send", {})
     assert rule.name in caught.value.message
-    assert "What came before: \"memory 'notes' (saved by run abc123)\"." in caught.value.message
+    assert "Earlier: \"memory 'notes' (saved by run abc123)\"." in caught.value.message
 
 
 async def test_of_what_nobody_knows_every_rule_begins_and_names_it() -> None:

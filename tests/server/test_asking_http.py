@@ -55,7 +55,7 @@ async def test_over_http_each_client_is_asked_its_own_questions(engine: Engine, 
             tasks.start_soon(work, url, "you")
     for who, texts in answers.items():
         for text in texts:
-            assert f"'name': '{who}'" in text or "Nobody can be asked" in text, text
+            assert f"'name': '{who}'" in text or "No user can be asked" in text, text
         assert all(f"[asker] {who} " in message for message in asked[who])
 
 

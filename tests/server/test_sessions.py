@@ -77,7 +77,7 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
         ada, bob, nobody = await caller("ada"), await caller("bob"), await caller("")
         first = await _run(ada, code="total = 41", session="analysis")
         identity = record_of(first)["session"]["id"]
-        assert f'Go on with session="{identity}".' in text_of(first)
+        assert f'Continue with session="{identity}".' in text_of(first)
         # The name alone begins another, also for its owner.
         again = await _run(ada, code="'total' in globals()", session="analysis")
         assert record_of(again)["result"] is False

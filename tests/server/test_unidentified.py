@@ -57,6 +57,6 @@ async def test_without_authentication_no_answer_approves_a_projects_server(
         url = await stack.enter_async_context(web(engine))
         client = await stack.enter_async_context(Client(url, mode=era, elicitation_callback=person))
         refused = text_of(await call(client, "await mcp_desk.list_notes()"))
-    assert "Nobody can be asked: nobody knows whose run this is" in refused
+    assert "No user can be asked: the owner of this run is unknown" in refused
     assert person.asked == []
     assert not mark.exists()

@@ -168,7 +168,7 @@ async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
             await run(engine, USE_SHOP)
 
 
-async def test_a_lasting_yes_to_a_changed_definition_is_asked_for_once(
+async def test_a_permanent_yes_to_a_changed_definition_is_asked_for_once(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by the policy as well, which knew another definition by the name."""
@@ -217,7 +217,7 @@ async def test_a_plan_reads_from_a_users_server_and_from_no_projects(
 
 async def test_the_refusal_names_the_file_in_the_project_and_says_why_once(project: Path) -> None:
     write(project / ".cursor" / "mcp.json", SHOP)
-    why = "Nobody can be asked: this run has no terminal."
+    why = "No user can be asked: this run has no terminal."
 
     async def nobody(params: Mapping[str, Json]) -> Mapping[str, Json]:
         raise CannotAskError(why)
@@ -271,7 +271,7 @@ async def test_nobody_is_asked_on_behalf_of_whoever_it_may_be(project: Path) -> 
     write(project / ".mcp.json", SHOP)
     client = answering("always")
     async with bridge(project) as engine:
-        with pytest.raises(ApprovalNeededError, match="nobody knows whose run this is"):
+        with pytest.raises(ApprovalNeededError, match="the owner of this run is unknown"):
             await engine.run(RunRequest(code=USE_SHOP), client)
     assert client.asked == []
 

@@ -71,7 +71,7 @@ def test_what_is_lost_is_told_once_each_and_bounded() -> None:
         ),
         (
             *(2, 0, "it crashed"),
-            "What the session held is lost: it crashed. It began anew, with nothing.",
+            "What the session held is lost: it crashed. It began again, with nothing.",
         ),
     ],
 )
@@ -98,7 +98,7 @@ def test_the_text_says_what_a_session_holds_in_a_line() -> None:
     assert session_section(RESULT) == ""
     assert session_section(replace(RESULT, session=REPORT)).endswith("holds nothing.")
     unnamed = session_section(replace(RESULT, session=replace(REPORT, named=False)))
-    assert unnamed.endswith(f'Go on with session="{REPORT.session_id}".')
+    assert unnamed.endswith(f'Continue with session="{REPORT.session_id}".')
     lost = replace(REPORT, state="restored", note="Restored.", lost=(Loss(name="f", why="open"),))
     assert session_section(replace(RESULT, session=lost)).splitlines()[1:] == [
         "Restored.",

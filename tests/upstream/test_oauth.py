@@ -104,7 +104,7 @@ async def test_a_login_that_nobody_finishes_ends(rig: Rig, logins: Logins, fake:
     async def ignore(url: str, callback: Callback) -> None:
         pass
 
-    with pytest.raises(LoginFailedError, match="nobody logged in within 0.05 s"):
+    with pytest.raises(LoginFailedError, match="no user logged in within 0.05 s"):
         await log_in(rig.remote(fake.url), logins.store, ignore, seconds=0.05)
 
 
@@ -162,7 +162,7 @@ async def test_a_registration_that_does_not_serve_any_more_is_made_again_at_once
     assert fake.authority.counts["registered"] == 2
     assert (await kept(spec, logins)).client_id != first.client_id
     assert before == ""
-    assert ("nobody logged in within 3 s" if by_page else spoilt) in notice
+    assert ("no user logged in within 3 s" if by_page else spoilt) in notice
     assert notice.endswith(" The bridge registers again at the authorization server.")
 
 

@@ -319,7 +319,7 @@ async def test_a_question_of_a_call_that_is_no_runs_is_refused_and_not_hung_on(r
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "sample", {})
         # In the newer protocol a server makes no requests.
-        assert result["content"][0]["text"].startswith(("Nobody can be asked", "Method not found"))
+        assert result["content"][0]["text"].startswith(("No user can be asked", "Method not found"))
         with pytest.raises(CannotAskError, match="wants input before it answers"):
             await pool.call_tool("server", "ask_user", {})
 

@@ -306,7 +306,7 @@ class ChannelClient:
             try:
                 thread.start()
             except RuntimeError:
-                # The thread limit is reached; the loop goes on reading.
+                # The thread limit is reached; the loop continues to read.
                 self._thread = None
                 raise
 

@@ -156,7 +156,7 @@ def _library_hint(text: str, error: BaseException) -> str:
     return (
         "the sandbox's image has no %s, which this package needs. Do without it, or let "
         "the user set MCP_BRIDGE_IMAGE to one that has it, such as python:3.13-slim, or make the "
-        "bridge's anew (`mcp-code-bridge image build`)." % library[:60]
+        "bridge's again (`mcp-code-bridge image build`)." % library[:60]
     )
 
 

@@ -102,7 +102,7 @@ class Tools:
         """Take the server's data.
 
         Args:
-            helper: Gives what a server has besides tools, by the names of both; None for no such.
+            helper: Gives what a server has beyond tools, by the names of both; None for no such.
             load: Returns the data of a server that is not loaded; its functions call it first.
             appeared: Gives a tool that a call may have added, in the same way.
         """

@@ -1,4 +1,4 @@
-"""`mcp.runtime`: what a program can ask besides calling a loaded tool.
+"""`mcp.runtime`: what a program can ask in addition to calling a loaded tool.
 
 Owns the helpers' names, their argument checks and the answers that need only the run's own data.
 What needs all discovered servers is asked of the host.

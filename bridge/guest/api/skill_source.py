@@ -83,7 +83,7 @@ class _Collector:
             message = "the source of %r is not known: define it in the program, or give its source"
             raise TypeError(message % own)
         free = [each for each in self._function.__code__.co_freevars if each != "__class__"]
-        # Told of below; they are no names of the program's.
+        # Reported below; they are no names of the program's.
         self._seen.update(free)
         self._needs(segment, self._function.__globals__, self._function.__code__.co_filename)
         self._problems += [

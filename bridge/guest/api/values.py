@@ -29,7 +29,7 @@ class MCPError(RuntimeError):
     Attributes:
         server, tool: What was called; empty when it was the bridge itself.
         kind: "tool" when the tool itself failed, else who refused.
-        data: What came with the error, if anything.
+        data: The error's data, if any.
         content, meta: The blocks and the `_meta` of a tool's own error.
         code: A stable identifier, when the error is the bridge's own.
     """

@@ -1,7 +1,7 @@
 """Tries operations that the sandbox must refuse, before any program runs.
 
 Owns one attempt for each isolation layer that can be tried cheaply, in this process, without
-lasting effect if it is allowed. The host interprets the answers (`bridge.sandbox.layers`).
+permanent effect if it is allowed. The host interprets the answers (`bridge.sandbox.layers`).
 
 No attempt can end the process: system calls of foreign architectures, for which a filter may kill,
 are not tried. Imports nothing of the guest: a backend's probe sends this file alone.

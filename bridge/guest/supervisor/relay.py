@@ -124,7 +124,7 @@ class Relay:
             for fd, event in self._poller().poll(max(0, int((end - now) * 1000) + 1)):
                 self._handle(fd, event, children)
             if not self.exit_notice:
-                # What came with it goes out with the frame that follows, and wakes the host once.
+                # Data that follows it goes out with the next frame, and wakes the host once.
                 self._host.flush()
             self._to_worker.flush()
         return True

@@ -101,7 +101,7 @@ def _make_out(path: str) -> None:
 
 
 def display(*values: Any) -> None:
-    """Show pictures, figures, data frames and the like to whoever asked for this run."""
+    """Show pictures, figures, data frames and the like to the caller of this run."""
     current_display().show(*values)
 
 

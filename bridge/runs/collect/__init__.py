@@ -1,4 +1,4 @@
-"""Collects what a program sends besides calls: output, pictures, files, state, progress.
+"""Collects what a program sends in addition to calls: output, pictures, files, state, progress.
 
 Owns which part takes which frame, and what becomes part of the result. The sender is hostile: each
 part bounds what it keeps, and none of them

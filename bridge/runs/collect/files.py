@@ -21,7 +21,7 @@ from bridge.runs.collect.collected_output import Collected
 from bridge.runs.file_names import name_problem, quoted
 
 MAX_PART_BYTES = 1024 * 1024  # Of a guest's frame; an honest one has a quarter of it.
-MAX_MISSING = 20  # Told of: a guest can name any number.
+MAX_MISSING = 20  # Reported: a guest can name any number.
 OUT, TOP = "out", "../"  # The directory's name, and how names of files beside it begin.
 
 

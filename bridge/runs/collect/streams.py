@@ -1,8 +1,8 @@
 """A program's output: the part that is shown, and the whole if that is more.
 
 Owns the way of what a program writes: secrets are taken out first, also those that two pieces
-share; whoever follows the run sees the rest at once; what is more than can be shown continues to be
-kept, piece by piece; and in the end the two streams share what a run's output may cost a model.
+share; a client that follows the run sees the rest at once; what is more than can be shown is
+still stored, piece by piece; the two streams share what a run's output may cost a model.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ async def ensure_present(
     """Pull an image unless the engine has it.
 
     Args:
-        progress: Told of the pull, which takes minutes on a slow line; None pulls nothing.
+        progress: Notified of the pull, which takes minutes on a slow line; None pulls nothing.
         place: Where the image is set, for errors.
 
     Raises:
@@ -160,5 +160,5 @@ def _stale(labels: Mapping[str, str], matches: bool | None, version: str) -> str
     if built != version:
         return f"It was built by recipe {built or 'unknown'}; this bridge has {version}."
     if not matches:
-        return "It carries another version's guest, so runs start slower until it is built anew."
+        return "It carries another version's guest, so runs start slower until it is built again."
     return ""

@@ -133,7 +133,7 @@ class WarmPods:
             name, owner = each["metadata"]["name"], _label(each, pod.OWNER_LABEL)
             used = _label(each, pod.STATE_LABEL) == "used" and name not in self.mine
             if owner not in bridges or (owner == self._owner and used):
-                logger.info("deleting pod %s, which nobody uses", name)
+                logger.info("deleting pod %s, which no bridge uses", name)
                 await self.cluster.delete(f"{self._pods}/{name}", each)
                 removed += 1
             else:

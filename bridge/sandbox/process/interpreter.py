@@ -95,7 +95,7 @@ def other_version(
         f"{VARIABLE}: {packages.named} was made for Python {made_for}, and sandboxes have another: "
         f"{'; '.join(problems)}."
     )
-    remedy = f"Make it anew with `{executables[0]} -m venv --clear {packages.named}`."
+    remedy = f"Make it again with `{executables[0]} -m venv --clear {packages.named}`."
     return SettingsError(message, remedy=remedy)
 
 
@@ -119,7 +119,7 @@ def _made_for(environment: Path, setting: str) -> tuple[int, int]:
     found = re.search(r"^version(?:_info)?\s*=\s*(\d+)\.(\d+)", text, re.MULTILINE)
     if found is None:
         message = f"{setting}: {environment}/pyvenv.cfg does not say which Python it is for."
-        raise SettingsError(message, remedy=f"Make it anew with `{_MAKER} --clear {environment}`.")
+        raise SettingsError(message, remedy=f"Make it again with `{_MAKER} --clear {environment}`.")
     return int(found[1]), int(found[2])
 
 
