@@ -18,7 +18,7 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.reading import BEGUN, EMPTY, Counting
+from bridge.gate.audit.reading import BEGUN, EMPTY, count_calls, read
 from tests.audit_rig import kinds, records, whole, write
 
 ROOT = Path(__file__).parents[3]
@@ -71,9 +71,7 @@ async def test_a_bridge_killed_at_any_point_of_a_call_has_recorded_it_if_it_may_
     assert kinds(directory) == recorded
     assert (tmp_path / "done").read_text() == done
     assert whole(directory).notes == []
-    counting = Counting(by=["server"])
-    counting.count(directory)
-    assert counting.groups["shop",]["unknown"] == (what != "before")
+    assert count_calls(read(directory), ["server"]).groups["shop",]["unknown"] == (what != "before")
     log = AuditLog(directory)
     await write(log, "the next bridge")
     log.close()
