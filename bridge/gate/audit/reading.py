@@ -185,8 +185,72 @@ class LogReport:
     notes: list[Tampering] = field(default_factory=list)
     omitted: int = 0
     expected: Tampering | None = None
+    # What first records say of a file: a record's number to its hash, and the file that says so.
+    _ends: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
+    _kept_since: str = ""
 
-    def add(self, findings: list[Tampering], file: str, line: int, what: str) -> None:
+    def check(self, directory: Path, expect: str) -> None:
+        """Check the files from the newest on: each first record says how those before it ended."""
+        with opened(directory) as (folder, files):
+            for file in reversed(files):
+                self._check_file(file.name, lines(folder, file.name), expect)
+        self.files = len(files)
+        for name in sorted(self._ends.keys() - {file.name for file in files}):
+            # By its day it may have been removed for its age.
+            if name[:10] >= self._kept_since:
+                said_by = min(self._ends[name].items())[1][1]
+                what = f"{said_by} names it, and it is not there: {MISSING}"
+                self._add(self.problems, name, 0, what)
+        for findings in (self.problems, self.notes):
+            findings.sort(key=lambda found: found.file)
+
+    def _check_file(self, name: str, data: Iterable[tuple[bytes, int]], expect: str) -> None:
+        after, number, torn = before_first(name), 0, False
+        # Its own first record may say it: of a file that was there before, under the same name.
+        ends = self._ends.setdefault(name, {})
+        for number, (text, _) in enumerate(data, 1):
+            line = read_line(text)
+            if not text.endswith(b"\n"):
+                torn = True
+            elif line is None:
+                self._add(self.problems, name, number, CHANGED)
+                # The next record continues this one, whatever its hash was.
+                after = Link(after.seq + 1, "")
+            else:
+                if line.link.seq != after.seq + 1 or (after.hash and line.prev != after.hash):
+                    what = f"record {line.link.seq} does not go on from record {after.seq}: {MOVED}"
+                    self._add(self.problems, name, number, what)
+                after = line.link
+                self.records += 1
+                if expect and after.hash.startswith(expect):
+                    self.expected = Tampering(name, number, f"record {after.seq}")
+                self._note(name, number, line.record)
+                wanted, said_by = ends.get(after.seq, (after.hash, ""))
+                if wanted != after.hash:
+                    what = f"record {after.seq} is another than {said_by} says: {MOVED}"
+                    self._add(self.problems, name, number, what)
+        if torn or not number:
+            self._add(self.notes, name, number, BEGUN if number else EMPTY)
+        last = max(ends, default=0)
+        if last > after.seq:
+            what = f"record {last}, which {ends[last][1]} says was there, is missing: {MISSING}"
+            self._add(self.problems, name, 0, what)
+        self.head = self.head or (after.hash if after.seq else "")
+
+    def _note(self, name: str, number: int, record: Mapping[str, Json]) -> None:
+        previous = record.get("previous")
+        for other, end in previous.items() if isinstance(previous, dict) and number == 1 else ():
+            # Empty for a file without a record, or with one that was changed.
+            seq, found = end if isinstance(end, list) and len(end) == 2 else (0, "")
+            if type(seq) is int:
+                self._ends.setdefault(other, {})[seq] = (str(found), name)
+        if record.get("kind") == "retention":
+            # No file has a record that its day is too early for.
+            self._kept_since = max(self._kept_since, min(str(record.get("before")), name))
+            what = f"what was older than {record.get('before')} was removed for its age"
+            self._add(self.notes, name, number, what)
+
+    def _add(self, findings: list[Tampering], file: str, line: int, what: str) -> None:
         """Add a finding to one of the lists; only the first hundred are listed."""
         if len(findings) < 100:
             findings.append(Tampering(file, line, what))
@@ -203,82 +267,11 @@ def verify(directory: Path, expect: str = "") -> LogReport:
     Raises:
         OSError: It cannot be read.
     """
+    report = LogReport()
     try:
-        return _Verifier(expect).check(directory)
+        report.check(directory, expect)
     except FileNotFoundError:
         # A file was removed meanwhile for its age. Without a directory this raises again.
-        return _Verifier(expect).check(directory)
-
-
-class _Verifier:
-    """Checks the files from the newest on: each first record says how the files before ended."""
-
-    def __init__(self, expect: str) -> None:
-        self._report = LogReport()
-        self._expect = expect
-        # What first records say of a file: a record's number to its hash, and the file that says.
-        self._ends: dict[str, dict[int, tuple[str, str]]] = {}
-        self._kept_since = ""
-
-    def check(self, directory: Path) -> LogReport:
-        """Return the report. Files are read to their present ends, after they were listed."""
-        report = self._report
-        with opened(directory) as (folder, files):
-            for file in reversed(files):
-                self._check_file(file.name, lines(folder, file.name))
-        report.files = len(files)
-        for name in sorted(self._ends.keys() - {file.name for file in files}):
-            # By its day it may have been removed for its age.
-            if name[:10] >= self._kept_since:
-                said_by = min(self._ends[name].items())[1][1]
-                what = f"{said_by} names it, and it is not there: {MISSING}"
-                report.add(report.problems, name, 0, what)
-        for findings in (report.problems, report.notes):
-            findings.sort(key=lambda found: found.file)
-        return report
-
-    def _check_file(self, name: str, data_lines: Iterable[tuple[bytes, int]]) -> None:
-        report, after, number, torn = self._report, before_first(name), 0, False
-        # Its own first record may say it: of a file that was there before, under the same name.
-        ends = self._ends.setdefault(name, {})
-        for number, (data, _) in enumerate(data_lines, 1):
-            line = read_line(data)
-            if not data.endswith(b"\n"):
-                torn = True
-            elif line is None:
-                report.add(report.problems, name, number, CHANGED)
-                # The next record continues this one, whatever its hash was.
-                after = Link(after.seq + 1, "")
-            else:
-                if line.link.seq != after.seq + 1 or (after.hash and line.prev != after.hash):
-                    what = f"record {line.link.seq} does not go on from record {after.seq}: {MOVED}"
-                    report.add(report.problems, name, number, what)
-                after = line.link
-                self._note(name, number, after, line.record)
-                wanted, said_by = ends.get(after.seq, (after.hash, ""))
-                if wanted != after.hash:
-                    what = f"record {after.seq} is another than {said_by} says: {MOVED}"
-                    report.add(report.problems, name, number, what)
-        if torn or not number:
-            report.add(report.notes, name, number, BEGUN if number else EMPTY)
-        last = max(ends, default=0)
-        if last > after.seq:
-            what = f"record {last}, which {ends[last][1]} says was there, is missing: {MISSING}"
-            report.add(report.problems, name, 0, what)
-        report.head = report.head or (after.hash if after.seq else "")
-
-    def _note(self, name: str, number: int, link: Link, record: Mapping[str, Json]) -> None:
-        report, previous = self._report, record.get("previous")
-        report.records += 1
-        if self._expect and link.hash.startswith(self._expect):
-            report.expected = Tampering(name, number, f"record {link.seq}")
-        for other, end in previous.items() if isinstance(previous, dict) and number == 1 else ():
-            # Empty for a file without a record, or with one that was changed.
-            seq, found = end if isinstance(end, list) and len(end) == 2 else (0, "")
-            if type(seq) is int:
-                self._ends.setdefault(other, {})[seq] = (str(found), name)
-        if record.get("kind") == "retention":
-            # No file has a record that its day is too early for.
-            self._kept_since = max(self._kept_since, min(str(record.get("before")), name))
-            what = f"what was older than {record.get('before')} was removed for its age"
-            report.add(report.notes, name, number, what)
+        report = LogReport()
+        report.check(directory, expect)
+    return report

@@ -47,45 +47,46 @@ async def test_a_record_is_in_the_file_of_its_day_before_append_returns(tmp_path
     log.close()
 
 
-async def test_midnight_begins_a_new_file_that_names_the_old(tmp_path: Path) -> None:
-    clock = FakeClock(MIDNIGHT - 0.001)
-    log = AuditLog(tmp_path, now=clock)
-    first = (await write(log, "before"))[0]
-    clock.now = MIDNIGHT
-    await write(log, "after")
+@pytest.mark.parametrize(
+    ("times", "largest", "names"),
+    [
+        # Midnight.
+        ([MIDNIGHT - 0.001, MIDNIGHT], 9999, ["2026-09-21-000001", "2026-09-22-000001"]),
+        # A clock that is put back, and a bridge that begins then.
+        ([MIDNIGHT, MIDNIGHT - DAY], 9999, ["2026-09-22-000001"]),
+        (
+            [MIDNIGHT, None, MIDNIGHT - DAY, None, MIDNIGHT - DAY],
+            9999,
+            ["2026-09-22-000001", "2026-09-22-000002", "2026-09-22-000003"],
+        ),
+        # Full files.
+        ([NOON] * 11, 1, [f"2026-09-21-0000{number:02}" for number in range(1, 12)]),
+    ],
+)
+async def test_another_file_is_begun_that_names_those_before(
+    tmp_path: Path, times: list[float | None], largest: int, names: list[str]
+) -> None:
+    clock = FakeClock()
+    log = AuditLog(tmp_path, now=clock, largest=largest)
+    hashes: list[str] = []
+    for time in times:
+        if time is None:
+            log.close()
+        else:
+            clock.now = time
+            hashes += await write(log, str(len(hashes)))
     log.close()
-    assert _names(tmp_path) == ["2026-09-21-000001", "2026-09-22-000001"]
-    assert [found["time"][:10] for found in records(tmp_path)] == ["2026-09-21", "2026-09-22"]
-    assert records(tmp_path)[1]["previous"] == {"2026-09-21-000001.jsonl": [1, first]}
-    assert whole(tmp_path).files == 2
+    assert _names(tmp_path) == names
+    found = records(tmp_path)
+    assert [each["hash"] for each in found] == hashes
+    before = [{f"{name}.jsonl": [1, head]} for name, head in zip(names, hashes, strict=False)]
+    for each, last in zip(found[1:], before, strict=False):
+        assert last.items() <= each.get("previous", last).items()
+    assert whole(tmp_path).files == len(names)
 
 
 def _names(directory: Path) -> list[str]:
     return [path.stem for path in log_paths(directory)]
-
-
-async def test_a_clock_put_back_does_not_go_back_to_an_older_file(tmp_path: Path) -> None:
-    clock = FakeClock(MIDNIGHT)
-    log = AuditLog(tmp_path, now=clock)
-    await write(log, "one")
-    clock.now = MIDNIGHT - DAY
-    await write(log, "two")
-    log.close()
-    assert _names(tmp_path) == ["2026-09-22-000001"]
-    await write(log, "three")
-    log.close()
-    assert _names(tmp_path) == ["2026-09-22-000001", "2026-09-22-000002"]
-    assert whole(tmp_path).records == 3
-
-
-async def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path, now=FakeClock(), largest=1500)
-    await write(log, *(str(number) for number in range(70)))
-    log.close()
-    assert _names(tmp_path)[9] == "2026-09-21-000010"
-    assert all(path.stat().st_size < 3000 for path in log_paths(tmp_path))
-    assert [found["run"] for found in records(tmp_path)] == [str(number) for number in range(70)]
-    assert whole(tmp_path).records == 70
 
 
 async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_path: Path) -> None:
