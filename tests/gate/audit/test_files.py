@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -142,13 +144,16 @@ async def test_a_line_that_a_crash_cut_short_is_told_and_no_tampering(
     assert whole(tmp_path).notes == before.notes
 
 
-async def test_with_sync_records_are_written_as_well(tmp_path: Path) -> None:
+async def test_with_sync_records_are_written_to_the_disk(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, now=FakeClock(), sync=True, largest=700)
+    await log.append(note("first"))
+    assert log._file is not None
+    assert fcntl.fcntl(log._file.descriptor, fcntl.F_GETFL) & os.O_DSYNC
     async with anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(log.append, note(str(number)))
     log.close()
-    assert whole(tmp_path).records == 12
+    assert whole(tmp_path).records == 13
 
 
 async def test_with_sync_a_call_that_is_cancelled_is_recorded_whole_or_not_at_all(

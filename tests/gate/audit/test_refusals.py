@@ -105,7 +105,7 @@ async def test_a_made_call_is_refused_once_its_run_has_filled_the_log(
     run = RunAudit(log, "r1")
     call, made = a_call(text="x" * 5000), 0
     refusal = ""
-    while not refusal:
+    while not refusal and made < 200:
         try:
             await run.calling(made + 1, call, ALLOWED, None)
         except AuditError as error:

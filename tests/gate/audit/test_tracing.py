@@ -99,8 +99,11 @@ async def test_records_that_come_are_read_from_where_the_last_were(tmp_path: Pat
     clock.now += DAY
     await write(log, "three")
     assert [each["run"] for each in records_since(tmp_path, places)] == ["two", "three"]
-    assert records_since(tmp_path, places) == []
     log.close()
+    tear(tmp_path, b'{"run":"four"}')
+    assert records_since(tmp_path, places) == []
+    tear(tmp_path, b"\n")
+    assert [each["run"] for each in records_since(tmp_path, places)] == ["four"]
 
 
 async def test_calls_are_counted_by_what_they_have_in_common(tmp_path: Path) -> None:
