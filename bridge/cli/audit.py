@@ -26,11 +26,13 @@ from bridge.cli.output import (
 from bridge.errors import AuditError, UsageError
 from bridge.gate.audit.reading import (
     By,
-    Counting,
+    CallCounts,
     LogReport,
     Tampering,
     about,
+    count_calls,
     last_records,
+    read,
     records_since,
     verify,
 )
@@ -139,8 +141,11 @@ async def stats(
         audit stats --by day,server --since 2026-12-31
     """
     columns = _by(by)
-    counting = Counting(by=columns)
-    await read_log(settings, partial(counting.count, since=_day(since or "")))
+    first = _day(since or "")
+    counting = await read_log(
+        settings, lambda directory: count_calls(read(directory, since=first), columns)
+    )
+    counting = counting or CallCounts()
     groups = [
         (key, {name: round(count[name]) for name in _COUNTS})
         for key, count in sorted(counting.groups.items())

@@ -69,9 +69,7 @@ class KeptLog(AuditLog):
         super().__init__(Path("/nonexistent"))
         self.records: list[dict[str, Any]] = []
 
-    async def append(
-        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None, **_: str
-    ) -> str:
+    async def append(self, record: Mapping[str, Json], **_: str) -> str:
         """Keep what would be written."""
         self.records.append(dict(record))
         return "head"

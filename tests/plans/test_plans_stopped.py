@@ -189,9 +189,7 @@ class FullLog(AuditLog):
         super().__init__(Path("/nonexistent"))
         self._kind = kind
 
-    async def append(
-        self, record: Mapping[str, Json], otherwise: Mapping[str, Json] | None = None, **_: str
-    ) -> str:
+    async def append(self, record: Mapping[str, Json], **_: str) -> str:
         if record["kind"] == self._kind:
             message = "The disk is full."
             raise AuditError(message)

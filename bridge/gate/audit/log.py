@@ -1,27 +1,26 @@
 """The audit log of one state directory, as one bridge writes it: files of its own, one at a time.
 
-Owns that only what is this user's own is opened, never through a link; the one `write` for each
-record, and what happens when that fails; the change to another file, what all files may take and
-how old they become; and what is owed to the log because it could not be written in time. Bridges do
-not wait for each other: each file is a chain of hashes of its own, and its first record says how
-the files before it ended at that moment.
+Only what is this user's own is opened, never through a link. Bridges do not wait for each other:
+each file is a chain of hashes of its own, and its first record says how the files before it ended.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import re
+import secrets
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -35,15 +34,13 @@ from bridge.gate.audit.records import (
     linked,
     read_line,
     when,
-    without_empty,
 )
 from bridge.model import PERSON_OWNERS, Json
 from bridge.settings import Settings
 
-if TYPE_CHECKING:
-    from bridge.gate.audit.orphans import Presence
-
 logger = logging.getLogger(__name__)
+
+ALIVE = ".live"  # Suffix of the file that one of several bridges locks while it lives.
 
 ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
 """Kinds of records that are written beyond the quota: few, and about what began before."""
@@ -51,14 +48,10 @@ ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(\d{6,})\.jsonl")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogFile(NamedTuple):
-    """A file of the log with its size when it was listed; files sort in the order of beginning.
-
-    `number` is that of the file in its day.
-    """
+    """A file of the log with its size when it was listed; files sort in the order of beginning."""
 
     day: str
     number: int
@@ -130,12 +123,39 @@ def last_lines(folder: int, file: LogFile, count: int) -> int:
 
 def _last_link(folder: int, file: LogFile) -> Link | None:
     """Return the place of a file's last whole record; None if it is not as it was written."""
-    link = None
-    for data, _ in lines(folder, file.name, last_lines(folder, file, 1)):
-        if data.endswith(b"\n"):
-            line = read_line(data)
-            link = None if line is None else line.link
-    return link
+    found = list(lines(folder, file.name, last_lines(folder, file, 1)))
+    line = next((read_line(data) for data, _ in reversed(found) if data.endswith(b"\n")), None)
+    return None if line is None else line.link
+
+
+class Presence:
+    """Says that one of several bridges lives, by a lock on a file of its own beside the log.
+
+    Attributes:
+        signature: What each of its records has.
+    """
+
+    def __init__(self, directory: Path, replica: str) -> None:
+        process = secrets.token_hex(8)
+        self.signature: Record = {"replica": replica, "process": process}
+        self._path = directory / f"{process}{ALIVE}"
+        self._descriptor: int | None = None
+
+    def enter(self) -> None:
+        """Take the lock, in the log's directory. Idempotent."""
+        if self._descriptor is None:
+            unlocked = self._path.with_suffix(".new")
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._descriptor = os.open(unlocked, flags, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            unlocked.rename(self._path)
+
+    def leave(self) -> None:
+        """Give it back: there is nothing that another would have to end."""
+        if self._descriptor is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 @dataclass(kw_only=True)
@@ -146,7 +166,6 @@ class _File:
         last: Its last record.
         previous: How the files before it ended when it was begun.
         others: Bytes of all other files at that time.
-        expired: Files to remove once that is recorded.
     """
 
     path: Path
@@ -155,7 +174,6 @@ class _File:
     last: Link
     previous: Record
     others: int
-    expired: list[str]
     size: int = 0
 
     def is_there(self) -> bool:
@@ -166,11 +184,11 @@ class _File:
             return False
         return os.path.samestat(found, os.fstat(self.descriptor)) and found.st_size == self.size
 
-    def put(self, records: Sequence[Mapping[str, Json]], time_text: str) -> None:
-        """Write records in one piece, or nothing."""
+    def put(self, records: list[Mapping[str, Json]], time_text: str) -> int:
+        """Write records in one piece, or nothing; return their bytes."""
         last, data = self.last, b""
         for record in records:
-            first = {} if last.seq else without_empty({"previous": self.previous or None})
+            first = {"previous": self.previous} if self.previous and not last.seq else {}
             line, last = linked({**record, **first}, last, time_text)
             data += line
         try:
@@ -183,6 +201,7 @@ class _File:
             raise
         self.last = last
         self.size += len(data)
+        return len(data)
 
 
 class AuditLog:
@@ -198,7 +217,7 @@ class AuditLog:
         now: Seconds since 1970.
         largest: Bytes after which a file is followed by another. What other bridges have written
             counts from then on, so together they may exceed the quota by so much.
-        presence: Of one of several bridges: says that it lives, and signs its records.
+        presence: Of one of several bridges.
     """
 
     def __init__(
@@ -222,68 +241,26 @@ class AuditLog:
         self._file: _File | None = None
         self._left: Record = {}
         self._owed: list[Mapping[str, Json]] = []
+        self._expired: list[str] = []  # Files to remove once that is recorded.
+        self._turn = anyio.Lock()
         self._taken: Counter[str] = Counter()  # Bytes by caller over HTTP, since the start.
 
-    async def append(
-        self,
-        record: Mapping[str, Json],
-        otherwise: Mapping[str, Json] | None = None,
-        *,
-        owner: str = "terminal",
-    ) -> str:
+    async def append(self, record: Mapping[str, Json], *, owner: str = "terminal") -> str:
         """Write one record, after all that is owed, and return its hash.
 
         Args:
-            otherwise: What is owed if the record is written, and this fails or is cancelled all
-                the same, because of the disk.
             owner: Whose share it is written in; see `RunRequest`.
 
         Raises:
-            AuditError: It could not be written, or is not known to be on the disk.
+            AuditError: It could not be written.
         """
         if self.directory is None:
             return ""
-        always = record.get("kind") in ALWAYS_WRITTEN
-        if not always and owner not in PERSON_OWNERS:
-            self._require_share(self.directory, owner)
-        before = self._file
-        size = before.size if before is not None else 0
-        file = self._write(self.directory, [record], always=always)
-        head = file.last.hash
-        if owner not in PERSON_OWNERS:
-            self._taken[owner] += file.size - (size if file is before else 0)
-        if self.sync:
-            try:
-                await self._to_disk(file.descriptor)
-            except BaseException:
-                if otherwise is not None:
-                    self.later(otherwise)
-                raise
-        return head
-
-    def _require_share(self, directory: Path, owner: str) -> None:
-        """Refuse what a caller over HTTP writes beyond its share.
-
-        Together these callers have half of the quota. Beyond it, one that has written less than an
-        equal share of that half continues, up to three quarters; the rest is for stdio and the
-        terminal.
-        """
-        file, used = self._file, 0
-        if file is not None:
-            used = file.others + file.size
-        else:
-            with suppress(OSError), opened(directory) as (_, files):
-                used = sum(each.size for each in files)
-        half = self._quota // 2
-        share = half // len({*self._taken, owner})
-        if used >= half and (self._taken[owner] >= share or used >= half + half // 2):
-            raise AuditError(
-                f"This caller has used up its share of the audit log: {share:,} bytes. Callers "
-                f"over HTTP have {half:,} of its {self._quota:,} bytes, and no call is made "
-                "without it.",
-                remedy="Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, and start "
-                "the bridge again.",
-            )
+        if not self.sync:
+            return self._write(self.directory, [record], owner)
+        # Waits for the disk, and is waited for if it is cancelled.
+        async with self._turn:
+            return await anyio.to_thread.run_sync(self._write, self.directory, [record], owner)
 
     def later(self, record: Mapping[str, Json]) -> None:
         """Queue a record before the next one; if it cannot be written, neither is the next."""
@@ -295,51 +272,50 @@ class AuditLog:
         """Write what is owed, and close the file. Idempotent; a later record begins another."""
         if self.directory is not None and self._owed:
             try:
-                self._write(self.directory, [], always=True)
+                self._write(self.directory, [], "terminal")
             except AuditError as error:
                 logger.warning("the audit log lacks outcomes of calls: %s", error)
         self._leave()
         if self._presence is not None:
             self._presence.leave()
 
-    def _write(
-        self, directory: Path, records: Sequence[Mapping[str, Json]], *, always: bool
-    ) -> _File:
-        """Write what is owed, and records; if `always`, beyond the quota as well."""
+    def _write(self, directory: Path, records: list[Mapping[str, Json]], owner: str) -> str:
+        """Write what is owed, and records; return the last one's hash."""
         try:
             moment = when(self._now())
-            file = self._current(directory, moment[:10], always=always)
-            due = [*self._owed, *records]
-            if file.expired:
-                removal = {"days": self._days, "before": self._oldest(), "files": file.expired}
-                due.insert(0, {"kind": "retention", **removal})
-            if self._presence is not None:
-                due = [{**each, **self._presence.signature} for each in due]
-            file.put(due, moment)
+            always = all(each.get("kind") in ALWAYS_WRITTEN for each in records)
+            file = self._current(directory, moment[:10], "" if always else owner)
+            signature = {} if self._presence is None else self._presence.signature
+            owed = self._owed.copy()
+            written = file.put([{**each, **signature} for each in (*owed, *records)], moment)
         except OSError as error:
             raise self._failed(error) from error
-        self._owed.clear()
-        while file.expired:
+        if owner not in PERSON_OWNERS:
+            self._taken[owner] += written
+        # With `sync` this is in a thread: more may have been owed since.
+        del self._owed[: len(owed)]
+        while self._expired:
             with suppress(OSError):
-                (directory / file.expired.pop()).unlink()
-        return file
+                (directory / self._expired.pop()).unlink()
+        return file.last.hash
 
-    def _current(self, directory: Path, today: str, *, always: bool) -> _File:
-        """Return the file to write to, if there is room."""
+    def _current(self, directory: Path, today: str, owner: str) -> _File:
+        """Return the file to write to, if an owner has room in it; empty: beyond the quota."""
         file = self._file
         if file is not None and not file.is_there():
             self._leave()
         elif file is not None and file.size <= self._largest and file.day >= today:
-            self._require_room(file.others + file.size, always=always)
+            self._require_room(file.others + file.size, owner)
             return file
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.mkdir(exist_ok=True, mode=0o700)
         if self._presence is not None:
             self._presence.enter()
+        oldest = (date.fromisoformat(today) - timedelta(days=self._days)).isoformat()
         with opened(directory) as (folder, files):
-            expired = [each.name for each in files if each.day < self._oldest()]
+            expired = [each.name for each in files if each.day < oldest]
             others = sum(each.size for each in files[len(expired) :])
-            self._require_room(others, always=always)
+            self._require_room(others, owner)
             self._leave()
             previous: Record = {}
             for other in files[-8:]:
@@ -348,13 +324,18 @@ class AuditLog:
             # The last in order, also where the clock was put back.
             day, number = max([(today, 0), *(each[:2] for each in files)])
             name, descriptor = "", None
+            flags = _NEW | os.O_DSYNC if self.sync else _NEW
             while descriptor is None:
                 number += 1
                 name = f"{day}-{number:06d}.jsonl"
                 with suppress(FileExistsError):
-                    descriptor = _open(name, _NEW, folder)
+                    descriptor = _open(name, flags, folder)
             if self.sync:
                 os.fsync(folder)
+        if expired:
+            removal = {"days": self._days, "before": oldest, "files": expired}
+            self._owed.insert(0, {"kind": "retention", **removal})
+            self._expired = expired.copy()
         self._file = _File(
             path=directory / name,
             day=day,
@@ -362,13 +343,8 @@ class AuditLog:
             last=before_first(name),
             previous=previous | self._left,
             others=others,
-            expired=expired,
         )
         return self._file
-
-    def _oldest(self) -> str:
-        """Return the first day whose files are kept."""
-        return (date.fromisoformat(when(self._now())[:10]) - timedelta(days=self._days)).isoformat()
 
     def _leave(self) -> None:
         """Close the file, remembering how it ended."""
@@ -378,51 +354,53 @@ class AuditLog:
                 self._left = {file.path.name: file.last}
             os.close(file.descriptor)
 
-    async def _to_disk(self, descriptor: int) -> None:
-        # A copy: another task may go on to a new file meanwhile.
-        descriptor = os.dup(descriptor)
-        try:
-            # macOS has no fdatasync.
-            await anyio.to_thread.run_sync(getattr(os, "fdatasync", os.fsync), descriptor)
-        except OSError as error:
-            raise self._failed(error) from error
-        finally:
-            os.close(descriptor)
+    def _require_room(self, used: int, owner: str) -> None:
+        """Refuse what is beyond the quota, or is beyond the share of a caller over HTTP.
 
-    def _require_room(self, used: int, *, always: bool) -> None:
-        if always or used < self._quota:
+        Together these callers have half of the quota. Beyond it, one that has written less than an
+        equal share of that half continues, up to three quarters; the rest is for stdio and the
+        terminal.
+        """
+        if not owner:
             return
-        raise AuditError(
-            f"The audit log has the {self._quota:,} bytes that it may have, and no call is made "
-            "without it.",
-            host_detail=f"It is in {self.directory}.",
-            remedy="Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, which removes "
-            "what is older, and start the bridge again.",
+        half = self._quota // 2
+        share = half // len({*self._taken, owner})
+        spent = self._taken[owner] >= share or used >= half + half // 2
+        if owner not in PERSON_OWNERS and used >= half and spent:
+            message = (
+                f"This caller has used up its share of the audit log: {share:,} bytes. Callers "
+                f"over HTTP have {half:,} of its {self._quota:,} bytes"
+            )
+        elif used >= self._quota:
+            message = f"The audit log has the {self._quota:,} bytes that it may have"
+        else:
+            return
+        raise self._refusal(
+            message,
+            "Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, which removes what is "
+            "older, and start the bridge again.",
         )
 
     def _failed(self, error: OSError) -> AuditError:
         remedy = "See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere."
         if error.errno == errno.EPERM:
             remedy = "Make it this user's own, with mode 0700 and files of mode 0600."
-        elif error.errno in _NO_ROOM:
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "Make room on its disk; nothing has to be started again."
         reason = error.strerror or str(error)
-        message = f"The audit log cannot be written ({reason}), and no call is made without it."
+        return self._refusal(f"The audit log cannot be written ({reason})", remedy)
+
+    def _refusal(self, message: str, remedy: str) -> AuditError:
+        message += ", and no call is made without it."
         return AuditError(message, host_detail=f"It is in {self.directory}.", remedy=remedy)
 
 
 def audit_log(settings: Settings) -> AuditLog:
     directory = None if settings.audit == "off" else settings.state_dir / "audit"
-    presence: Presence | None = None
-    if settings.replica and directory is not None:
-        # Imported here: a bridge that is alone does without.
-        from bridge.gate.audit.orphans import Presence
-
-        presence = Presence(directory, settings.replica)
     return AuditLog(
         directory,
         sync=settings.audit == "sync",
         days=settings.audit_days,
         quota=settings.audit_bytes,
-        presence=presence,
+        presence=Presence(directory, settings.replica) if directory and settings.replica else None,
     )

@@ -1,9 +1,8 @@
 """The audit log's records, and the lines that they become. Pure.
 
-Owns which records there are (docs/audit.md describes their fields), the bound on their size, and
-the hashes that bind each line to the one before. A line is the record as canonical JSON (ASCII,
-keys sorted, no spaces) with one more member at the end: `"hash"`, the SHA-256 of the line without
-it. So a line is checked as the bytes that it is, and not one of them can change unnoticed.
+A line is the record as canonical JSON (ASCII, keys sorted, no spaces) with one more member at the
+end: `"hash"`, the SHA-256 of the line without it. So a line is checked as the bytes that it is, and
+not one of them can change unnoticed. docs/reference/audit.md describes the fields.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, get_args
 
@@ -23,8 +23,7 @@ Record = dict[str, Json]
 
 CallKind = Literal["call", "refused", "held", "replayed"]
 RunKind = Literal["run", "apply", "command", "end", "outcome", "found", "question", "plan", "skill"]
-OtherKind = Literal["start", "approved", "policy", "retention"]
-Kind = CallKind | RunKind | OtherKind
+Kind = CallKind | RunKind | Literal["start", "approved", "policy", "retention"]
 """What a record is about. The last one is about the log itself."""
 
 CALL_KINDS = frozenset(get_args(CallKind))
@@ -58,10 +57,7 @@ def before_first(file: str) -> Link:
 def linked(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, Link]:
     """Return a record's line, cut where it is too large, and its place in its file's chain."""
     chain = {"seq": after.seq + 1, "prev": after.hash, "time": time}
-    try:
-        body = canonical({**record, **chain})
-    except RecursionError:
-        body = ""
+    body = _text({**record, **chain})
     if not 0 < len(body) <= MAX_RECORD_BYTES:
         body = canonical({**bounded(record), **chain})
     found = hashlib.sha256(body.encode("ascii")).hexdigest()
@@ -82,17 +78,16 @@ def read_line(line: bytes) -> RecordLine | None:
 
 def parsed(line: bytes) -> Mapping[str, Json]:
     """Return the record in a line, unchecked; empty if it is none."""
-    try:
+    with suppress(ValueError, RecursionError):
         record: Json = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
+        if isinstance(record, dict):
+            return record
+    return {}
 
 
 def approval_fields(approval: Approval) -> Record:
-    waited = approval.waited_ms or None
     facts = {"holds": approval.holds, "earlier": approval.earlier, "note": approval.note}
-    return without_empty({**facts, "waitedMs": waited})
+    return without_empty({**facts, "waitedMs": approval.waited_ms or None})
 
 
 def without_empty(facts: Mapping[str, Json]) -> Record:
@@ -116,12 +111,7 @@ def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping
     That is a field's name to the digest of all of it as canonical JSON, of which only the beginning
     is kept, as a text.
     """
-    texts: dict[str, str] = {}
-    for name, value in record.items():
-        try:
-            texts[name] = canonical(value)
-        except RecursionError:
-            texts[name] = ""
+    texts = {name: _text(value) for name, value in record.items()}
     if sum(map(len, texts.values())) <= most * 7 // 8 and all(texts.values()):
         return record
     found, cut = dict(record), dict(record.get("cut", {}))
@@ -131,3 +121,10 @@ def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping
             found[name] = f"{text[: room // 2]}… ({len(text):,} characters of JSON)"
             cut.setdefault(name, digest(text.encode("ascii")) if text else "")
     return {**found, "cut": cut}
+
+
+def _text(value: Json) -> str:
+    """Return a value as canonical JSON; empty if it is nested too deeply."""
+    with suppress(RecursionError):
+        return canonical(value)
+    return ""

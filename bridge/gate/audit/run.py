@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -59,15 +59,6 @@ class _RefusedKind(NamedTuple):
 _OTHERS = _RefusedKind("", "", "", "others", "")  # The kind of calls beyond the bound on kinds.
 
 
-@dataclass(kw_only=True)
-class _Count:
-    """The calls of one kind: all, those without a record yet, and the last one's number."""
-
-    total: int = 0
-    pending: int = 0
-    last: int = 0
-
-
 class RunAudit:
     """The records of one run.
 
@@ -99,7 +90,10 @@ class RunAudit:
         self._policy = policy
         self.head = ""
         self._room = RUN_BYTES
-        self._refused: dict[_RefusedKind, _Count] = {}
+        self._refused: Counter[_RefusedKind] = Counter()
+        # Of those the ones without a record of their own, and the last one's number.
+        self._counted: Counter[_RefusedKind] = Counter()
+        self._last: dict[_RefusedKind, int] = {}
 
     async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
         """Record the beginning of a run, or of a plan that is applied."""
@@ -107,7 +101,7 @@ class RunAudit:
 
     async def event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
         """Record something other than a call: a server's question, a plan."""
-        await self._append(self._event(kind, facts))
+        await self._append(self._record(kind, facts))
 
     async def calling(
         self,
@@ -122,13 +116,9 @@ class RunAudit:
         except AuditError as error:
             self.count_refused(number, call, decision, error.code)
             raise
-        record = await self._call("call", number, call, decision)
-        if approval is not None:
-            record["approval"] = approval_fields(approval)
-        if note:
-            record["changed"] = note
-        # If the disk fails after the record is written, the call is recorded and not made.
-        await self._append(record, self._outcome(number, "not-sent", size=0, ms=0))
+        allowed = None if approval is None else approval_fields(approval)
+        more = {"approval": allowed, "changed": note}
+        await self._append_call("call", number, call, decision, more)
 
     async def called(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
         """Record the outcome of a call.
@@ -136,12 +126,8 @@ class RunAudit:
         Never fails: the call has been made, and its result must not be lost. A record that cannot
         be written is written later, and until then no other call is made.
         """
-        record = self._outcome(number, outcome, size=size, ms=ms)
-        try:
-            with anyio.CancelScope(shield=True) if self._log.sync else nullcontext():
-                await self._append(record)
-        except AuditError:
-            self._log.later(record)
+        facts = {"call": number, "outcome": outcome, "bytes": size, "ms": round(ms, 1)}
+        await self._append_or_owe(self._record("outcome", facts))
 
     async def refused(
         self, number: int, call: CallFacts, decision: Decision, why: str, *, waited_ms: int = 0
@@ -152,24 +138,27 @@ class RunAudit:
             why: The code of the error that the program gets.
             waited_ms: How long it waited for a person's answer.
         """
-        kind, count = self._counted(number, call, decision, why)
-        if kind == _OTHERS or count.total > WHOLE_RECORDS:
+        kind = self._refused_kind(call, decision, why)
+        if kind == _OTHERS or self._refused[kind] >= WHOLE_RECORDS:
+            self.count_refused(number, call, decision, why)
             return
-        count.pending -= 1
-        record = await self._call("refused", number, call, decision)
-        more = without_empty({**kind._asdict(), "waitedMs": waited_ms or None})
-        await self._append(dict(bounded(record | more, 3 * 1024)))
+        self._refused[kind] += 1
+        more = {**kind._asdict(), "waitedMs": waited_ms or None}
+        await self._append_call("refused", number, call, decision, more, most=3 * 1024)
 
     def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
         """Count a call that is not made, for the record of the run's end."""
-        self._counted(number, call, decision, why)
+        kind = self._refused_kind(call, decision, why)
+        self._refused[kind] += 1
+        self._counted[kind] += 1
+        self._last[kind] = number
 
     async def unsent(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
     ) -> None:
         """Record a call that a plan holds back, or that is answered from a journal."""
         self._charge(call)
-        await self._append(await self._call(kind, number, call, decision))
+        await self._append_call(kind, number, call, decision, {})
 
     async def found(self, what: str, provenance: Provenance) -> None:
         """Record that the run read something that was kept, and its provenance."""
@@ -196,18 +185,12 @@ class RunAudit:
     async def ended(self, facts: Mapping[str, Json]) -> None:
         """Record a run's end: status, reason, counts, times; if that fails, later."""
         # Written together with the record of the end.
-        for kind, count in self._refused.items():
-            if count.pending:
-                counted = {"call": count.last, "times": count.pending, **kind._asdict()}
-                self._log.later(self._event("refused", counted))
-                count.pending = 0
-        refused = sum(count.total for count in self._refused.values())
-        record = self._event("end", {**facts, "refused": refused or None})
-        try:
-            await self._append(record)
-        except AuditError:
-            self._log.later(record)
-            raise
+        for kind, times in self._counted.items():
+            counted = {"call": self._last[kind], "times": times, **kind._asdict()}
+            self._log.later(self._record("refused", counted))
+        self._counted.clear()
+        refused = self._refused.total() or None
+        await self._append_or_owe(self._record("end", {**facts, "refused": refused}))
 
     @asynccontextmanager
     async def until_end(self) -> AsyncIterator[Callable[[Mapping[str, Json]], None]]:
@@ -223,17 +206,21 @@ class RunAudit:
             endings.append({"status": "error", "reason": "cancelled"})
             raise
         finally:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self.ended(endings[-1])
-                except AuditError as error:
-                    # It is written later, before anything else.
-                    logger.warning("the end of a run could not be recorded: %s", error)
+            await self.ended(endings[-1])
 
-    async def _append(self, record: Record, otherwise: Record | None = None) -> None:
-        self.head = await self._log.append(record, otherwise, owner=self._owner)
+    async def _append(self, record: Mapping[str, Json]) -> None:
+        self.head = await self._log.append(record, owner=self._owner)
 
-    def _event(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
+    async def _append_or_owe(self, record: Mapping[str, Json]) -> None:
+        """Record what has happened: now, also if this is cancelled, or before anything else."""
+        try:
+            with anyio.CancelScope(shield=True) if self._log.sync else nullcontext():
+                await self._append(record)
+        except AuditError as error:
+            self._log.later(record)
+            logger.warning("an outcome or end is not recorded yet: %s", error)
+
+    def _record(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
         return {**without_empty(facts), "kind": kind, "run": self._run_id}
 
     def _charge(self, call: CallFacts | None = None) -> None:
@@ -250,49 +237,39 @@ class RunAudit:
         size = estimated_size(arguments, MAX_RECORD_BYTES)
         self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)
 
-    async def _call(
-        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
-    ) -> Record:
-        """Return a call's record, made and cut in a thread if the arguments are large."""
-        if self._log.directory is None:
-            return {}
-        make = partial(self._made, kind, number, call, decision)
-        if estimated_size(call.arguments, SMALL) <= SMALL:
-            return make()
-        return await offload(call.arguments, lambda: dict(bounded(make())))
-
-    def _made(
-        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
-    ) -> Record:
-        shown: Json = UNREADABLE
-        if estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
-            with suppress(RecursionError):
-                shown = self._mask(dict(call.arguments), call.schema)
-        facts = {"call": number, "server": call.server, "tool": call.tool, "arguments": shown}
-        record = self._event(kind, facts)
-        if call.arguments:
-            record["digest"] = arguments_digest(call.arguments)
+    async def _append_call(
+        self,
+        kind: CallKind,
+        number: int,
+        call: CallFacts,
+        decision: Decision | None,
+        more: Mapping[str, Json],
+        most: int = MAX_RECORD_BYTES,
+    ) -> None:
+        """Write a call's record, made and cut in a thread if the arguments are large."""
+        facts: Record = {"call": number, "server": call.server, "tool": call.tool}
         if decision is not None:
-            record |= {"decision": decision.action, "rule": decision.rule}
-            record |= without_empty({"effect": decision.effect, "reason": decision.reason})
-            record |= without_empty({"led": list(decision.led)})
-        return record
+            facts |= {"decision": decision.action, "rule": decision.rule}
+            facts |= {"effect": decision.effect, "reason": decision.reason}
+            facts["led"] = list(decision.led)
 
-    def _outcome(self, number: int, outcome: Outcome, *, size: int, ms: float) -> Record:
-        facts = {"call": number, "outcome": outcome, "bytes": size, "ms": round(ms, 1)}
-        return self._event("outcome", facts)
+        def make() -> Mapping[str, Json]:
+            arguments: Json = UNREADABLE
+            if estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
+                with suppress(RecursionError):
+                    arguments = self._mask(dict(call.arguments), call.schema)
+            whole = arguments_digest(call.arguments) if call.arguments else ""
+            shown = {"arguments": arguments, "digest": whole}
+            record = self._record(kind, {**facts, **shown, **more})
+            # What is small is cut where it is written, if at all.
+            small = estimated_size(call.arguments, SMALL) <= SMALL
+            return record if small and most == MAX_RECORD_BYTES else bounded(record, most)
 
-    def _counted(
-        self, number: int, call: CallFacts, decision: Decision, why: str
-    ) -> tuple[_RefusedKind, _Count]:
-        """Count a refused call as one without a record."""
+        if self._log.directory is not None:
+            await self._append(await offload(call.arguments, make))
+
+    def _refused_kind(self, call: CallFacts, decision: Decision, why: str) -> _RefusedKind:
         parts = (call.server, call.tool, decision.action, decision.rule, why)
         kind = _RefusedKind(*(part if len(part) <= 100 else f"{part[:100]}…" for part in parts))
-        if kind not in self._refused and len(self._refused) >= 50:
-            # A program makes up names without end.
-            kind = _OTHERS
-        count = self._refused.setdefault(kind, _Count())
-        count.total += 1
-        count.pending += 1
-        count.last = number
-        return kind, count
+        # A program makes up names without end.
+        return kind if kind in self._refused or len(self._refused) < 50 else _OTHERS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -10,12 +12,14 @@ import anyio
 import pytest
 
 from bridge.errors import AuditError
-from bridge.gate.audit import AuditLog
+from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.reading import BEGUN
 from tests.audit_rig import (
+    ALLOWED,
     DAY,
     NOON,
     FakeClock,
+    a_call,
     kinds,
     log_paths,
     note,
@@ -32,65 +36,59 @@ MIDNIGHT = 1_790_035_200.0
 
 
 async def test_a_record_is_in_the_file_of_its_day_before_append_returns(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path / "state" / "audit", now=FakeClock())
+    """Which no one else can read: arguments of calls are no one else's business."""
+    directory = tmp_path / "state" / "audit"
+    log = AuditLog(directory, now=FakeClock())
     found = await log.append(note("one"))
-    data = (tmp_path / "state/audit/2026-09-21-000001.jsonl").read_bytes()
+    (path,) = directory.iterdir()
+    data = path.read_bytes()
+    assert path.name == "2026-09-21-000001.jsonl"
     assert data.endswith(b'"time":"2026-09-21T14:13:20.000Z","hash":"%b"}\n' % found.encode())
     assert json.loads(data)["seq"] == 1
+    assert [stat.S_IMODE(each.stat().st_mode) for each in (path, directory)] == [0o600, 0o700]
     log.close()
 
 
-async def test_only_the_user_can_read_and_write_it(tmp_path: Path) -> None:
-    """Arguments of calls are no one else's business."""
-    log = AuditLog(tmp_path / "audit")
-    await write(log, "one")
+@pytest.mark.parametrize(
+    ("times", "largest", "names"),
+    [
+        # Midnight.
+        ([MIDNIGHT - 0.001, MIDNIGHT], 9999, ["2026-09-21-000001", "2026-09-22-000001"]),
+        # A clock that is put back, and a bridge that begins then.
+        ([MIDNIGHT, MIDNIGHT - DAY], 9999, ["2026-09-22-000001"]),
+        (
+            [MIDNIGHT, None, MIDNIGHT - DAY, None, MIDNIGHT - DAY],
+            9999,
+            ["2026-09-22-000001", "2026-09-22-000002", "2026-09-22-000003"],
+        ),
+        # Full files.
+        ([NOON] * 11, 1, [f"2026-09-21-0000{number:02}" for number in range(1, 12)]),
+    ],
+)
+async def test_another_file_is_begun_that_names_those_before(
+    tmp_path: Path, times: list[float | None], largest: int, names: list[str]
+) -> None:
+    clock = FakeClock()
+    log = AuditLog(tmp_path, now=clock, largest=largest)
+    hashes: list[str] = []
+    for time in times:
+        if time is None:
+            log.close()
+        else:
+            clock.now = time
+            hashes += await write(log, str(len(hashes)))
     log.close()
-    modes = {
-        path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "audit").iterdir()
-    }
-    assert set(modes.values()) == {0o600}
-    assert stat.S_IMODE((tmp_path / "audit").stat().st_mode) == 0o700
-
-
-async def test_midnight_begins_a_new_file_that_names_the_old(tmp_path: Path) -> None:
-    clock = FakeClock(MIDNIGHT - 0.001)
-    log = AuditLog(tmp_path, now=clock)
-    first = (await write(log, "before"))[0]
-    clock.now = MIDNIGHT
-    await write(log, "after")
-    log.close()
-    assert _names(tmp_path) == ["2026-09-21-000001", "2026-09-22-000001"]
-    assert [found["time"][:10] for found in records(tmp_path)] == ["2026-09-21", "2026-09-22"]
-    assert records(tmp_path)[1]["previous"] == {"2026-09-21-000001.jsonl": [1, first]}
-    assert whole(tmp_path).files == 2
+    assert _names(tmp_path) == names
+    found = records(tmp_path)
+    assert [each["hash"] for each in found] == hashes
+    before = [{f"{name}.jsonl": [1, head]} for name, head in zip(names, hashes, strict=False)]
+    for each, last in zip(found[1:], before, strict=False):
+        assert last.items() <= each.get("previous", last).items()
+    assert whole(tmp_path).files == len(names)
 
 
 def _names(directory: Path) -> list[str]:
     return [path.stem for path in log_paths(directory)]
-
-
-async def test_a_clock_put_back_does_not_go_back_to_an_older_file(tmp_path: Path) -> None:
-    clock = FakeClock(MIDNIGHT)
-    log = AuditLog(tmp_path, now=clock)
-    await write(log, "one")
-    clock.now = MIDNIGHT - DAY
-    await write(log, "two")
-    log.close()
-    assert _names(tmp_path) == ["2026-09-22-000001"]
-    await write(log, "three")
-    log.close()
-    assert _names(tmp_path) == ["2026-09-22-000001", "2026-09-22-000002"]
-    assert whole(tmp_path).records == 3
-
-
-async def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path, now=FakeClock(), largest=1500)
-    await write(log, *(str(number) for number in range(70)))
-    log.close()
-    assert _names(tmp_path)[9] == "2026-09-21-000010"
-    assert all(path.stat().st_size < 3000 for path in log_paths(tmp_path))
-    assert [found["run"] for found in records(tmp_path)] == [str(number) for number in range(70)]
-    assert whole(tmp_path).records == 70
 
 
 async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_path: Path) -> None:
@@ -128,11 +126,6 @@ async def test_a_removal_that_was_recorded_and_not_done_is_done_later(tmp_path: 
     assert whole(tmp_path).files == 2
 
 
-async def test_a_process_that_records_nothing_begins_no_file(tmp_path: Path) -> None:
-    AuditLog(tmp_path / "audit").close()
-    assert not (tmp_path / "audit").exists()
-
-
 @pytest.mark.parametrize("torn", [b'{"kind":"call","ru\x00\x00', bytes(300_000)])
 async def test_a_line_that_a_crash_cut_short_is_told_and_no_tampering(
     tmp_path: Path, torn: bytes
@@ -151,26 +144,34 @@ async def test_a_line_that_a_crash_cut_short_is_told_and_no_tampering(
     assert whole(tmp_path).notes == before.notes
 
 
-async def test_with_sync_records_are_written_as_well(tmp_path: Path) -> None:
+async def test_with_sync_records_are_written_to_the_disk(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, now=FakeClock(), sync=True, largest=700)
+    await log.append(note("first"))
+    assert log._file is not None
+    assert fcntl.fcntl(log._file.descriptor, fcntl.F_GETFL) & os.O_DSYNC
     async with anyio.create_task_group() as tasks:
         for number in range(12):
             tasks.start_soon(log.append, note(str(number)))
     log.close()
-    assert whole(tmp_path).records == 12
+    assert whole(tmp_path).records == 13
 
 
-async def test_a_record_that_is_not_surely_on_the_disk_is_answered_by_what_is_owed(
+async def test_with_sync_a_call_that_is_cancelled_is_recorded_whole_or_not_at_all(
     tmp_path: Path,
 ) -> None:
-    """Its call is not made, and the log says so as soon as it can."""
+    """Nothing is made then; and an outcome is recorded also if its run is cancelled."""
     log = AuditLog(tmp_path, now=FakeClock(), sync=True)
+    run = RunAudit(log, "r1")
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await log.append(note("one"), note("not made"))
-    await write(log, "two")
+        await run.calling(1, a_call(), ALLOWED, None)
+    assert kinds(tmp_path) == []
+    await run.calling(2, a_call(), ALLOWED, None)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await run.called(2, "ok", size=1, ms=1)
+    assert kinds(tmp_path) == ["call", "outcome"]
     log.close()
-    assert [found["run"] for found in records(tmp_path)] == ["one", "not made", "two"]
 
 
 @pytest.mark.parametrize(
@@ -199,9 +200,10 @@ async def test_what_is_not_the_users_own_is_not_written(tmp_path: Path, prepare:
     assert not elsewhere.exists() or not elsewhere.read_bytes()
 
 
-async def test_without_a_directory_nothing_is_recorded(tmp_path: Path) -> None:
+async def test_without_a_record_or_a_directory_there_is_no_file(tmp_path: Path) -> None:
+    AuditLog(tmp_path / "audit").close()
+    assert not (tmp_path / "audit").exists()
     log = AuditLog(None)
-    assert log.directory is None
     assert await log.append(note("one")) == ""
     log.later(note("two"))
     log.close()

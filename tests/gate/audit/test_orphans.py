@@ -11,7 +11,8 @@ import anyio
 import pytest
 
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.orphans import SUFFIX, Presence, end_orphans
+from bridge.gate.audit.log import ALIVE, Presence
+from bridge.gate.audit.orphans import end_orphans
 
 
 def log_in(directory: Path, replica: str) -> tuple[AuditLog, Presence]:
@@ -83,7 +84,7 @@ async def test_who_died_while_ending_them_leaves_the_rest_to_the_next(
     die(presence)
     second, other = log_in(tmp_path, "b")
 
-    async def cut_short(record: Any, otherwise: Any = None) -> str:
+    async def cut_short(record: Any) -> str:
         monkeypatch.undo()
         await second.append(record)
         raise OSError("killed")
@@ -100,6 +101,6 @@ async def test_who_died_while_ending_them_leaves_the_rest_to_the_next(
 async def test_a_bridge_that_closes_its_log_leaves_nothing_to_look_at(tmp_path: Path) -> None:
     log, _ = log_in(tmp_path, "a")
     await two_runs(log)
-    assert files(tmp_path, SUFFIX) == 1
+    assert files(tmp_path, ALIVE) == 1
     log.close()
-    assert files(tmp_path, SUFFIX) == 0
+    assert files(tmp_path, ALIVE) == 0

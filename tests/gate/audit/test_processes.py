@@ -18,7 +18,7 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.reading import BEGUN, EMPTY, Counting
+from bridge.gate.audit.reading import BEGUN, EMPTY, count_calls, read
 from tests.audit_rig import kinds, records, whole, write
 
 ROOT = Path(__file__).parents[3]
@@ -71,9 +71,7 @@ async def test_a_bridge_killed_at_any_point_of_a_call_has_recorded_it_if_it_may_
     assert kinds(directory) == recorded
     assert (tmp_path / "done").read_text() == done
     assert whole(directory).notes == []
-    counting = Counting(by=["server"])
-    counting.count(directory)
-    assert counting.groups["shop",]["unknown"] == (what != "before")
+    assert count_calls(read(directory), ["server"]).groups["shop",]["unknown"] == (what != "before")
     log = AuditLog(directory)
     await write(log, "the next bridge")
     log.close()
@@ -104,17 +102,19 @@ async def test_many_bridges_write_at_once_though_one_of_them_is_killed(tmp_path:
     assert all(written.count(str(number)) >= 2 for number in range(count))
 
 
-async def _told(process: Process) -> dict[str, Any]:
-    """Return what the program says of the first call that could not be made."""
+async def _fill(process: Process, directory: Path, *, again: bool = False) -> int:
+    """Return how many calls were made until one could not be: all are on record, and whole."""
+    if again:
+        assert process.stdin is not None
+        await process.stdin.send(b"again\n")
     found: dict[str, Any] = json.loads(await _line(process))
     assert found["error"].startswith("The audit log cannot be written (")
     assert "Make room on its disk" in found["remedy"]
-    return found
-
-
-async def _once_more(process: Process) -> None:
-    assert process.stdin is not None
-    await process.stdin.send(b"again\n")
+    assert found["done"] == kinds(directory).count("call")
+    # The outcome of the last one may be owed.
+    assert found["done"] - kinds(directory).count("outcome") in (0, 1)
+    assert whole(directory).notes == []
+    return int(found["done"])
 
 
 async def test_a_full_disk_stops_calls_and_leaves_no_half_record(tmp_path: Path) -> None:
@@ -128,33 +128,20 @@ async def test_a_full_disk_stops_calls_and_leaves_no_half_record(tmp_path: Path)
     )
     command = ["unshare", names, "--", "sh", "-c", script, "sh"]
     async with _started([*command, *_command(disk / "audit", "fill")]) as process:
-        told = await _told(process)
-        assert "No space left on device" in told["error"]
         # The program's own view of its disk.
         seen = Path(f"/proc/{process.pid}/root{disk}")
-        directory = seen / "audit"
-        assert told["done"] == kinds(directory).count("call") > 20
-        assert whole(directory).notes == []
-        await _once_more(process)
-        assert (await _told(process))["done"] == told["done"]
+        done = await _fill(process, seen / "audit")
+        assert done > 20
+        assert await _fill(process, seen / "audit", again=True) == done
         (seen / "other").unlink()
-        await _once_more(process)
-        again = await _told(process)
-        assert again["done"] == kinds(directory).count("call") > told["done"]
-        assert whole(directory).notes == []
+        assert await _fill(process, seen / "audit", again=True) > done
 
 
 async def test_a_write_that_succeeds_in_part_is_taken_back(tmp_path: Path) -> None:
     directory = tmp_path / "audit"
     command = ["prlimit", "--fsize=20000:40000", "--", *_command(directory, "fill")]
     async with _started(command) as process:
-        told = await _told(process)
-        assert told["done"] == kinds(directory).count("call") > 20
-        # The outcome of the last one may be owed.
-        assert told["done"] - kinds(directory).count("outcome") in (0, 1)
-        assert whole(directory).notes == []
+        done = await _fill(process, directory)
+        assert done > 20
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (40_000, 40_000))
-        await _once_more(process)
-        again = await _told(process)
-        assert again["done"] == kinds(directory).count("call") > told["done"]
-        assert whole(directory).notes == []
+        assert await _fill(process, directory, again=True) > done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -238,33 +239,37 @@ async def test_a_first_record_that_a_forger_made_up_does_not_end_the_check(
         assert verify(directory).records == 5
 
 
-@pytest.mark.parametrize("what", ["shortened", "removed", "moved", "changed", "all removed"])
+def _replace(path: Path) -> None:
+    data = path.read_bytes().replace(b"two", b"2wo")
+    path.unlink()
+    path.write_bytes(data)
+    path.chmod(0o600)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: os.truncate(path, path.read_bytes().index(b"\n") + 1),
+        lambda path: path.unlink(),
+        lambda path: path.rename(path.parents[1] / "elsewhere"),
+        _replace,
+        lambda path: shutil.rmtree(path.parent),
+    ],
+    ids=["shortened", "removed", "moved", "changed", "all removed"],
+)
 async def test_what_is_done_to_a_file_under_its_bridge_shows(
-    directory: Path, tmp_path: Path, what: str
+    tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
-    shutil.rmtree(directory)
+    directory, elsewhere = tmp_path / "audit", tmp_path / "elsewhere"
     log = AuditLog(directory, now=FakeClock())
     await write(log, "one", "two")
-    path = directory / FILE
-    before = path.read_bytes()
-    if what == "shortened":
-        path.write_bytes(before.splitlines(keepends=True)[0])
-    elif what == "removed":
-        path.unlink()
-    elif what == "moved":
-        path.rename(tmp_path / "elsewhere")
-    elif what == "changed":
-        path.unlink()
-        path.write_bytes(before.replace(b"two", b"2wo"))
-        path.chmod(0o600)
-    else:
-        shutil.rmtree(directory)
+    before = (directory / FILE).read_bytes()
+    change(directory / FILE)
     await write(log, "three")
     log.close()
     assert wrong(directory)
-    if what == "moved":
-        # What is recorded is in the directory where it is looked for.
-        assert (tmp_path / "elsewhere").read_bytes() == before
+    # What is recorded is in the directory where it is looked for.
+    assert not elsewhere.exists() or elsewhere.read_bytes() == before
     assert records(directory)[-1]["run"] == "three"
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.reading import (
-    Counting,
     about,
+    count_calls,
     last_records,
+    read,
     records_since,
 )
 from tests.audit_rig import ALLOWED, DAY, FakeClock, a_call, records, tear, write
@@ -98,21 +99,22 @@ async def test_records_that_come_are_read_from_where_the_last_were(tmp_path: Pat
     clock.now += DAY
     await write(log, "three")
     assert [each["run"] for each in records_since(tmp_path, places)] == ["two", "three"]
-    assert records_since(tmp_path, places) == []
     log.close()
+    tear(tmp_path, b'{"run":"four"}')
+    assert records_since(tmp_path, places) == []
+    tear(tmp_path, b"\n")
+    assert [each["run"] for each in records_since(tmp_path, places)] == ["four"]
 
 
 async def test_calls_are_counted_by_what_they_have_in_common(tmp_path: Path) -> None:
     log = await _runs(tmp_path)
     log.close()
-    counting = Counting(by=("tool",))
-    counting.count(tmp_path)
+    counting = count_calls(read(tmp_path), ["tool"])
     counts = {key[0]: count for key, count in counting.groups.items()}
     assert counts["shop.a"] == {"made": 1, "ok": 1, "held": 1, "size": 10, "ms": 2}
     assert counts["shop.b"] == {"made": 1, "unknown": 1, "size": 0, "ms": 0}
     assert counting.runs == 2
-    by_both = Counting(by=("day", "outcome"))
-    by_both.feed(records(tmp_path))
+    by_both = count_calls(records(tmp_path), ["day", "outcome"])
     assert sorted(by_both.groups) == [
         ("2026-09-21", "held"),
         ("2026-09-22", "ok"),
