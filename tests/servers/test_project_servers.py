@@ -16,7 +16,6 @@ from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError,
 from bridge.model import Json, RunRequest
 from bridge.runs import Engine
 from bridge.server.search_tool import search_result
-from bridge.servers.consents import FILE_NAME
 from tests.audit_rig import records
 from tests.discovery.test_precedence import in_its_spelling
 from tests.discovery.writing import write
@@ -284,19 +283,6 @@ async def test_a_definition_too_long_to_be_shown_is_not_asked_about(project: Pat
         with pytest.raises(ApprovalNeededError, match="too long for a question"):
             await run(engine, USE_SHOP, client)
     assert client.asked == []
-
-
-async def test_a_damaged_file_of_approvals_approves_nothing_and_says_so(project: Path) -> None:
-    write(project / ".mcp.json", SHOP)
-    state = settings_in(project.parent).state_dir
-    async with bridge(project) as engine:
-        await run(engine, USE_SHOP, answering("always"))
-    kept = json.loads((state / FILE_NAME).read_text())
-    assert kept["approved"][0]["by"] == "person"
-    (state / FILE_NAME).write_text("{")
-    async with bridge(project) as engine:
-        assert engine.servers.names() == ("files",)
-        assert any(FILE_NAME in str(each) for each in engine.servers.discovery.warnings)
 
 
 async def test_an_approval_from_elsewhere_is_noticed_by_a_bridge_that_runs(project: Path) -> None:

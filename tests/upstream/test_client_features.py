@@ -81,14 +81,6 @@ def _message(data: str) -> LoggingMessageNotificationParams:
     return LoggingMessageNotificationParams(level="info", data=data)
 
 
-async def test_a_question_goes_to_the_client_whose_call_is_under_way() -> None:
-    callers, caller = Callers("server"), FakeCaller("me")
-    with on_behalf_of(caller), callers.use():
-        answer = await callers.elicit(CONTEXT, QUESTION)
-    assert isinstance(answer, ElicitResult)
-    assert (answer.action, answer.content) == ("accept", {"client": "me"})
-
-
 async def test_runs_of_one_client_are_one_to_a_server() -> None:
     callers, first, second = Callers("server"), FakeCaller("me", ready=False), FakeCaller("me")
     with anyio.fail_after(PATIENCE_SECONDS):

@@ -137,13 +137,6 @@ def call_big_nameless(request_id: Any, arguments: dict[str, Any]) -> None:
     send_bytes(b"x" * arguments["size"])
 
 
-def call_deep(request_id: Any, arguments: dict[str, Any]) -> None:
-    depth = arguments["depth"]
-    deep = "[" * depth + "]" * depth
-    result = f'{{"content":[],"structuredContent":{{"deep":{deep}}}}}'
-    send_bytes(f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}'.encode())
-
-
 def call_odd_shape(request_id: Any, arguments: dict[str, Any]) -> None:
     answer(request_id, {"structuredContent": [1, 2], "madeUp": {"kept": True}})
 
@@ -221,8 +214,6 @@ def list_tools(request_id: Any, cursor: str | None) -> None:
         )
     elif "same-cursor" in MODES:
         answer(request_id, {"tools": [describe("only")], "nextCursor": "0"})
-    elif "endless" in MODES:
-        answer(request_id, {"tools": [describe(f"t{page}")], "nextCursor": str(page + 1)})
     elif "odd-tools" in MODES:
         first = {**describe("twice"), "description": "the first"}
         names = ["__import__", "class", "a b", "\u202eevil", ""]
