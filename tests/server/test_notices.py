@@ -23,19 +23,6 @@ ERAS = ["legacy", "2026-07-28"]
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_a_client_hears_that_a_server_came_and_sees_it_when_it_lists_again(
-    engine: Engine, finder: ListFinder, mode: str
-) -> None:
-    """Tools, since the description names servers; resources, of which each server has one."""
-    async with listening(build_server(engine), mode) as heard:
-        assert "mcp_second" not in await heard.shown()
-        finder.specs = (workshop(), workshop("second"))
-        await engine.servers.refresh()
-        await heard.until("tools", "resources")
-        assert "mcp_second" in await heard.shown()
-
-
-@pytest.mark.parametrize("mode", ERAS)
 async def test_nobody_is_told_of_a_change_that_reads_the_same(
     engine: Engine, finder: ListFinder, mode: str
 ) -> None:

@@ -27,7 +27,7 @@ from tests.skills.skill_rig import run
 
 pytestmark = pytest.mark.guarantee("project-servers")
 
-FILES = WORKSHOP.parent / "files.py"
+FILES = WORKSHOP.with_name("raw.py")
 SHOP = {"mcpServers": {"shop": {"command": sys.executable, "args": [str(WORKSHOP)]}}}
 USE_SHOP = "await mcp_shop.add(a=1, b=2)"
 

@@ -53,6 +53,8 @@ server = "log"
 action = "allow"
 """
 
+ASKS = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
+
 PROGRAM = "await mcp_log.create(title='one')"
 
 
@@ -203,8 +205,7 @@ async def test_a_restart_is_decided_on_and_recorded_too(
 async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
     settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
 ) -> None:
-    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
         errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], ApprovalNeededError)
         assert "servers approve log" in str(errors["log"].remedy)
@@ -240,8 +241,7 @@ async def test_a_yes_is_of_use_to_the_run_that_asked_alone(
     settings: Settings, tmp_path: Path, one: ServerSpec
 ) -> None:
     """Also if that ended before the server was started."""
-    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
         starts = engine.gate.starts
         first, second = RunCaller(None, Clock()), RunCaller(None, Clock())
         yes = deciding("once")
@@ -318,8 +318,7 @@ async def test_where_every_start_is_asked_about_a_change_is_told(
     settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
 ) -> None:
     """And a command that asks for a start, as logging in does, is no word on a change."""
-    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
         starts = engine.gate.starts
         await _run(engine, deciding("always"))
         _redefine(engine, other)
@@ -335,9 +334,8 @@ async def test_nobody_is_asked_about_a_definition_that_cannot_be_shown_whole(
     settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
 ) -> None:
     long = replace(one, args=(*one.args, "x" * 10_000))
-    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
     client = deciding("once")
-    async with opened(settings, [long], policy=policy, tmp_path=tmp_path) as engine:
+    async with opened(settings, [long], policy=ASKS, tmp_path=tmp_path) as engine:
         with pytest.raises(ApprovalNeededError, match="too long for a question"):
             await _run(engine, client)
     assert (client.asked, _count(starts)) == ([], 0)

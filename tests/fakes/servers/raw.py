@@ -181,6 +181,13 @@ def call_sample(request_id: Any, arguments: dict[str, Any]) -> None:
     answer(request_id, text(reply["error"]["message"]))
 
 
+def call_write_file(request_id: Any, arguments: dict[str, Any]) -> None:
+    path = Path(arguments["path"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(arguments["content"])
+    answer(request_id, text("written"))
+
+
 def call_where(request_id: Any, arguments: dict[str, Any]) -> None:
     facts = {"cwd": str(Path.cwd()), "env": dict(os.environ), "pid": os.getpid()}
     answer(request_id, {"content": [], "structuredContent": facts})
