@@ -177,13 +177,6 @@ async def test_an_unknown_server_is_answered_with_the_nearest_name(rig: Rig) -> 
     assert "'github', 'files'" in caught.value.remedy
 
 
-async def test_a_server_that_dies_of_anything_before_initialize_is_greeted_properly(
-    rig: Rig,
-) -> None:
-    async with rig.pool(rig.raw("strict")) as pool:
-        assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
-
-
 @pytest.mark.parametrize("mode", ["newer-only", "no-handshake"])
 async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig, mode: str) -> None:
     """After it has answered the handshake with an error, whichever."""
@@ -192,15 +185,13 @@ async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig, m
         assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
 
 
-async def test_a_server_of_neither_era_is_quoted_on_the_handshake(rig: Rig) -> None:
-    async with rig.pool(rig.raw("no-handshake", "neither")) as pool:
-        with pytest.raises(ServerStartError, match="Method not found"):
-            await pool.server("server").start()
-
-
 @pytest.mark.parametrize(
     ("era", "modes", "protocol"),
-    [("modern", "", "2026-07-28"), ("legacy", "strict", "2025-11-25"), ("auto", "", "2025-11-25")],
+    [
+        ("modern", "", "2026-07-28"),
+        ("legacy", "strict", "2025-11-25"),
+        ("auto", "strict", "2025-11-25"),
+    ],
 )
 async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
     rig: Rig, era: ProtocolMode, modes: str, protocol: str
@@ -216,8 +207,13 @@ async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
         assert pool.states()["server"].server_info["protocol"] == protocol
 
 
-async def test_a_server_that_does_not_speak_the_era_set_for_it_does_not_start(rig: Rig) -> None:
-    async with rig.pool(rig.raw("no-handshake"), server_settings=speaking("legacy")) as pool:
+@pytest.mark.parametrize(
+    ("era", "modes"), [("auto", ("no-handshake", "neither")), ("legacy", ("no-handshake",))]
+)
+async def test_a_server_of_no_era_that_is_tried_is_quoted_on_the_handshake(
+    rig: Rig, era: ProtocolMode, modes: tuple[str, ...]
+) -> None:
+    async with rig.pool(rig.raw(*modes), server_settings=speaking(era)) as pool:
         with pytest.raises(ServerStartError, match="Method not found"):
             await pool.server("server").start()
 
