@@ -17,7 +17,7 @@ from bridge.model import ServerSpec, Source
 from tests.record import record_of
 from tests.record import text_of as text_of
 
-ASKER = Path(__file__).parent / "fakes" / "servers" / "asker.py"
+ASKER = Path(__file__).parent / "fakes" / "servers" / "toolbox.py"
 
 _SOURCE = Source(client="Test", scope="user", path="/test.json", key="mcpServers.asker")
 

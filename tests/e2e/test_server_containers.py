@@ -17,7 +17,8 @@ import pytest
 from bridge.runs.opening import ServerContainers
 from bridge.settings import load
 from tests.e2e.rig import BRIDGE, PATIENCE_SECONDS
-from tests.upstream.rig import SERVERS, Rig, wait_until
+from tests.upstream.rig import SERVERS, Rig
+from tests.waiting import until
 
 ENGINES = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("podman", "docker")]
 CASES = [
@@ -109,4 +110,4 @@ async def test_a_container_of_an_idle_server_is_removed(tmp_path: Path, engine: 
         pool.containers = ServerContainers(load({}, {**os.environ, "HOME": str(tmp_path)}))
         await pool.call_tool("server", "echo", {"text": "hi"})
         with anyio.fail_after(PATIENCE_SECONDS):
-            await wait_until(lambda: not left(engine, mark))
+            await until(lambda: not left(engine, mark))

@@ -75,7 +75,6 @@ class Faults:
     get_pod: list[Refusal] = field(default_factory=list)
     waiting: Mapping[str, str] | None = None
     unschedulable: str = ""
-    drop_attach: bool = False
 
 
 class ApiServer:
@@ -235,10 +234,6 @@ class ApiServer:
     def remove(self, name: str) -> None:
         """Delete a pod as another client does."""
         self._remove(self._path("pods", name))
-
-    def stop_answering(self, name: str) -> None:
-        """Stop a pod's process, as a node that stands still."""
-        os.kill(self.running[name].process.pid, signal.SIGSTOP)
 
     def put_pod(self, name: str, *, owner: str, service: str = "default") -> None:
         """Store a pod that nothing runs in, as a bridge left it."""
@@ -461,9 +456,6 @@ class ApiServer:
             await send({"type": "websocket.send", "bytes": data})
 
         pod.listener = listen
-        if self.faults.drop_attach:
-            await send({"type": "websocket.close", "code": 1011})
-            return
         stdin = pod.process.stdin
         assert stdin is not None
         async with anyio.create_task_group() as tasks:

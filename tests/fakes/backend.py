@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -239,6 +240,35 @@ class FakeBackend:
 
     async def aclose(self) -> None:
         await anyio.lowlevel.checkpoint()
+
+
+@dataclass
+class Tap(FakeBackend):
+    """A backend that records what sandboxes receive, and may start them slowly."""
+
+    seconds: float = 0
+    heard: bytearray = field(default_factory=bytearray)
+    specs: list[LaunchSpec] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        self.specs.append(spec)
+        await anyio.sleep(self.seconds)
+        async with super().launch(spec) as sandbox:
+            yield cast("Sandbox", _Tapped(sandbox, self.heard))
+
+
+class _Tapped:
+    def __init__(self, sandbox: Sandbox, heard: bytearray) -> None:
+        self._sandbox = sandbox
+        self._heard = heard
+
+    async def send(self, data: bytes) -> None:
+        self._heard += data
+        await self._sandbox.send(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
 
 
 async def _start(spec: LaunchSpec, workspace: Path) -> FakeSandbox:

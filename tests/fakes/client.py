@@ -80,3 +80,12 @@ class FakeClient:
 
     async def roots(self) -> list[Json]:
         return []
+
+
+def deciding(decision: str) -> FakeClient:
+    """Return a client whose person decides like this on whatever is asked."""
+
+    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {"action": "accept", "content": {"decision": decision}}
+
+    return FakeClient(answer=answer)

@@ -16,7 +16,8 @@ from bridge.upstream.oauth_login import log_in, log_out
 from tests.peers.rig import NODE, NPM
 from tests.ports import reserved_port
 from tests.upstream.login_rig import browse
-from tests.upstream.rig import PATIENCE_SECONDS, Rig
+from tests.upstream.rig import Rig
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.full
 

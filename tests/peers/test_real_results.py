@@ -31,9 +31,8 @@ from mcp.types import CallToolRequest, CallToolRequestParams
 from pydantic import TypeAdapter
 
 from bridge.model import RunRequest, ServerSpec, Source
-from bridge.runs import open_engine
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.peers.rig import HERE, NODE, NPM
 from tests.png import write_png
@@ -214,15 +213,12 @@ async def test_a_server_sends_through_the_bridge_what_it_sends_directly(
         cwd=str(place),
     )
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     with _fresh(place), anyio.fail_after(PATIENCE_SECONDS):
         sent = _alike(json.dumps(await _direct(spec, calls)), line)
     for read in (RAW, PARTS):
         code = read + KEEP % (WHOLE, str(kept), json.dumps(calls))
         patient = replace(settings, start_timeout=PATIENCE_SECONDS)
-        opened = open_engine(patient, finder=ListFinder(spec), choose_backend=choose)
+        opened = engine_on(backend, patient, finder=ListFinder(spec))
         with _fresh(place), anyio.fail_after(PATIENCE_SECONDS):
             async with opened as engine:
                 result = await engine.run(RunRequest(code=code, servers=("peer",), timeout=60))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio
 
 from bridge.model import RunRequest, ServerSpec
 from bridge.runs.program import GRACE_SECONDS
-from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on, workshop
-from tests.fakes.backend import FakeBackend
+from tests.fakes.backend import Tap
 
 SECRETS = ("secret-env", "secret-argument", "secret-header", "secret-place", "127.0.0.1")
 
@@ -32,35 +29,6 @@ everything = [
 ]
 len(json.dumps(everything))
 """
-
-
-@dataclass
-class Tap(FakeBackend):
-    """A backend that records what sandboxes receive, and may start them slowly."""
-
-    seconds: float = 0
-    heard: bytearray = field(default_factory=bytearray)
-    specs: list[LaunchSpec] = field(default_factory=list)
-
-    @asynccontextmanager
-    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        self.specs.append(spec)
-        await anyio.sleep(self.seconds)
-        async with super().launch(spec) as sandbox:
-            yield cast("Sandbox", _Tapped(sandbox, self.heard))
-
-
-class _Tapped:
-    def __init__(self, sandbox: Sandbox, heard: bytearray) -> None:
-        self._sandbox = sandbox
-        self._heard = heard
-
-    async def send(self, data: bytes) -> None:
-        self._heard += data
-        await self._sandbox.send(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sandbox, name)
 
 
 async def _results(

@@ -12,7 +12,7 @@ from mcp import Client
 from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated, ToolsListChanged
 from mcp.types import EmptyResult, SubscribeRequest, SubscribeRequestParams
 
-PATIENCE_SECONDS = 120.0
+from tests.waiting import PATIENCE_SECONDS
 
 
 @dataclass

@@ -65,11 +65,6 @@ async def test_a_broken_sandbox_is_told_with_its_code_and_remedy(
     assert document["error"] == "The image is broken. Build it again. [launch_failed]"
 
 
-async def test_an_unknown_tool_is_a_protocol_error(client: Client) -> None:
-    with pytest.raises(MCPError, match="Unknown tool 'run_ruby'"):
-        await client.call_tool("run_ruby", {})
-
-
 async def test_a_client_that_cancels_ends_the_run_and_its_upstream_calls(
     client: Client, backend: FakeBackend, tmp_path: Path
 ) -> None:

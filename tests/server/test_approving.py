@@ -21,7 +21,6 @@ from tests.fakes.backend import FakeBackend
 from tests.record import record_of
 from tests.recorder_rig import recorder, tools_recorded
 from tests.server.web_rig import web
-from tests.waiting import until
 
 ERAS = ["legacy", "2026-07-28"]
 
@@ -45,12 +44,6 @@ reason = "it leaves the house"
 """
 
 WRITE = "await mcp_desk.write_note(topic='t', text='x')"
-
-FIVE = (
-    "import asyncio\n"
-    "write = lambda n: mcp_desk.write_note(topic=f't{n}', text='x')\n"
-    "len(await asyncio.gather(*map(write, range(5))))"
-)
 
 
 class Person:
@@ -131,12 +124,11 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
         assert person.asked[0].startswith('Allow desk.write_note(topic="t"')
         assert person.offered == ["call", "run", "session", "always", "no"]
         assert person.count() == 2
-        # For the run: one question for all that it makes at once, and the others in it.
+        # For the run: one question for all that it makes, and another in the next.
         person.answers = ["run"]
-        assert value_of(await call(me, f"{WRITE}\n{FIVE}")) == 5
-        assert person.count() == 1
-        assert value_of(await call(me, FIVE)) == 5
-        assert person.count() == 1
+        for _ in range(2):
+            assert value_of(await call(me, f"{WRITE}\n{WRITE}"))["done"] == "write_note"
+            assert person.count() == 1
         # Whoever says no is not asked again in this run, whatever the program asks with.
         before = len(tools_recorded(log))
         for answer in ("no", "decline", "cancel"):
@@ -158,32 +150,6 @@ async def test_an_answer_holds_for_a_call_a_run_or_a_session(
         other = await stack.enter_async_context(_client(engine, era, you, "you"))
         assert "declined" in _error(await call(other, WRITE))
         assert you.count() == 1
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
-    opening: Opening, config: Path, log: Path, era: str
-) -> None:
-    send = "await mcp_desk.send(to='x', text='y')"
-    person = Person("always")
-    async with opening() as engine, _client(engine, era, person) as client:
-        for _ in range(2):
-            assert value_of(await call(client, send))["done"] == "send"
-        assert "Reason: rule 'sending' (it leaves the house)" in person.asked[0]
-        assert person.count() == 1
-    text = await anyio.Path(config).read_text()
-    head, tail = text.split("\n# 2", 1)
-    assert f"{head}\n[[policy.rules]]{tail.split('[[policy.rules]]')[2]}" == POLICY
-    assert 'server = "desk"\ntool = "send"\naction = "allow"\ndigest = "sha256:' in tail
-    async with opening() as engine, _client(engine, era, person) as client:
-        await call(client, f"{send}\nawait mcp_desk.redescribe(tool='send', description='Other')")
-        assert person.count() == 0
-        person.answers = ["no"]
-        await until(lambda: engine.servers.inventory.tool("desk", "send").description == "Other")
-        refused = _error(await call(client, send))
-        assert "(changed tool), and declined" in refused
-        assert "changed tool (its description changed)" in person.asked[0]
-    assert tools_recorded(log).count("send") == 3
 
 
 async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(

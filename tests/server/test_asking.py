@@ -117,63 +117,6 @@ async def test_a_client_that_cannot_be_asked_is_not(
         assert complaint in text_of(result)
 
 
-@pytest.mark.parametrize("era", ERAS)
-async def test_several_questions_of_a_program_are_all_answered(
-    server: Server[Any], era: str
-) -> None:
-    asked: list[str] = []
-
-    async def elicit(context: Any, params: Any) -> ElicitResult:
-        asked.append(params.message.partition("\n")[0])
-        return ElicitResult(action="accept", content={"name": asked[-1][-1]})
-
-    code = (
-        "import asyncio\n"
-        "ask = lambda n: mcp_asker.name(message=f'number {n}')\n"
-        "first = await asyncio.gather(*map(ask, range(3)))\n"
-        "[*first, await ask(3)]"
-    )
-    async with Client(server, mode=era, elicitation_callback=elicit) as client:
-        answers = value_of(await call(client, code))
-    assert answers == [f"accept {{'name': '{n}'}}" for n in range(4)]
-    assert sorted(asked) == [f"[asker] number {n}" for n in range(4)]
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_client_that_cancels_while_it_is_asked_ends_the_run(
-    server: Server[Any], engine: Engine, backend: FakeBackend, era: str
-) -> None:
-    """With its sandbox. In the newer era it is between two requests then, and just never returns:
-    what ends the run is tested with `SuspendedRuns`.
-    """
-    reached = anyio.Event()
-
-    async def elicit(context: Any, params: Any) -> ElicitResult:
-        reached.set()
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    with anyio.fail_after(60):
-        async with Client(server, mode=era, elicitation_callback=elicit) as client:
-            async with anyio.create_task_group() as tasks:
-                arguments = {"code": "await mcp_asker.name()"}
-                tasks.start_soon(client.call_tool, "run_python", arguments)
-                await reached.wait()
-                tasks.cancel_scope.cancel()
-            if era == "legacy":
-                await until(lambda: not backend.live)
-            else:
-                assert len(backend.live) == 1
-                await _give_up(engine, backend)
-
-
-async def _give_up(engine: Engine, backend: FakeBackend) -> None:
-    """Let the time be over that a run waits for its client to come back."""
-    for run in engine.suspended.runs():
-        run.scope.deadline = anyio.current_time()
-    await until(lambda: not backend.live)
-
-
 async def _raw(client: Client, **params: Any) -> CallToolResult | InputRequiredResult:
     request = CallToolRequest(
         params=CallToolRequestParams(

@@ -11,14 +11,13 @@ import anyio
 import httpx2
 import pytest
 from mcp import Client, MCPError
-from mcp.client.streamable_http import streamable_http_client
 
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import SuspendedRun
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
-from tests.server.web_rig import Proxy, web
+from tests.server.web_rig import Proxy, connected, web
 from tests.waiting import until
 
 ERAS = ["legacy", "2026-07-28"]
@@ -40,18 +39,6 @@ except MCPError as error:
 @pytest.fixture
 def finder() -> ListFinder:
     return ListFinder(asker())
-
-
-@asynccontextmanager
-async def connected(
-    url: str, token: str, era: str = "legacy", **more: Any
-) -> AsyncIterator[Client]:
-    headers = {"Authorization": f"Bearer {token}"}
-    async with (
-        httpx2.AsyncClient(headers=headers, timeout=60) as http,
-        Client(streamable_http_client(url, http_client=http), mode=era, **more) as client,
-    ):
-        yield client
 
 
 @asynccontextmanager

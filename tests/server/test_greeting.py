@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +64,6 @@ def raw(message: Any) -> bytes:
     return json.dumps(message, ensure_ascii=False).encode()
 
 
-@asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Engine]:
-    async with engine_on(FakeBackend(), settings) as engine:
-        yield engine
-
-
 async def answers(
     engine: Engine, line: bytes, answered: Any = None, count: int = 1, rest: bytes = b"\n"
 ) -> list[bytes]:
@@ -120,7 +112,7 @@ def configure(settings: Settings, home: Path) -> None:
 async def test_it_is_the_same_as_the_sdks_byte_for_byte(settings: Settings, tmp_path: Path) -> None:
     configure(settings, tmp_path)
     text = first_instructions(settings)
-    async with opened(settings) as engine:
+    async with engine_on(FakeBackend(), settings) as engine:
         for message in PLAIN:
             found = plain_initialize(raw(message))
             assert found is not None, message
@@ -133,7 +125,7 @@ async def test_it_says_of_the_servers_what_the_session_says(
 ) -> None:
     if configured:
         configure(settings, tmp_path)
-        async with opened(settings) as engine:
+        async with engine_on(FakeBackend(), settings) as engine:
             spec = engine.servers.pool.spec("git-hub")
             tool = Tool(
                 server="git-hub",
@@ -149,7 +141,7 @@ async def test_it_says_of_the_servers_what_the_session_says(
     text = first_instructions(settings)
     assert ("mcp_git_hub.find(" in text) is ("Talks with [" in text) is configured
     assert "ghp_" not in text
-    async with opened(settings) as engine:
+    async with engine_on(FakeBackend(), settings) as engine:
         assert engine.guide.instructions() == text
 
 
@@ -232,7 +224,7 @@ def test_the_versions_are_the_sdks() -> None:
 
 async def test_the_session_begins_with_a_request_that_has_been_answered(settings: Settings) -> None:
     lines = [hello("2025-03-26"), request(1, "tools/list"), request(0, "ping")]
-    async with opened(settings) as engine:
+    async with engine_on(FakeBackend(), settings) as engine:
         found = await answers(engine, b"\n".join(map(raw, lines)), answered=0, count=2)
     assert sorted(json.loads(each)["id"] for each in found) == [0, 1]
     assert b'"serverInfo"' not in b"".join(found)
@@ -240,7 +232,7 @@ async def test_the_session_begins_with_a_request_that_has_been_answered(settings
 
 async def test_half_a_request_that_was_read_before_is_completed(settings: Settings) -> None:
     line = raw(PLAIN[0]) + b"\n"
-    async with opened(settings) as engine:
+    async with engine_on(FakeBackend(), settings) as engine:
         [found] = await answers(engine, line[:50], rest=line[50:])
     assert json.loads(found)["result"]["protocolVersion"] == VERSIONS[0]
 

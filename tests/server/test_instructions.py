@@ -15,7 +15,6 @@ from bridge.settings import Settings
 from tests.catalog.test_docs import CODEX_SHOWS
 from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
-from tests.server.web_rig import web
 
 
 @pytest.fixture(params=["legacy", "auto"])
@@ -30,11 +29,6 @@ async def test_the_servers_are_known_before_the_first_request(engine: Engine, er
     assert "mcp_work_shop = work-shop: A workshop" in said.splitlines()
     assert "run_python" in said
     assert engine.servers.pool.states()["work-shop"].state == "idle", "nothing is started for it"
-
-
-async def test_so_they_are_over_http(engine: Engine, era: Any) -> None:
-    async with web(engine) as url, Client(url, mode=era) as client:
-        assert "mcp_work_shop = work-shop: A workshop" in await instructions_of(client)
 
 
 async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(

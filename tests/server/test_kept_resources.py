@@ -9,11 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import httpx2
 import mcp_types as types
 import pytest
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from bridge.gate.redaction import Redactor
@@ -25,7 +23,7 @@ from bridge.server.notices import MAX_URIS, Notices, NotifyingServer
 from bridge.server.resources import PAGE
 from bridge.store import Store
 from tests.server.listening_rig import listening
-from tests.server.web_rig import web
+from tests.server.web_rig import connected, web
 
 ERAS = ["legacy", "2026-07-28"]
 RUN = "0123456789abcdef0123456789abcdef"
@@ -239,13 +237,10 @@ async def test_over_http_a_credential_says_whose_it_is_and_without_one_only_the_
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(web(engine))
 
-        async def connect(token: str) -> Client:
-            headers = {"Authorization": f"Bearer {token}"} if token else {}
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
-            transport = streamable_http_client(url, http_client=http)
-            return await stack.enter_async_context(Client(transport, mode=mode))
-
-        mine, theirs, nobody = [await connect(token) for token in ("mine", "theirs", "")]
+        mine, theirs, nobody = [
+            await stack.enter_async_context(connected(url, token, mode))
+            for token in ("mine", "theirs", "")
+        ]
         artifact = left(engine, "x.txt", b"kept", _owner_of("mine"))
         loose = left(engine, "loose.txt", b"loose", "")
         assert await text_of(mine, artifact.uri) == ["kept"]

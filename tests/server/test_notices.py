@@ -15,37 +15,11 @@ from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.notices import Notices
 from tests.engine_rig import ListFinder, workshop
-from tests.server.listening_rig import PATIENCE_SECONDS, listening
+from tests.server.listening_rig import listening
 from tests.server.web_rig import web
+from tests.waiting import PATIENCE_SECONDS
 
 ERAS = ["legacy", "2026-07-28"]
-
-
-@pytest.mark.parametrize("mode", ERAS)
-async def test_a_client_hears_that_a_server_came_and_sees_it_when_it_lists_again(
-    engine: Engine, finder: ListFinder, mode: str
-) -> None:
-    """Tools, since the description names servers; resources, of which each server has one."""
-    async with listening(build_server(engine), mode) as heard:
-        assert "mcp_second" not in await heard.shown()
-        finder.specs = (workshop(), workshop("second"))
-        await engine.servers.refresh()
-        await heard.until("tools", "resources")
-        assert "mcp_second" in await heard.shown()
-
-
-async def test_every_session_of_a_server_is_told_and_one_that_is_gone_is_no_hindrance(
-    engine: Engine, finder: ListFinder
-) -> None:
-    server = build_server(engine)
-    async with AsyncExitStack() as stack:
-        staying = [await stack.enter_async_context(listening(server, mode)) for mode in ERAS * 2]
-        async with listening(server, "legacy"):
-            pass
-        finder.specs = (workshop("second"),)
-        await engine.servers.refresh()
-        for heard in staying:
-            await heard.until("tools", "resources")
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -71,19 +45,16 @@ async def test_a_client_is_promised_in_the_handshake_that_it_will_be_told(engine
         assert promised.resources.list_changed is True
 
 
-async def test_over_http_clients_of_both_eras_are_told(engine: Engine, finder: ListFinder) -> None:
-    async with web(engine) as url:
-        await _all_are_told(url, engine, finder)
-
-
-async def _all_are_told(url: str, engine: Engine, finder: ListFinder) -> None:
-    async with AsyncExitStack() as stack:
-        everybody = [
-            await stack.enter_async_context(listening(url, mode)) for mode in (*ERAS, *ERAS)
-        ]
+async def test_over_http_every_client_is_told_and_one_that_is_gone_is_no_hindrance(
+    engine: Engine, finder: ListFinder
+) -> None:
+    async with web(engine) as url, AsyncExitStack() as stack:
+        staying = [await stack.enter_async_context(listening(url, mode)) for mode in ERAS * 2]
+        async with listening(url, "legacy"):
+            pass
         finder.specs = (workshop(), workshop("second"))
         await engine.servers.refresh()
-        for heard in everybody:
+        for heard in staying:
             await heard.until("tools", "resources")
             assert "mcp_second" in await heard.shown()
 

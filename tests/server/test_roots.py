@@ -17,12 +17,12 @@ from mcp.types import ListRootsResult, Root, RootsListChangedNotification
 from pydantic import FileUrl
 
 from bridge.model import ServerSpec
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from bridge.upstream.server import explain_missing_roots
 from tests.asker_rig import asker, call, text_of
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.server.web_rig import web
 
@@ -56,10 +56,7 @@ def filesystem(*arguments: str) -> ServerSpec:
 async def opened(
     settings: Settings, backend: FakeBackend, *specs: ServerSpec
 ) -> AsyncIterator[Engine]:
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    async with open_engine(settings, finder=ListFinder(*specs), choose_backend=choose) as engine:
+    async with engine_on(backend, settings, finder=ListFinder(*specs)) as engine:
         yield engine
 
 

@@ -28,7 +28,7 @@ from bridge.server.search_tool import (
     search_tool,
 )
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
-from tests.record import record_of
+from tests.record import record_of, text_of
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -46,14 +46,10 @@ def hurry(engine: Engine, seconds: float) -> None:
     engine.servers._lister._straggler_seconds = 0.0
 
 
-def _text(result: Any) -> str:
-    return "".join(block.text for block in result.content)
-
-
 async def test_a_tool_is_found_with_how_to_call_it(client: Client, engine: Engine) -> None:
     result = await client.call_tool("search_tools", {"query": "add two numbers", "limit": 1})
     assert result.is_error is False
-    text = _text(result)
+    text = text_of(result)
     assert "run_python" in text
     assert "await" in text
     signature = text.splitlines()[1]
@@ -84,18 +80,18 @@ async def test_schemas_and_an_example_come_when_they_are_asked_for(client: Clien
     result = await client.call_tool("search_tools", arguments)
     [hit] = record_of(result)["tools"]
     assert hit["inputSchema"]["properties"]
-    assert hit["example"] in _text(result)
-    assert json.dumps(hit["inputSchema"], separators=(",", ":")) in _text(result)
+    assert hit["example"] in text_of(result)
+    assert json.dumps(hit["inputSchema"], separators=(",", ":")) in text_of(result)
 
 
 async def test_nothing_found_says_what_to_try(client: Client) -> None:
     result = await client.call_tool("search_tools", {"query": "xylophone"})
     assert result.is_error is False
     assert record_of(result) == {"tools": []}
-    assert "'xylophone'" in _text(result)
-    assert "other or fewer words" in _text(result)
+    assert "'xylophone'" in text_of(result)
+    assert "other or fewer words" in text_of(result)
     result = await client.call_tool("search_tools", {"query": "xylophone", "server": "work-shop"})
-    assert "runtime.list_tools('work-shop')" in _text(result)
+    assert "runtime.list_tools('work-shop')" in text_of(result)
 
 
 async def test_servers_that_cannot_be_asked_are_named(
@@ -105,10 +101,10 @@ async def test_servers_that_cannot_be_asked_are_named(
     finder.specs = (*finder.specs, bad)
     result = await client.call_tool("search_tools", {"query": "add"})
     assert list(record_of(result)["leftOut"]) == ["bad"]
-    assert "Not searched: bad: " in _text(result)
-    assert "mcp_work_shop.add(" in _text(result)
+    assert "Not searched: bad: " in text_of(result)
+    assert "mcp_work_shop.add(" in text_of(result)
     finder.specs = ()
-    assert "No MCP servers" in _text(await client.call_tool("search_tools", {"query": "add"}))
+    assert "No MCP servers" in text_of(await client.call_tool("search_tools", {"query": "add"}))
 
 
 async def test_while_servers_are_starting_a_search_says_so_first_and_never_that_nothing_fits(
@@ -119,9 +115,9 @@ async def test_while_servers_are_starting_a_search_says_so_first_and_never_that_
     hurry(engine, seconds=0.0)
     said = "2 of 3 servers are still starting; search again in some seconds, with the same words."
     result = await client.call_tool("search_tools", {"query": "xylophone"})
-    assert _text(result) == said
+    assert text_of(result) == said
     assert list(record_of(result)["leftOut"]) == ["a", "b"]
-    assert _text(await client.call_tool("search_tools", {"query": "add"})).startswith(
+    assert text_of(await client.call_tool("search_tools", {"query": "add"})).startswith(
         f"{said}\nBest"
     )
     code = "await runtime.search_tool_docs('xylophone')"
@@ -141,7 +137,7 @@ async def test_a_search_that_finds_nothing_waits_for_servers_that_are_starting(
         gate = partial(anyio.to_thread.run_sync, (tmp_path / "gate").write_text, "\n")
         tasks.start_soon(gate)
         result = await client.call_tool("search_tools", {"query": "echo"})
-    assert "mcp_late.echo(" in _text(result)
+    assert "mcp_late.echo(" in text_of(result)
 
 
 async def test_servers_that_nothing_is_known_of_are_asked_once_a_client_has_listed_the_tools(
@@ -176,7 +172,7 @@ async def test_bad_arguments_are_told_in_words(
     async with Client(build_server(engine)) as client:
         result = await client.call_tool("search_tools", arguments)
     assert result.is_error is True
-    assert complaint in _text(result)
+    assert complaint in text_of(result)
 
 
 @pytest.mark.parametrize("limit", [float("inf"), float("nan"), -1, 2**70])
@@ -206,4 +202,4 @@ async def test_an_answer_has_a_bound(client: Client, finder: ListFinder) -> None
         replace(workshop(f"s{number}"), description="x" * 100) for number in range(3)
     )
     arguments = {"query": "the", "limit": 50, "detail": "full"}
-    assert len(_text(await client.call_tool("search_tools", arguments))) < 2 * MAX_TEXT_CHARS
+    assert len(text_of(await client.call_tool("search_tools", arguments))) < 2 * MAX_TEXT_CHARS

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import anyio
@@ -22,11 +22,10 @@ from pydantic import BaseModel
 
 from bridge.model import ServerSpec, Source
 from bridge.runs import Engine
-from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder
-from tests.fakes.backend import FakeBackend
+from tests.fakes.backend import Tap
 from tests.record import record_of
 
 LEAKY = Path(__file__).parents[1] / "fakes" / "servers" / "leaky.py"
@@ -79,34 +78,6 @@ out
 """
 
 
-class Recorded:
-    """A sandbox, and what is sent into it."""
-
-    def __init__(self, inner: Sandbox, sent: list[bytes]) -> None:
-        self._inner = inner
-        self._sent = sent
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def send(self, data: bytes) -> None:
-        self._sent.append(data)
-        await self._inner.send(data)
-
-
-class RecordingBackend(FakeBackend):
-    """Keeps all that any sandbox is sent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sent: list[bytes] = []
-
-    @asynccontextmanager
-    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        async with super().launch(spec) as sandbox:
-            yield cast("Sandbox", Recorded(sandbox, self.sent))
-
-
 BROKEN = "import os, sys; sys.exit(f'cannot log in with {os.environ[\"LEAKY_TOKEN\"]}')"
 """Tells the secret instead of starting; without the SDK, since the bridge tries again and again."""
 
@@ -124,8 +95,8 @@ def leaky(name: str, *arguments: str) -> ServerSpec:
 
 
 @pytest.fixture
-def backend() -> RecordingBackend:
-    return RecordingBackend()
+def backend() -> Tap:
+    return Tap()
 
 
 @pytest.fixture
@@ -187,9 +158,7 @@ async def _connected(server: Server[Any]) -> AsyncIterator[Any]:
 
 
 @pytest.mark.slow
-async def test_no_path_tells_a_secret(
-    engine: Engine, backend: RecordingBackend, settings: Settings
-) -> None:
+async def test_no_path_tells_a_secret(engine: Engine, backend: Tap, settings: Settings) -> None:
     listeners = []
     for era in ("legacy", "2026-07-28"):
         listeners.append(listener := Listener())
@@ -209,7 +178,7 @@ async def test_no_path_tells_a_secret(
             assert f"{place} {MARK}" in told, place
         assert f"progress {MARK}" in told
         assert f'"logger":"leaky/{MARK}"' in told
-    into = b"".join(backend.sent).decode("utf-8", "replace")
+    into = backend.heard.decode("utf-8", "replace")
     assert f"large {MARK}" in into
     audit = "".join(path.read_text() for path in (settings.state_dir / "audit").rglob("*.jsonl"))
     assert "leaky" in audit

@@ -7,18 +7,16 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
-import httpx2
 import jsonschema
 import pytest
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.arguments import OUTPUT_SCHEMA
 from tests.engine_rig import ListFinder
 from tests.record import record_of, text_of
-from tests.server.web_rig import web
+from tests.server.web_rig import connected, web
 
 SESSIONS_URI = "bridge://sessions"
 
@@ -66,15 +64,10 @@ async def test_over_http_a_session_is_its_callers_own_and_needs_its_id(engine: E
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(90))
         url = await stack.enter_async_context(web(engine))
-
-        async def caller(credential: str) -> Client:
-            headers = {"Authorization": f"Bearer {credential}"} if credential else {}
-            web = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
-            return await stack.enter_async_context(
-                Client(streamable_http_client(url, http_client=web))
-            )
-
-        ada, bob, nobody = await caller("ada"), await caller("bob"), await caller("")
+        ada, bob, nobody = [
+            await stack.enter_async_context(connected(url, who, "auto"))
+            for who in ("ada", "bob", "")
+        ]
         first = await _run(ada, code="total = 41", session="analysis")
         identity = record_of(first)["session"]["id"]
         assert f'Continue with session="{identity}".' in text_of(first)

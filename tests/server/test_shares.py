@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx2
 import pytest
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
 
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of
-from tests.server.web_rig import web
+from tests.server.web_rig import connected, web
 from tests.session_rig import reopened, waits_for
 from tests.waiting import until, until_exists
 
@@ -64,15 +62,9 @@ async def test_one_caller_takes_nothing_of_anothers_share(
         stack.enter_context(anyio.fail_after(120))
         engine = await stack.enter_async_context(reopened(settings, backend, **shares))
         url = await stack.enter_async_context(web(engine))
-
-        async def caller(credential: str) -> Client:
-            headers = {"Authorization": f"Bearer {credential}"}
-            web = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
-            return await stack.enter_async_context(
-                Client(streamable_http_client(url, http_client=web))
-            )
-
-        ada, eve = await caller("ada"), await caller("eve")
+        ada, eve = [
+            await stack.enter_async_context(connected(url, who, "auto")) for who in ("ada", "eve")
+        ]
 
         async def opened(credential: str) -> list[str]:
             digest = hashlib.sha256(f"Bearer {credential}".encode()).hexdigest()[:32]

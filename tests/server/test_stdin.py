@@ -18,6 +18,7 @@ import pytest
 from bridge.server.content import RECORD_KEY
 from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.upstream.framing import MAX_VALUES
+from tests.server.pipe_rig import hello
 
 COMMAND = Path(sys.executable).with_name("mcp-code-bridge")
 PATIENCE = 120
@@ -83,18 +84,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
         yield client
 
 
-HELLO = json.dumps(
-    {
-        "jsonrpc": "2.0",
-        "id": 0,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "raw", "version": "1"},
-        },
-    }
-)
+HELLO = json.dumps(hello("2025-06-18"))
 
 
 def call(request_id: int | str, code: str) -> str:
@@ -119,19 +109,16 @@ DEEP = "[" * 3000 + "]" * 3000
 @pytest.mark.parametrize(
     "code",
     [
-        r'''"print('\ud800')"''',
-        r'''"print('\udc00 \ud83d\ude00')"''',
-        r'''"print('\\ud800 \ud800')"''',
+        rb"""print('\ud800')""",
+        rb"""print('\udc00 \ud83d\ude00')""",
+        rb"""print('\\ud800 \ud800')""",
+        b"print('\xff\xfe')",
     ],
 )
-def test_a_lone_surrogate_escape_is_repaired(client: RawClient, code: str) -> None:
-    client.send(call(1, code))
-    answer = client.answer(1)
-    assert answer["result"]["_meta"][RECORD_KEY]["reason"] == "engine"
-
-
-def test_bytes_that_are_not_utf8_are_repaired(client: RawClient) -> None:
-    client.send(call(1, "\"print('BAD')\"").encode().replace(b"BAD", b"\xff\xfe"))
+def test_lone_surrogates_and_bytes_that_are_not_utf8_are_repaired(
+    client: RawClient, code: bytes
+) -> None:
+    client.send(call(1, '"CODE"').encode().replace(b"CODE", code))
     answer = client.answer(1)
     assert answer["result"]["_meta"][RECORD_KEY]["reason"] == "engine"
 

@@ -106,11 +106,6 @@ async def test_whoever_listens_is_told_of_the_end_when_a_signal_ends_the_server(
     engine: Engine,
 ) -> None:
     """A signal cancels `serve`; a stream that broke off would be opened again at once."""
-    with reserved_port() as port:
-        await _served(engine, port)
-
-
-async def _served(engine: Engine, port: int) -> None:
     ended = anyio.Event()
     listening = anyio.Event()
 
@@ -128,7 +123,7 @@ async def _served(engine: Engine, port: int) -> None:
         with scope:
             await serve_http(engine, "127.0.0.1", port)
 
-    with anyio.fail_after(60):
+    with reserved_port() as port, anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             scope = anyio.CancelScope()
             tasks.start_soon(serve, scope)

@@ -6,11 +6,14 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import anyio
 import httpx2
 import uvicorn
 from anyio.abc import SocketAttribute, SocketStream
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from bridge.runs import Engine
 from bridge.server.app import build_server
@@ -52,6 +55,19 @@ async def served(
             httpx2.AsyncClient(base_url=url, headers=accept, timeout=60) as web,
         ):
             yield bridge, web
+
+
+@asynccontextmanager
+async def connected(
+    url: str, token: str, era: str = "legacy", **more: Any
+) -> AsyncIterator[Client]:
+    """Connect a client with a credential, or without one if it is empty."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        Client(streamable_http_client(url, http_client=http), mode=era, **more) as client,
+    ):
+        yield client
 
 
 class Proxy:

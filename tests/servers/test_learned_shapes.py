@@ -92,16 +92,6 @@ async def test_another_version_of_a_tool_is_learnt_anew(tmp_path: Path) -> None:
     assert version_digest(same) == version_digest(TOOL)
 
 
-async def test_another_definition_of_a_server_has_its_own_file(tmp_path: Path) -> None:
-    """Its values of variables do not count; nor are they anywhere in the name."""
-    observed = opened(tmp_path)
-    observed.learn("shop", TOOL, {"parts": {"value": 1}})
-    await observed.close()
-    assert opened(tmp_path, replace(SPEC, args=("--test",))).current("shop", TOOL) is None
-    same = replace(SPEC, source=replace(SPEC.source, client="Other"))
-    assert opened(tmp_path, same).current("shop", TOOL) is not None
-
-
 def test_nothing_is_learnt_of_a_tool_that_declares_what_it_returns(tmp_path: Path) -> None:
     observed = opened(tmp_path)
     declared = replace(TOOL, output_schema={"type": "object"})
@@ -263,16 +253,6 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
     known.learn_result("shop", "find", {"parts": {"value": {"id": 2}}})
     assert known.entries() is same
     assert known.shape_revision == 1
-
-
-def test_what_a_tool_declares_counts_before_what_was_seen(tmp_path: Path) -> None:
-    known = ToolInventory(opened(tmp_path))
-    declared = replace(TOOL, name="declared", output_schema={"type": "object"})
-    known.reset({"shop": ""}, {"shop": (declared, TOOL)})
-    known.learn_result("shop", "declared", {"parts": {"value": {"id": 1}}})
-    first, second = known.entry("shop").tools
-    assert returns(first) == ({"type": "object"}, False)
-    assert returns(second) == (None, False)
 
 
 ROWS = ('[{"id": 1}]', '[{"id": 2}, {"id": 3}]', "[]", '[{"id": 4}]')

@@ -16,19 +16,18 @@ from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError,
 from bridge.model import Json, RunRequest
 from bridge.runs import Engine
 from bridge.server.search_tool import search_result
-from bridge.servers.consents import FILE_NAME
 from tests.audit_rig import records
 from tests.discovery.test_precedence import in_its_spelling
 from tests.discovery.writing import write
 from tests.engine_rig import WORKSHOP, engine_on, settings_in
 from tests.fakes.backend import FakeBackend
-from tests.fakes.client import FakeClient
+from tests.fakes.client import FakeClient, deciding
 from tests.recorder_rig import recorder_entry
 from tests.skills.skill_rig import run
 
 pytestmark = pytest.mark.guarantee("project-servers")
 
-FILES = WORKSHOP.parent / "files.py"
+FILES = WORKSHOP.with_name("raw.py")
 SHOP = {"mcpServers": {"shop": {"command": sys.executable, "args": [str(WORKSHOP)]}}}
 USE_SHOP = "await mcp_shop.add(a=1, b=2)"
 
@@ -51,13 +50,6 @@ async def bridge(project: Path) -> AsyncIterator[Engine]:
     settings = settings_in(project.parent)
     async with engine_on(backend, settings, cwd=str(project)) as engine:
         yield engine
-
-
-def answering(decision: str) -> FakeClient:
-    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": decision}}
-
-    return FakeClient(answer=answer)
 
 
 def every_layout(project: Path) -> dict[str, tuple[str, str]]:
@@ -155,12 +147,12 @@ async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
         assert "NODE_OPTIONS" in message
         assert "\x1b" not in message
         assert "\u202e" not in message
-        yes = answering("session")
+        yes = deciding("session")
         assert (await run(engine, USE_SHOP, yes)).result == {"sum": 3}
         assert (await run(engine, USE_SHOP, yes)).result == {"sum": 3}
         assert len(yes.asked) == 1
     async with bridge(project) as engine:
-        assert (await run(engine, USE_SHOP, answering("always"))).result == {"sum": 3}
+        assert (await run(engine, USE_SHOP, deciding("always"))).result == {"sum": 3}
     async with bridge(project) as engine:
         assert (await run(engine, USE_SHOP)).result == {"sum": 3}
         write(project / ".mcp.json", {"mcpServers": {"shop": {**entry, "args": ["other"]}}})
@@ -177,7 +169,7 @@ async def test_a_permanent_yes_to_a_changed_definition_is_asked_for_once(
     for entry in (SHOP["mcpServers"]["shop"], {**SHOP["mcpServers"]["shop"], "env": {"A": "b"}}):
         write(project / ".mcp.json", {"mcpServers": {"shop": entry}})
         async with bridge(project) as engine:
-            person = answering("always")
+            person = deciding("always")
             await run(engine, USE_SHOP, person)
         asked = [str(each["message"]).splitlines()[0] for each in person.asked]
         [which] = [line for line in asked if "Use server" in line]
@@ -200,7 +192,7 @@ async def test_a_plan_reads_from_a_users_server_and_from_no_projects(
     write(project.parent / ".claude.json", {"mcpServers": {"mine": entries["mine"]}})
     write(project / ".mcp.json", {"mcpServers": {"theirs": entries["theirs"]}})
     async with bridge(project) as engine:
-        await run(engine, "await mcp_theirs.list_notes()", answering("always"))
+        await run(engine, "await mcp_theirs.list_notes()", deciding("always"))
         reading = "print((await mcp_{0}.read_note(topic='a'))['text'])"
         code = "\n".join(map(reading.format, ("mine", "theirs")))
         result = await engine.run(RunRequest(code=code, mode="plan", principal="me"))
@@ -238,7 +230,7 @@ async def test_a_persons_yes_is_in_the_audit_log(project: Path) -> None:
     for answer in ("no", "session", "always"):
         async with bridge(project) as engine:
             with suppress(ApprovalRefusedError):
-                await run(engine, USE_SHOP, answering(answer))
+                await run(engine, USE_SHOP, deciding(answer))
     files = sorted(audit.glob("*.jsonl"))
     records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     started = [each for each in records if (each["kind"], each.get("server")) == ("start", "shop")]
@@ -260,7 +252,7 @@ async def test_a_yes_that_cannot_be_recorded_does_not_hold(project: Path) -> Non
         (state / "audit").write_text("in the way")
         for _ in range(2):
             with pytest.raises(AuditError):
-                await run(engine, USE_SHOP, answering("always"))
+                await run(engine, USE_SHOP, deciding("always"))
     async with bridge(project) as engine:
         with pytest.raises(ApprovalNeededError):
             await run(engine, USE_SHOP)
@@ -269,7 +261,7 @@ async def test_a_yes_that_cannot_be_recorded_does_not_hold(project: Path) -> Non
 async def test_nobody_is_asked_on_behalf_of_whoever_it_may_be(project: Path) -> None:
     """Over HTTP without authentication, whoever asks could answer, too."""
     write(project / ".mcp.json", SHOP)
-    client = answering("always")
+    client = deciding("always")
     async with bridge(project) as engine:
         with pytest.raises(ApprovalNeededError, match="the owner of this run is unknown"):
             await engine.run(RunRequest(code=USE_SHOP), client)
@@ -279,24 +271,11 @@ async def test_nobody_is_asked_on_behalf_of_whoever_it_may_be(project: Path) -> 
 async def test_a_definition_too_long_to_be_shown_is_not_asked_about(project: Path) -> None:
     entry = {**SHOP["mcpServers"]["shop"], "args": [str(WORKSHOP), *["x"] * 100]}
     write(project / ".mcp.json", {"mcpServers": {"shop": entry}})
-    client = answering("always")
+    client = deciding("always")
     async with bridge(project) as engine:
         with pytest.raises(ApprovalNeededError, match="too long for a question"):
             await run(engine, USE_SHOP, client)
     assert client.asked == []
-
-
-async def test_a_damaged_file_of_approvals_approves_nothing_and_says_so(project: Path) -> None:
-    write(project / ".mcp.json", SHOP)
-    state = settings_in(project.parent).state_dir
-    async with bridge(project) as engine:
-        await run(engine, USE_SHOP, answering("always"))
-    kept = json.loads((state / FILE_NAME).read_text())
-    assert kept["approved"][0]["by"] == "person"
-    (state / FILE_NAME).write_text("{")
-    async with bridge(project) as engine:
-        assert engine.servers.names() == ("files",)
-        assert any(FILE_NAME in str(each) for each in engine.servers.discovery.warnings)
 
 
 async def test_an_approval_from_elsewhere_is_noticed_by_a_bridge_that_runs(project: Path) -> None:
@@ -305,7 +284,7 @@ async def test_an_approval_from_elsewhere_is_noticed_by_a_bridge_that_runs(proje
     async with bridge(project) as running:
         assert running.servers.names() == ("files",)
         async with bridge(project) as other:
-            await run(other, USE_SHOP, answering("always"))
+            await run(other, USE_SHOP, deciding("always"))
         assert (await run(running, USE_SHOP)).result == {"sum": 3}
 
 

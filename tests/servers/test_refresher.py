@@ -106,15 +106,6 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
         assert servers.pool.state("loaded").pid is None or starts(tmp_path) == 3
 
 
-async def test_a_server_that_was_stopped_starts_again_at_need(tmp_path: Path) -> None:
-    async with opened(tmp_path, raw("a")) as servers:
-        await servers.load_unknown(["a"])
-        await until(lambda: states(servers) == {"idle"})
-        result = await servers.pool.call_tool("a", "echo", {"x": 1})
-        assert result["structuredContent"] == {"x": 1}
-    assert starts(tmp_path) == 2
-
-
 async def test_a_straggler_does_not_hold_up_a_search_and_is_stopped_once_it_is_there(
     tmp_path: Path,
 ) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -12,9 +11,7 @@ import pytest
 
 from bridge.model import RunRequest, RunResult, ServerSpec
 from bridge.runs import Engine
-from bridge.servers.tool_cache import listing_digest
 from bridge.settings import Settings
-from bridge.store import Store
 from tests.engine_rig import ListFinder, engine_on, settings_in, workshop
 from tests.fakes.backend import FakeBackend
 
@@ -23,14 +20,7 @@ LIBRARY = Path(__file__).parents[1] / "fakes" / "servers" / "library.py"
 
 def library() -> ServerSpec:
     """Return the definition of a server with resources and prompts."""
-    spec = workshop("library")
-    return ServerSpec(
-        name="library",
-        transport="stdio",
-        source=spec.source,
-        command=sys.executable,
-        args=(str(LIBRARY), "stdio"),
-    )
+    return replace(workshop("library"), args=(str(LIBRARY), "stdio"), description="")
 
 
 @pytest.fixture(scope="module")
@@ -263,14 +253,6 @@ except MCPError:
         assert tools["image"].observed == {"title": "Blob"}
         assert tools["fail"].observed is None
         assert engine.servers.inventory.initial_entries() == before
-    with Store(settings.state_dir).reading() as kept:
-        data = kept.get("shapes", "", listing_digest(workshop()))
-    written = json.loads(data or b"")["tools"].values()
-    assert {entry["tool"]: entry["count"] for entry in written} == {
-        "echo": 1,
-        "rows": 3,
-        "image": 1,
-    }
     async with engine_on(backend, settings, finder=finder) as engine:
         entries = {entry.name: entry for entry in engine.servers.inventory.initial_entries()}
         found = {one.tool.name: one.observed for one in entries["work-shop"].tools}

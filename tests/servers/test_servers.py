@@ -6,25 +6,22 @@ import json
 import logging
 import os
 import sys
-import threading
 from pathlib import Path
 
 import anyio
 import pytest
 
 from bridge.discovery.consents import ConsentFile
-from bridge.discovery.finder import Discovery, DiscoveryContext
+from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import ServerStartError
-from bridge.model import RunRequest, RunResult, Tool
+from bridge.model import Tool
 from bridge.servers.configuration import ConfigFinder
 from bridge.servers.consents import ProjectConsents
 from bridge.servers.servers import Servers
 from bridge.servers.tool_cache import Listing, ToolCache
-from bridge.settings import Settings
 from bridge.store import Store
 from bridge.upstream.pool import Pool
-from tests.engine_rig import WORKSHOP, ListFinder, engine_on, workshop
-from tests.fakes.backend import FakeBackend
+from tests.engine_rig import WORKSHOP, ListFinder, workshop
 from tests.servers.rig import opened, raw, starts
 from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
@@ -197,64 +194,9 @@ async def test_the_servers_of_a_deleted_file_go(tmp_path: Path) -> None:
         assert str(other) in str(servers.discovery.warnings)
 
 
-async def test_a_running_program_outlives_a_torn_file(
-    tmp_path: Path, settings: Settings, backend: FakeBackend
-) -> None:
-    """Another run notices the torn file; the one under way goes on calling the same server."""
-    file = tmp_path / ".claude.json"
-    file.write_text(config("one"))
-    ready, go = tmp_path / "ready", tmp_path / "go"
-    code = f"""
-import asyncio, pathlib
-before = await mcp_one.add(a=1, b=2)
-pathlib.Path({str(ready)!r}).touch()
-while not pathlib.Path({str(go)!r}).exists():
-    await asyncio.sleep(0.01)
-[before.sum, (await mcp_one.add(a=3, b=4)).sum]
-"""
-    results: list[RunResult] = []
-
-    finder = config_finder(tmp_path)
-    async with engine_on(backend, settings, finder=finder) as engine:
-
-        async def run() -> None:
-            results.append(await engine.run(RunRequest(code=code)))
-
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run)
-                await until_exists(ready)
-                pid = engine.servers.pool.states()["one"].pid
-                file.write_text(config("one")[:-5])
-                other = await engine.run(RunRequest(code="(await mcp_one.add(a=5, b=6)).sum"))
-                go.touch()
-        assert engine.servers.pool.states()["one"].pid == pid
-    assert other.result == 11
-    assert results[0].error == ""
-    assert results[0].result == [3, 7]
-
-
-class Counting:
-    """Counts what the threads of its callers are."""
-
-    def __init__(self) -> None:
-        self.here: list[bool] = []
-
-    def stamp(self) -> object:
-        """Note whether this is the event loop's thread."""
-        self.here.append(threading.current_thread() is threading.main_thread())
-        return 0
-
-    def find(self) -> Discovery:
-        """Find one server."""
-        return Discovery(servers=(workshop(),), skipped=(), warnings=(), stamp=())
-
-
 async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_path: Path) -> None:
-    finder = Counting()
-    servers = Servers(
-        finder, Pool((), log_dir=tmp_path, environ={}), ToolCache(Store(tmp_path)), eager=False
-    )
+    pool = Pool((), log_dir=tmp_path, environ={})
+    servers = Servers(ListFinder(workshop()), pool, ToolCache(Store(tmp_path)), eager=False)
     async with servers:
         assert servers.names() == ()
         with anyio.fail_after(PATIENCE_SECONDS):

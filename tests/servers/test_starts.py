@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,12 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.gate.server_starts import StartApprover
-from bridge.model import Json, RunRequest, ServerSpec
+from bridge.model import RunRequest, ServerSpec
 from bridge.runs import Engine
 from bridge.settings import Settings
 from bridge.upstream.client_features import on_behalf_of
 from tests.engine_rig import ListFinder
-from tests.fakes.client import FakeClient
+from tests.fakes.client import FakeClient, deciding
 from tests.plans.plan_rig import applied, approve, audited, log, opened, planned
 from tests.recorder_rig import RECORDER, recorded, recorder
 
@@ -53,6 +52,8 @@ name = "all of log"
 server = "log"
 action = "allow"
 """
+
+ASKS = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
 
 PROGRAM = "await mcp_log.create(title='one')"
 
@@ -92,13 +93,6 @@ def _count(starts: Path) -> int:
 def _records(settings: Settings, kind: str = "start") -> list[dict[str, Any]]:
     lines = audited(settings).splitlines()
     return [record for line in lines if (record := json.loads(line))["kind"] == kind]
-
-
-def _answer(decision: str) -> FakeClient:
-    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": decision}}
-
-    return FakeClient(answer=answer)
 
 
 def _redefine(engine: Engine, *specs: ServerSpec) -> None:
@@ -169,7 +163,7 @@ async def test_what_the_policy_denies_is_started_by_nothing(
             engine.servers.pool.call_tool("log", "create", {}),
             engine.servers.ensure_current("log"),
             _run(engine),
-            _run(engine, _answer("always")),
+            _run(engine, deciding("always")),
         )
         for request in requests:
             with pytest.raises(CallDeniedError):
@@ -211,19 +205,18 @@ async def test_a_restart_is_decided_on_and_recorded_too(
 async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
     settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
 ) -> None:
-    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
         errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], ApprovalNeededError)
         assert "servers approve log" in str(errors["log"].remedy)
         with pytest.raises(ApprovalNeededError):
             await _run(engine)
-        no = _answer("no")
+        no = deciding("no")
         with pytest.raises(ApprovalRefusedError):
             await _run(engine, no)
         assert len(no.asked) == 1
         assert _count(starts) == 0
-        yes = _answer("once")
+        yes = deciding("once")
         assert (await _run(engine, yes)).status == "success"
         (asked,) = yes.asked
         for part in ("log", sys.executable, str(RECORDER), one.definition):
@@ -233,7 +226,7 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
         with pytest.raises(UpstreamError):
             await engine.servers.pool.call_tool("log", "die", {})
         assert "is not started" in (await _run(engine)).error
-        assert (await _run(engine, _answer("always"))).status == "success"
+        assert (await _run(engine, deciding("always"))).status == "success"
         with pytest.raises(UpstreamError):
             await engine.servers.pool.call_tool("log", "die", {})
         assert (await _run(engine)).status == "success"
@@ -248,13 +241,12 @@ async def test_a_yes_is_of_use_to_the_run_that_asked_alone(
     settings: Settings, tmp_path: Path, one: ServerSpec
 ) -> None:
     """Also if that ended before the server was started."""
-    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
         starts = engine.gate.starts
         first, second = RunCaller(None, Clock()), RunCaller(None, Clock())
-        yes = _answer("once")
+        yes = deciding("once")
         first.asker = StartApprover(run="first", ask=yes.elicit)
-        second.asker = StartApprover(run="second", ask=_answer("no").elicit)
+        second.asker = StartApprover(run="second", ask=deciding("no").elicit)
         with on_behalf_of(first):
             await starts.permit(one)
         with on_behalf_of(second):
@@ -287,7 +279,7 @@ async def test_another_definition_under_a_name_needs_a_persons_word(
         with pytest.raises(ApprovalNeededError):
             await engine.servers.pool.call_tool("log", "create", {"title": "x"})
         assert (_count(starts), len(recorded(log))) == (1, 1)
-        yes = _answer("always")
+        yes = deciding("always")
         assert (await _run(engine, yes)).status == "success"
         message = yes.asked[0]["message"]
         assert one.definition[:19] in message
@@ -326,12 +318,11 @@ async def test_where_every_start_is_asked_about_a_change_is_told(
     settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
 ) -> None:
     """And a command that asks for a start, as logging in does, is no word on a change."""
-    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
         starts = engine.gate.starts
-        await _run(engine, _answer("always"))
+        await _run(engine, deciding("always"))
         _redefine(engine, other)
-        client = _answer("once")
+        client = deciding("once")
         assert (await _run(engine, client)).status == "success"
         assert "changed server" in client.asked[0]["message"]
         with pytest.raises(ApprovalNeededError, match="changed server"):
@@ -343,9 +334,8 @@ async def test_nobody_is_asked_about_a_definition_that_cannot_be_shown_whole(
     settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
 ) -> None:
     long = replace(one, args=(*one.args, "x" * 10_000))
-    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
-    client = _answer("once")
-    async with opened(settings, [long], policy=policy, tmp_path=tmp_path) as engine:
+    client = deciding("once")
+    async with opened(settings, [long], policy=ASKS, tmp_path=tmp_path) as engine:
         with pytest.raises(ApprovalNeededError, match="too long for a question"):
             await _run(engine, client)
     assert (client.asked, _count(starts)) == ([], 0)
@@ -362,7 +352,7 @@ async def test_values_of_variables_make_no_other_server_and_their_names_do(
         _redefine(engine, renewed)
         assert (await _run(engine)).status == "success"
         _redefine(engine, preloaded)
-        client = _answer("no")
+        client = deciding("no")
         with pytest.raises(ApprovalRefusedError):
             await _run(engine, client)
     assert "LD_PRELOAD" in client.asked[0]["message"]
@@ -384,7 +374,7 @@ async def test_a_session_grant_is_not_for_another_definition_of_the_name(
 ) -> None:
     policy = '[policy]\n[policy.defaults]\nuntrusted = "ask"\n'
     async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
-        await _run(engine, _answer("session"))
+        await _run(engine, deciding("session"))
         quiet = FakeClient()
         await _run(engine, quiet)
         assert (len(recorded(log)), quiet.asked) == (2, [])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge.model import Json
 from bridge.runs import Engine
 from bridge.server.transports import STDIO
 from bridge.settings import Settings
 from tests.engine_rig import backend, engine, finder, settings
-from tests.fakes.client import FakeClient
+from tests.fakes.client import FakeClient, deciding
 from tests.plans.plan_rig import audited, opened
 from tests.skills.skill_rig import run, value
 
@@ -25,13 +23,6 @@ USE = "from skills import hello\nhello()"
 HELLO = "def hello():\n    return {!r}\nruntime.save_skill(hello)"
 WRITTEN = "def hello():\n    return 'by hand'\n"
 DELETE = "runtime.delete_skill('hello')"
-
-
-def answering(decision: str) -> FakeClient:
-    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": decision}}
-
-    return FakeClient(answer=answer)
 
 
 def write(engine: Engine, text: str = WRITTEN) -> Path:
@@ -59,7 +50,7 @@ async def test_a_program_replaces_or_removes_what_a_person_wrote_only_if_they_sa
     assert "hello" in no.asked[0]["message"]
     assert file.read_text() == WRITTEN
 
-    result = await run(engine, code, answering("call"))
+    result = await run(engine, code, deciding("call"))
     assert result.status == "success", result.error
     assert WRITTEN in [path.read_text() for path in (file.parent / "hello").iterdir()]
     # The next one has to be asked about again.
@@ -76,7 +67,7 @@ async def test_an_answer_about_skills_holds_for_what_it_said(
     for _ in range(2):
         write(engine)
         (file.parent / "other.py").write_text("def other():\n    return 1\n")
-        client = answering(answer)
+        client = deciding(answer)
         result = await run(engine, code, client)
         assert result.status == "success", result.error
         assert len(client.asked) == questions
@@ -105,7 +96,7 @@ async def test_a_skill_replaced_under_an_approved_name_is_used_by_nobody_unrevie
     await approve(engine)
     assert await value(engine, USE) == "by hand"
     more = {"session": session} if session else {}
-    yes = answering("call")
+    yes = deciding("call")
     for code in (HELLO.format("other"), f"{DELETE}\n{HELLO.format('more')}"):
         dynamic = f"{code}\nimport skills\ngetattr(skills, 'hel' + 'lo')()"
         result = await run(engine, dynamic, yes, **more)
@@ -146,7 +137,7 @@ async def test_nobody_known_replaces_or_removes_anything(
     async with opened(settings, [], policy=policy, tmp_path=tmp_path) as engine:
         file = write(engine)
         for code in (HELLO.format("other"), DELETE):
-            yes = answering("call")
+            yes = deciding("call")
             result = await run(engine, code, yes, principal="", owner="#x")
             assert "is not allowed" in result.error
             assert yes.asked == []
@@ -181,7 +172,7 @@ async def test_rules_decide_on_what_is_kept_and_the_log_has_it(
         denied = await run(engine, "save_memory('customer 5', 1)")
         assert "(rule 'keeps nothing of customers')" in denied.error
         assert "needs a person's approval" in (await run(engine, "delete_memory('a')")).error
-        client = answering("call")
+        client = deciding("call")
         assert await value(engine, "delete_memory('a')\nload_memory('a')", client) is None
         # No rule takes from a person what is theirs.
         write(engine)

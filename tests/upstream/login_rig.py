@@ -11,7 +11,7 @@ from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import LoginResult, ShowAddress, log_in
 from bridge.upstream.token_store import TokenRecord, key_of
-from tests.upstream.rig import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS
 
 
 async def browse(url: str, callback: Callback | None = None) -> Any:

@@ -5,24 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from bridge.model import ProtocolMode, ServerSettings, ServerSpec, Source, Transport
 from bridge.upstream.pool import Pool
 from bridge.upstream.process import parse_stat
+from tests.waiting import until
 
 SERVERS = Path(__file__).parents[1] / "fakes" / "servers"
-
-PATIENCE_SECONDS = 120.0
-"""How long a test waits for what must happen; long, since the machine may be busy."""
-
-LOOK_SECONDS = 0.01
-"""How often a test looks at a condition that announces itself to no one, such as a file."""
 
 
 def speaking(protocol: ProtocolMode) -> dict[str, ServerSettings]:
@@ -116,18 +109,11 @@ def is_alive(pid: int) -> bool:
     return entry is not None and entry.state not in "ZX"
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so that announces itself to no one."""
-    with anyio.fail_after(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - another process brings it about
-            await anyio.sleep(LOOK_SECONDS)
-
-
 async def wait_file(path: str) -> None:
     """Wait until a server has written a file."""
-    await wait_until(lambda: Path(path).exists() and Path(path).stat().st_size > 0)
+    await until(lambda: Path(path).exists() and Path(path).stat().st_size > 0)
 
 
 async def wait_dead(pid: int) -> None:
     """Wait until a process has ended."""
-    await wait_until(lambda: not is_alive(pid))
+    await until(lambda: not is_alive(pid))

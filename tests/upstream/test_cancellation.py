@@ -10,7 +10,8 @@ import pytest
 
 from bridge.upstream.connection import Connection
 from bridge.upstream.pool import Pool
-from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file
+from tests.upstream.rig import Rig, wait_file
+from tests.waiting import PATIENCE_SECONDS
 
 MANY = 60
 """More awaits than any of the scenarios has; reaching it means that one waits in small steps."""

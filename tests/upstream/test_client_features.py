@@ -29,7 +29,6 @@ from bridge.upstream.client_features import (
     forward,
     on_behalf_of,
     resolve_input,
-    roots_result,
 )
 from tests.waiting import PATIENCE_SECONDS
 
@@ -79,14 +78,6 @@ class FakeCaller:
 
 def _message(data: str) -> LoggingMessageNotificationParams:
     return LoggingMessageNotificationParams(level="info", data=data)
-
-
-async def test_a_question_goes_to_the_client_whose_call_is_under_way() -> None:
-    callers, caller = Callers("server"), FakeCaller("me")
-    with on_behalf_of(caller), callers.use():
-        answer = await callers.elicit(CONTEXT, QUESTION)
-    assert isinstance(answer, ElicitResult)
-    assert (answer.action, answer.content) == ("accept", {"client": "me"})
 
 
 async def test_runs_of_one_client_are_one_to_a_server() -> None:
@@ -212,12 +203,6 @@ async def test_a_question_that_no_client_could_read_is_refused() -> None:
         await forward(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested}, 1)
 
 
-def test_directories_become_uris() -> None:
-    assert roots_result([Path("/a dir/b")]) == {
-        "roots": [{"uri": "file:///a%20dir/b", "name": "b"}]
-    }
-
-
 def _wants(**questions: Json) -> dict[str, Json]:
     return {"resultType": "input_required", "inputRequests": questions, "requestState": "s"}
 
@@ -235,10 +220,10 @@ async def test_a_call_is_made_again_with_the_answers_to_all_its_questions() -> N
 
     first = _wants(a=FORM, b={"method": "roots/list"})
     with on_behalf_of(caller):
-        result = await resolve_input("server", "tool 't'", first, retry, roots=[Path("/here")])
+        result = await resolve_input("server", "tool 't'", first, retry, roots=[Path("/a dir/b")])
     assert result == {"content": []}
     accepted = {"action": "accept", "content": {"client": "me"}}
-    roots = {"roots": [{"uri": "file:///here", "name": "here"}]}
+    roots = {"roots": [{"uri": "file:///a%20dir/b", "name": "b"}]}
     assert retried == [({"a": accepted, "b": roots}, "s")]
 
 

@@ -11,7 +11,8 @@ import pytest
 from bridge.errors import ToolCallError, UpstreamError
 from bridge.gate.outcomes import outcome_after
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc
-from tests.upstream.rig import PATIENCE_SECONDS, Rig
+from tests.upstream.rig import Rig
+from tests.waiting import PATIENCE_SECONDS
 
 RESULT: dict[str, Any] = {"content": [{"type": "text", "text": "RESULT"}]}
 TEXT = rpc(id="$ID", result=RESULT)

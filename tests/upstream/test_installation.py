@@ -20,7 +20,8 @@ from bridge.upstream.installation import broken_cache, installs_packages
 from bridge.upstream.launch import label_container
 from bridge.upstream.process import KEPT_VARIABLE, TAG_VARIABLE, reap_orphans
 from tests.fakes.registry import SlowRegistry, slow_registry
-from tests.upstream.rig import Rig, wait_until
+from tests.upstream.rig import Rig
+from tests.waiting import until
 
 PACKAGE = "@modelcontextprotocol/server-memory@2026.8.31"
 
@@ -204,7 +205,7 @@ async def test_an_installation_outlives_the_bridge_but_not_its_patience(
     said = await start(rig, spec, start_timeout=2.0, start_patience=6.0)
     assert "still being installed" in said
     assert installers(rig)
-    await wait_until(lambda: installers(rig) == set())
+    await until(lambda: installers(rig) == set())
     assert not registry.open.is_set()
 
 
@@ -218,16 +219,16 @@ async def test_after_a_bridge_is_killed_in_the_middle_of_an_installation_the_nex
         spec = fresh(rig, registry)
         command = [sys.executable, "-c", BRIDGE, str(rig.directory), PACKAGE]
         with subprocess.Popen(command, env=rig.environ) as bridge:  # noqa: ASYNC220
-            await wait_until(lambda: registry.held > 0)
+            await until(lambda: registry.held > 0)
             bridge.send_signal(signal.SIGKILL)
         installing = installers(rig)
         assert installing
         async with rig.pool(spec, start_patience=600.0) as pool:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(partial(pool.server("server").tools, patient=True))
-                await wait_until(lambda: pool.state("server").state == "starting")
+                await until(lambda: pool.state("server").state == "starting")
                 assert await reap_orphans() == 0
                 assert installing <= installers(rig)
                 registry.open.set()
             assert len(await pool.server("server").tools()) == 9
-    await wait_until(lambda: installers(rig) == set())
+    await until(lambda: installers(rig) == set())

@@ -26,10 +26,7 @@ from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from bridge.errors import LoginRequiredError, ToolCallError
-from tests.clients import claude_code, codex, gemini
-from tests.clients.client import MORE, PEERS, SCRIPTS, Client
-from tests.clients.exchange import play
-from tests.clients.model import program
+from tests.clients.client import PEERS, SCRIPTS
 from tests.fakes.servers.guarded import guarded
 from tests.ports import reserved_port
 from tests.upstream.rig import Rig
@@ -158,32 +155,6 @@ async def test_a_server_starts_through_the_bridge_as_it_does_directly(
     async with McpClient(stdio_client(parameters)) as client:
         listed = (await client.list_tools()).tools
     assert {tool.name for tool in tools} == {tool.name for tool in listed}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "client",
-    [
-        pytest.param(each, id=each.program, marks=[pytest.mark.full] * (each.packages == MORE))
-        for each in (claude_code.CLIENT, codex.CLIENT, gemini.CLIENT)
-    ],
-)
-def test_servers_start_behind_a_bridge_that_a_client_starts(
-    client: Client, environ: Mapping[str, str], tmp_path: Path
-) -> None:
-    """With the environment and in the directory that it gives the bridge."""
-    for argv in (("npx", "-y", "-p", PINNED, "-c", "true"), ("uvx", TIME, "--help")):
-        subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-    # The client gives the bridge a proxy that reaches nothing, so that the caches have to do.
-    offline = {name: environ[name] for name in CACHES}
-    offline |= {"npm_config_offline": "true", "UV_OFFLINE": "1"}
-    servers = {
-        "memory": {"command": "npx", "args": ["-y", PINNED], "env": offline},
-        "time": {"command": "uvx", "args": [TIME], "env": offline},
-    }
-    code = "print([len(await runtime.list_tools(name)) for name in ('memory', 'time')])"
-    received = play(client, {"tools": program(code)}, tmp_path / "client", servers).received
-    assert "[9, 2]" in received["tools"].text
 
 
 @contextmanager

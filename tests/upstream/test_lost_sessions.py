@@ -8,7 +8,8 @@ import pytest
 from bridge.errors import LoginRequiredError, ServerLostError, ToolCallError
 from bridge.model import Transport
 from tests.upstream.odd_web import Answer, OddWeb, error
-from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_until
+from tests.upstream.rig import Rig
+from tests.waiting import PATIENCE_SECONDS
 
 HTML = "<html><body>Gone</body></html>"
 
@@ -145,13 +146,3 @@ async def test_an_older_server_is_asked_for_the_newer_revision_once(
                 await pool.call_tool("server", "echo", {})
     assert web.received.count("initialize") == 4
     assert web.received.count("server/discover") == 1
-
-
-async def test_an_unused_remote_connection_is_closed_and_made_again(rig: Rig) -> None:
-    web = OddWeb()
-    with anyio.fail_after(PATIENCE_SECONDS), web.serve():
-        async with rig.pool(rig.remote(web.url), idle_seconds=0.05) as pool:
-            await pool.call_tool("server", "echo", {})
-            await wait_until(lambda: pool.states()["server"].state == "idle")
-            await pool.call_tool("server", "echo", {})
-    assert web.received.count("initialize") == 2

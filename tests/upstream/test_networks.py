@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,11 +16,6 @@ import httpx2
 import pytest
 from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute
 from anyio.streams.tls import TLSListener, TLSStream
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from bridge.errors import ServerStartError
 from bridge.upstream.oauth_web import WebError, explain_route, fetch, web_client
@@ -29,8 +23,6 @@ from tests.ports import reserved_port
 from tests.upstream.rig import Rig
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
-DAY = timedelta(days=1)
-PEM, PLAIN = Encoding.PEM, NoEncryption()
 CERTIFICATES = ("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
@@ -95,15 +87,12 @@ async def test_a_company_s_certificates_are_read(
 
 
 def _certificate(directory: Path) -> Path:
-    """Write the key of a server on 127.0.0.1, and a certificate that it has issued to itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    now, number = datetime.now(UTC), x509.random_serial_number()
-    builder = x509.CertificateBuilder(name, name, key.public_key(), number, now - DAY, now + DAY)
-    certificate = builder.add_extension(address, critical=False).sign(key, hashes.SHA256())
-    path, private = directory / "server.pem", key.private_bytes(PEM, PrivateFormat.PKCS8, PLAIN)
-    path.write_bytes(certificate.public_bytes(PEM) + private)
+    """Write a certificate that a server here has issued to itself, and its key beside it."""
+    path = directory / "server.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=server"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(path)]
+    command += ["-keyout", str(path.with_suffix(".key"))]
+    subprocess.run(command, check=True, capture_output=True)
     return path
 
 
@@ -111,7 +100,7 @@ def _certificate(directory: Path) -> Path:
 async def _behind_tls(url: str, certificate: Path) -> AsyncIterator[str]:
     """Give the address at which a web server is reached over TLS."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     target = urlsplit(url)
 
     async def copy(source: ByteReceiveStream, sink: ByteSendStream) -> None:

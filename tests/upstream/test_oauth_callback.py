@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from bridge.upstream.oauth_callback import MAX_CONNECTIONS, Callback, listen
-from tests.upstream.rig import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS
 
 
 async def ask(callback: Callback, query: str) -> httpx2.Response:

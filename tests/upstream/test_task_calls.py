@@ -10,8 +10,9 @@ import pytest
 
 from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
 from bridge.upstream.client_features import on_behalf_of
-from tests.upstream.rig import SERVERS, Rig, wait_file, wait_until
+from tests.upstream.rig import SERVERS, Rig, wait_file
 from tests.upstream.test_client_features import FakeCaller
+from tests.waiting import until
 
 ERAS = pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 
@@ -60,7 +61,7 @@ async def test_a_task_that_takes_too_long_is_cancelled(rig: Rig, version: str) -
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pool.call_tool, "server", "work", {"ends": "never"})
             await wait_file(server.log)
-            await wait_until(lambda: bool({"tasks/result", "tasks/get"} & {*server.asked()}))
+            await until(lambda: bool({"tasks/result", "tasks/get"} & {*server.asked()}))
             tasks.cancel_scope.cancel()
         assert "tasks/cancel" in server.asked()
 

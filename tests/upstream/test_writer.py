@@ -42,6 +42,18 @@ async def read(reader: int, size: int) -> bytes:
     return data
 
 
+async def flushed(writer: LineWriter, reader: int, *sizes: int) -> bytes:
+    """Return what comes of so many bytes, while what waits is written."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.run)
+            data = b"".join([await read(reader, size) for size in sizes])
+            await writer.room()
+            await writer.drained()
+            tasks.cancel_scope.cancel()
+    return data
+
+
 def test_a_message_is_written_by_whoever_sends_it(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
     writer.put(b"one\n")
@@ -51,14 +63,9 @@ def test_a_message_is_written_by_whoever_sends_it(pipe: tuple[int, int]) -> None
 
 async def test_what_a_full_pipe_does_not_take_follows_in_order(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(writer.run)
-            writer.put(b"a" * MORE_THAN_A_PIPE)
-            writer.put(b"b\n")
-            data = await read(pipe[0], MORE_THAN_A_PIPE + 2)
-            await writer.drained()
-            tasks.cancel_scope.cancel()
+    writer.put(b"a" * MORE_THAN_A_PIPE)
+    writer.put(b"b\n")
+    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + 2)
     assert data == b"a" * MORE_THAN_A_PIPE + b"b\n"
 
 
@@ -72,12 +79,7 @@ async def test_a_reader_that_does_not_read_has_so_many_waiting_and_no_more(
     with anyio.move_on_after(0) as scope:
         await writer.room()
     assert scope.cancelled_caught
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(writer.run)
-            data = await read(pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
-            await writer.room()
-            tasks.cancel_scope.cancel()
+    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
     assert data.endswith(b"a" + b"note\n" * (MAX_QUEUED - 1))
 
 
@@ -89,12 +91,7 @@ async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int,
         writer.put(b"-")
     with anyio.move_on_after(0):
         await direct.request("tools/call", b"{}")
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(writer.run)
-            data = await read(pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
-            await writer.drained()
-            tasks.cancel_scope.cancel()
+    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
     assert b"tools/call" not in data
     with pytest.raises(BlockingIOError):
         os.read(pipe[0], 1)

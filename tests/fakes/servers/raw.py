@@ -137,13 +137,6 @@ def call_big_nameless(request_id: Any, arguments: dict[str, Any]) -> None:
     send_bytes(b"x" * arguments["size"])
 
 
-def call_deep(request_id: Any, arguments: dict[str, Any]) -> None:
-    depth = arguments["depth"]
-    deep = "[" * depth + "]" * depth
-    result = f'{{"content":[],"structuredContent":{{"deep":{deep}}}}}'
-    send_bytes(f'{{"jsonrpc":"2.0","id":{request_id},"result":{result}}}'.encode())
-
-
 def call_odd_shape(request_id: Any, arguments: dict[str, Any]) -> None:
     answer(request_id, {"structuredContent": [1, 2], "madeUp": {"kept": True}})
 
@@ -188,6 +181,13 @@ def call_sample(request_id: Any, arguments: dict[str, Any]) -> None:
     answer(request_id, text(reply["error"]["message"]))
 
 
+def call_write_file(request_id: Any, arguments: dict[str, Any]) -> None:
+    path = Path(arguments["path"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(arguments["content"])
+    answer(request_id, text("written"))
+
+
 def call_where(request_id: Any, arguments: dict[str, Any]) -> None:
     facts = {"cwd": str(Path.cwd()), "env": dict(os.environ), "pid": os.getpid()}
     answer(request_id, {"content": [], "structuredContent": facts})
@@ -221,8 +221,6 @@ def list_tools(request_id: Any, cursor: str | None) -> None:
         )
     elif "same-cursor" in MODES:
         answer(request_id, {"tools": [describe("only")], "nextCursor": "0"})
-    elif "endless" in MODES:
-        answer(request_id, {"tools": [describe(f"t{page}")], "nextCursor": str(page + 1)})
     elif "odd-tools" in MODES:
         first = {**describe("twice"), "description": "the first"}
         names = ["__import__", "class", "a b", "\u202eevil", ""]

@@ -1,7 +1,7 @@
 """An MCP server with the kinds of tools and answers that programs meet. Stdio.
 
 In plain Python and of the era with a handshake: it starts in a tenth of the time that importing the
-SDK takes, and hundreds of tests start one. `toolbox.py` and `asker.py` are on the SDK.
+SDK takes, and hundreds of tests start one. `toolbox.py` is on the SDK.
 """
 
 from __future__ import annotations
