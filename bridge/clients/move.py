@@ -133,16 +133,12 @@ class KeptServer:
         kept = []
         for each in file.entries:
             held = store.entry(each.table, each.name)
-            if held is None:
-                continue
-            if present.entries(each.table).get(each.name, _NONE) == held.value:
+            there = present.entry(each.table, each.name)
+            if held is not None and there is not None and there.value == held.value:
                 store = store.without(each.table, each.name)
-            else:
+            elif held is not None:
                 kept.append(each)
         return tuple(kept), store
-
-
-_NONE = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,18 +272,11 @@ def _shifted(
             keep()
             finish(latest)
 
-    after = edit(first.before)
+    changed = replace(change, before=first.before, after=edit(first.before), edit=edit)
     if not first.moved:
-        return replace(change, before=first.before, after=after, edit=edit)
-    return replace(
-        change,
-        before=first.before,
-        after=after,
-        edit=edit,
-        turn=kept.turn,
-        keep=change.keep if finish is not None else keep,
-        finish=done,
-    )
+        return changed
+    keeps = change.keep if finish is not None else keep
+    return replace(changed, turn=kept.turn, keep=keeps, finish=done)
 
 
 def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
@@ -327,9 +316,6 @@ def tables_of(
     return found
 
 
-TAKEN = "the client has another server of this name now, which is not overwritten"
-
-
 def restore_of(target: Target, raw: bytes | None, kept: KeptServer, journal: Journal) -> Shift:
     """Decide what goes back into a client's file, by what the journal has of it."""
     file = kept.file_of(target)
@@ -352,7 +338,8 @@ def restore_of(target: Target, raw: bytes | None, kept: KeptServer, journal: Jou
             why.append((each.name, "the bridge's file does not have it"))
         elif each.name in there and there[each.name] != entry.value:
             staying.append(each)
-            why.append((each.name, TAKEN))
+            taken = "the client has another server of this name now, which is not overwritten"
+            why.append((each.name, taken))
         else:
             if each.name not in there:
                 present = present.with_text(each.table, entry, index=each.index)

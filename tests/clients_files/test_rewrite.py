@@ -180,14 +180,14 @@ KILLED = """
 import os, signal, sys
 from itertools import count
 from pathlib import Path
-from bridge.clients.journal import Journal, Record, digest
+from bridge.clients.journal import Journal, MoveRecord, digest
 from bridge.clients.rewrite import UNFINISHED, rewrite
 
 path, journal = Path(sys.argv[1], "client.json"), Journal(Path(sys.argv[1], "state"))
 
 def record(before, after):
-    journal.add(Record(path=str(path), action="install", name="n",
-                       before=before, after_sha256=digest(after)))
+    journal.add(MoveRecord(path=str(path), action="install", name="n",
+                           before=before, after_sha256=digest(after)))
 
 def run(step):
     left = [step]
