@@ -15,11 +15,11 @@ from typing import Any, Literal, cast
 import anyio
 
 from bridge.clients import differences
-from bridge.clients.document import Document, open_document
+from bridge.clients.document import Document, Table, open_document
 from bridge.clients.entry import NAME, Entry, address, command_line, entry_value, is_bridge
-from bridge.clients.journal import Journal, MoveRecord, digest
+from bridge.clients.journal import Journal, MoveRecord, digest, turn_in
 from bridge.clients.rewrite import Edit, missing_directories, remove_directories, rewrite
-from bridge.clients.writers import Machine, Table, Target, Writer, readable
+from bridge.clients.writers import Machine, Target, Writer, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
@@ -47,7 +47,7 @@ class Change:
         barred: Why the client does not start the bridge, if one of its lists forbids it.
         private: Whether only its user may read the file then: it has the bridge's token.
         commands: The client's own commands that make it in place of us; none for most.
-        turn: Keeps other bridges from what `keep` and `finish` change.
+        turn: Keeps other bridges, whichever state they have, from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
         finish: Called when the file is replaced.
     """
@@ -214,7 +214,7 @@ def apply(change: Change, journal: Journal) -> None:
         BridgeError: The file was changed meanwhile, again and again, or cannot be written.
     """
     try:
-        with journal.turn(), change.turn():
+        with turn_in(journal.directory), change.turn():
             read_target(change.target)  # It may have become a link since it was shown.
             _apply(change, journal)
     except OSError as error:

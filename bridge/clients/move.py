@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -71,10 +70,6 @@ class Shift:
 class KeptServer:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-
-    def turn(self) -> AbstractContextManager[None]:
-        """Keep other bridges from changing what is in it, whichever state they have. Blocks."""
-        return turn_in(self.directory)
 
     def files(self) -> tuple[MovedFile, ...]:
         """Return what was moved, by file.
@@ -276,7 +271,7 @@ def _shifted(
     if not first.moved:
         return changed
     keeps = change.keep if finish is not None else keep
-    return replace(changed, turn=kept.turn, keep=keeps, finish=done)
+    return replace(changed, turn=partial(turn_in, kept.directory), keep=keeps, finish=done)
 
 
 def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
@@ -367,11 +362,8 @@ def _undone(raw: bytes | None, records: Sequence[MoveRecord]) -> bytes | None:
 
 def _has_all(document: Document, file: MovedFile, store: Document) -> bool:
     """Return whether a document has every moved entry as it is kept."""
-    return all(
-        (entry := store.entry(each.table, each.name)) is not None
-        and document.entries(each.table).get(each.name) == entry.value
-        for each in file.entries
-    )
+    pairs = [[of.entry(each.table, each.name) for of in (store, document)] for each in file.entries]
+    return all(kept and there and kept.value == there.value for kept, there in pairs)
 
 
 def with_restore(

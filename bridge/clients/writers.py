@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bridge.clients.document import Table
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
 from bridge.discovery.files import list_matching
@@ -22,7 +23,6 @@ from bridge.discovery.locations import Places, Project
 from bridge.errors import UsageError
 
 Scope = Literal["user", "project"]
-Table = tuple[str, ...]
 
 FILE_NAME = "code-bridge"
 """Of a file that is the bridge's alone, where a client reads a directory of files."""

@@ -89,7 +89,7 @@ class YamlText(Document):
         self, table: Table, name: str, value: Mapping[str, object], at: Row | None = None
     ) -> str:
         if self.listed and value:
-            lines = [("  " if at else "- ") + line for at, line in enumerate(_block(value))]
+            lines = [("  " if number else "- ") + line for number, line in enumerate(_block(value))]
         else:
             lines = list(_block({name: value}))
         return "\n".join(lines)
