@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from bridge.atomic_files import replace_file
-from bridge.clients.document import Document
+from bridge.clients.document import Document, Table
 from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target
 from bridge.clients.journal import Journal, MoveRecord, turn_in
@@ -121,20 +121,6 @@ class KeptServer:
         if not file.entries:
             file.store.unlink(missing_ok=True)
 
-    def standing(
-        self, file: MovedFile, present: Document, store: Document
-    ) -> tuple[tuple[MovedEntry, ...], Document]:
-        """Return what was moved but for entries that the client's file still has, or has again."""
-        kept = []
-        for each in file.entries:
-            held = store.entry(each.table, each.name)
-            there = present.entry(each.table, each.name)
-            if held is not None and there is not None and there.value == held.value:
-                store = store.without(each.table, each.name)
-            elif held is not None:
-                kept.append(each)
-        return tuple(kept), store
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
@@ -157,8 +143,14 @@ class Mover:
         document = before = open_target(tables[0], raw)
         file = self.kept.file_of(tables[0])
         store = open_target(tables[0], self.kept.text(file))
-        standing, store = self.kept.standing(file, before, store)
-        entries = {(each.table, each.name): each for each in standing}
+        entries: dict[tuple[Table, str], MovedEntry] = {}
+        for each in file.entries:
+            held, there = (of.entry(each.table, each.name) for of in (store, before))
+            if held is not None and there is not None and held.value == there.value:
+                # The client's file still has it, or has it again.
+                store = store.without(each.table, each.name)
+            elif held is not None:
+                entries[each.table, each.name] = each
         moved: dict[str, object] = {}
         refused: list[tuple[str, str]] = []
         for target in tables:

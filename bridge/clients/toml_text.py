@@ -50,8 +50,7 @@ class TomlText(Document):
         section: Table = ()
         for start, end in _lines(self.text):
             text = self.text[start:end]
-            is_header, path = text.lstrip(" \t").startswith("["), section
-            if is_header:
+            if is_header := text.lstrip(" \t").startswith("["):
                 section = path = _path(tomllib.loads(text))
             elif match := _KEY.match(text):
                 path = section + _path(tomllib.loads(match[0] + "{}"))

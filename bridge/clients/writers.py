@@ -351,7 +351,7 @@ def detected(machine: Machine) -> tuple[Target, ...]:
     found: list[Target] = []
     for writer in WRITERS.values():
         own = list(_candidates(writer, "user", machine))
-        there = [each for each in own if _is_there(each, machine)]
+        there = any(_is_there(each, machine) for each in own)
         if there or (own and machine.program(writer.program)):
             found.extend(targets(writer, "user", machine))
     return tuple(found)
