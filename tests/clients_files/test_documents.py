@@ -116,6 +116,7 @@ def test_a_file_of_a_megabyte_is_edited() -> None:
         ("jsonc", '"x": 1, "y": 2', "is not one entry"),
         ("jsonc", '"x": ', "cannot be read"),
         ("toml", "x =", "cannot be read"),
+        ("toml", "[mcpServers.x]\n[other]", "without changing others"),
         ("yaml", "x: [", "cannot be made exactly"),
     ],
 )
