@@ -72,16 +72,11 @@ class UneditableError(UsageError, code="uneditable_file"):
 
     Attributes:
         reason: Why not, as a clause.
-        line, column: Where in the file, from 1; 0 if it is about the file as a whole.
-        path: The file.
     """
 
-    def __init__(
-        self, reason: str, *, line: int = 0, column: int = 0, path: str = "", placed: bool = False
-    ) -> None:
-        where = f" (line {line}, column {column})" if line and not placed else ""
-        super().__init__(f"{path or 'The file'} is left as it is: {reason}{where}.")
-        self.reason, self.line, self.column, self.path = reason, line, column, path
+    def __init__(self, reason: str, *, path: str = "") -> None:
+        super().__init__(f"{path or 'The file'} is left as it is: {reason}.")
+        self.reason = reason
 
 
 class PackageRefusedError(UsageError, code="package_refused"):

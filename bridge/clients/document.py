@@ -1,17 +1,17 @@
 """Edits one entry of a configuration file and leaves everything else as it is, to the byte.
 
 A `Document` is a file's text; each change returns a new one. The formats are `json_text`,
-`toml_text` and `yaml_text`: they find where an entry stands and write new ones. What they share is
-here: each result is decoded as discovery does, and refused if more than the asked entry differs.
+`toml_text` and `yaml_text`: each gives the spans of a table's entries (`Row`), and what is put in
+between. What they share is here: spans are cut and replaced, each result is decoded as discovery
+does, and refused if more than the asked entry differs.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
@@ -30,8 +30,6 @@ LAST = sys.maxsize  # The place after all entries.
 
 _GONE = object()
 
-_PLACE = re.compile(r"line (\d+)(?:, column (\d+))?")
-
 
 @dataclass(frozen=True, kw_only=True)
 class EntryText:
@@ -46,6 +44,23 @@ class EntryText:
     name: str
     text: str
     value: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The span of an entry, or of a part of one.
+
+    Attributes:
+        name: Of the entry; no text for what has no name.
+        start: Where it starts, with the comments directly above and the empty lines above those.
+        first: Where it starts without them.
+        end: Where it ends; in JSON with its comma, else with its last line.
+    """
+
+    name: object
+    start: int
+    first: int
+    end: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +92,8 @@ class Document(ABC):
     def entries(self, table: Table) -> Mapping[str, object]:
         """Return a table's entries by name; none if there is no such table."""
         found = self.named(table)
-        seen = set()
-        for name, at in self._keys(table) if found else ():
-            if name in seen and isinstance(name, str):
-                raise self._refused(f"the key {name} is there twice", at)
-            seen.add(name if isinstance(name, str) else None)
+        if found:
+            self._check(table)
         return {name: value for name, value in found if name is not None}
 
     def entry(self, table: Table, name: str) -> EntryText | None:
@@ -98,8 +110,7 @@ class Document(ABC):
         old = self.entries(table)
         if name not in old:
             made = self._with_table(table)
-            text = made._inserted(table, name, made._written(table, name, value), LAST)
-            return made._checked(text, table, name, value)
+            return made._checked(made._added(table, name, value), table, name, value)
         if _canonical(old[name]) == _canonical(value):
             return self
         index = [each for each, _ in self.named(table)].index(name)
@@ -115,13 +126,10 @@ class Document(ABC):
 
     def with_item(self, place: str, item: str) -> Self:
         """Return it with a text at the end of the list at a dotted place."""
-        table = tuple(place.split("."))
-        made = self._parsed(self._inserted(table, "", json.dumps(item), LAST))
-        expected = [*cast("Any", lookup(self.decoded, place)), item]
-        same = _canonical(_others(made.decoded, table)) == _canonical(_others(self.decoded, table))
-        if not same or lookup(made.decoded, place) != expected:
-            raise self._refused(f"{place} cannot be changed without changing others")
-        return made
+        *outer, key = place.split(".")
+        items = [*cast("Any", lookup(self.decoded, place)), item]
+        text = self._inserted((*outer, key), "", json.dumps(item), LAST)
+        return self._checked(text, tuple(outer), key, items)
 
     def without(self, table: Table, name: str) -> Self:
         """Return it without an entry and its comments; an empty table stays."""
@@ -135,38 +143,56 @@ class Document(ABC):
         for depth, key in enumerate(table):
             if key not in (found or {}):
                 empty: Any = [] if self.listed and depth == len(table) - 1 else {}
-                text = made._written(table[:depth], key, empty)
-                made = made._parsed(made._inserted(table[:depth], key, text, LAST))
+                made = made._parsed(made._added(table[:depth], key, empty))
                 found = {key: empty}
             found = found[key]
         return made
 
-    @abstractmethod
-    def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
-        """Yield the names of a table's entries and their places, or raise if it cannot be edited.
-
-        A name that is no text is none.
-        """
+    def _added(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        """Return the text with a new entry at the end of a table that exists."""
+        new = self._written(table, name, value).replace("\n", self._line_end(len(self.text)))
+        return self._inserted(table, name, new, LAST)
 
     @abstractmethod
-    def _entry_text(self, table: Table, name: str) -> str:
-        """Return the verbatim text of an entry that exists."""
+    def _rows(self, table: Table) -> Sequence[Row]:
+        """Return the spans in a table that exists, in their order; an entry may have several."""
 
     @abstractmethod
-    def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        """Return the text of a new entry, or an empty table, in a table that exists."""
-
-    @abstractmethod
-    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        """Return the text with another value of an entry that exists."""
+    def _written(
+        self, table: Table, name: str, value: Mapping[str, object], at: Row | None = None
+    ) -> str:
+        """Return the text of an entry, new or in place of `at`, or of an empty table."""
 
     @abstractmethod
     def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
         """Return the text with the text of an entry at its place in a table that exists."""
 
-    @abstractmethod
+    def _check(self, table: Table) -> None:
+        """Raise if a table with entries cannot be edited."""
+        seen = set()
+        for row in self._rows(table):
+            if isinstance(row.name, str):
+                if row.name in seen:
+                    raise self._refused(f"the key {row.name} is there twice", row.first)
+                seen.add(row.name)
+
+    def _own(self, table: Table, name: str) -> Sequence[Row]:
+        return [row for row in self._rows(table) if row.name == name]
+
+    def _entry_text(self, table: Table, name: str) -> str:
+        rows = self._own(table, name)
+        return "".join(self.text[row.start : row.end] for row in rows).rstrip("\r\n")
+
+    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        first, *others = self._own(table, name)
+        line = self._line(first.first)
+        lines = self._written(table, name, value, first).split("\n")
+        new = self._joined(line, lines, first.first - line)
+        cut = ((row.start, row.end, "") for row in others)
+        return spliced(self.text, [(line, first.end, new), *cut])
+
     def _cut(self, table: Table, name: str) -> str:
-        """Return the text without an entry that exists."""
+        return spliced(self.text, [(row.start, row.end, "") for row in self._own(table, name)])
 
     def named(self, table: Table) -> list[tuple[str | None, object]]:
         """Return a table's entries in their order, with their names; none if it is missing."""
@@ -212,52 +238,16 @@ class Document(ABC):
 
     def _refused(self, reason: str, at: int | None = None) -> UneditableError:
         """Return the error about a place of the text."""
-        if at is None:
-            return UneditableError(reason, path=self.path)
-        line = self.text.count("\n", 0, at) + 1
-        column = at - self.text.rfind("\n", 0, at)
-        return UneditableError(reason, line=line, column=column, path=self.path)
+        if at is not None:
+            line = self.text.count("\n", 0, at) + 1
+            column = at - self.text.rfind("\n", 0, at)
+            reason = f"{reason} (line {line}, column {column})"
+        return UneditableError(reason, path=self.path)
 
     def _line_end(self, at: int) -> str:
         found = self.text.rfind("\n", 0, at)
         found = self.text.find("\n", at) if found < 0 else found
         return "\r\n" if found > 0 and self.text[found - 1] == "\r" else "\n"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """Lines of an entry.
-
-    Attributes:
-        name: Of the entry; None for lines that are of none.
-        start: Where they start, with the comments directly above and the empty lines above those.
-        first, end: Where the first line without comments starts, and the last one ends.
-        indent: How many spaces that one starts with.
-        section: In TOML, the section that they are in.
-        is_section: In TOML, whether they start with a section's header.
-    """
-
-    name: str | None
-    start: int
-    first: int
-    end: int
-    indent: int = 0
-    section: Table = ()
-    is_section: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineText(Document):
-    @abstractmethod
-    def _lines_of(self, table: Table) -> Sequence[Row]:
-        """Return the rows of a table in their order; an entry may have several."""
-
-    def _own(self, table: Table, name: str) -> list[Row]:
-        return [row for row in self._lines_of(table) if row.name == name]
-
-    def _entry_text(self, table: Table, name: str) -> str:
-        rows = self._own(table, name)
-        return "".join(self.text[row.start : row.end] for row in rows).rstrip("\r\n")
 
     def _above(self, floor: int, line: int) -> int:
         """Return where a row starts: at the comments directly above its first line.
@@ -297,50 +287,33 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
     Raises:
         UneditableError: It is malformed or too large.
     """
-    chosen = _class(format)
+    # Imported here, as each imports this module.
+    from bridge.clients import json_text, toml_text, yaml_text
+
+    classes: Mapping[str, type[Document]] = {
+        "toml": toml_text.TomlText,
+        "yaml": yaml_text.YamlText,
+    }
+    chosen = classes.get(format, json_text.JsonText)
     if len(raw) > size_limit(format):
         raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)
-    bom = raw.startswith(_BOM)
     body = raw.removeprefix(_BOM)
-    if not body.strip():
-        body = chosen.EMPTY.encode()
     decoded: object = {}
     if body.strip():
         try:
             decoded = decode(body, format)
         except MalformedError as error:
-            raise _unreadable(str(error), path) from error
-        text = strip_comments(body.decode(), trailing_commas=True) if chosen.EMPTY else "text"
-        if decoded == {} and not text.strip():
-            body = body.rstrip() + b"\n" + chosen.EMPTY.encode()
-    if decoded is None and format == "yaml":
+            raise UneditableError(str(error), path=path) from error
+    if decoded is None and chosen.NULL_IS_EMPTY:
         decoded = {}
     if not isinstance(decoded, dict):
         raise UneditableError(f"it holds {kind(decoded)}, not an object", path=path)
+    text = body.decode() if body.strip() else chosen.EMPTY
+    if not decoded and chosen.EMPTY and not strip_comments(text, trailing_commas=True).strip():
+        text = f"{text.rstrip()}\n{chosen.EMPTY}"
     return chosen(
-        text=body.decode(), bom=bom, format=format, listed=listed, path=path, decoded=decoded
+        text=text, bom=raw != body, format=format, listed=listed, path=path, decoded=decoded
     )
-
-
-def _class(format: Format) -> type[Document]:
-    # Imported here, as each imports this module.
-    if format == "toml":
-        from bridge.clients.toml_text import TomlText
-
-        return TomlText
-    if format == "yaml":
-        from bridge.clients.yaml_text import YamlText
-
-        return YamlText
-    from bridge.clients.json_text import JsonText
-
-    return JsonText
-
-
-def _unreadable(message: str, path: str) -> UneditableError:
-    place = _PLACE.search(message)
-    line, column = (int(part or 0) for part in place.groups()) if place else (0, 0)
-    return UneditableError(message, line=line, column=column, path=path, placed=True)
 
 
 def _canonical(value: object) -> str:

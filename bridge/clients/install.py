@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -15,11 +15,11 @@ from typing import Any, Literal, cast
 import anyio
 
 from bridge.clients import differences
-from bridge.clients.document import Document, open_document
+from bridge.clients.document import Document, Table, open_document
 from bridge.clients.entry import NAME, Entry, address, command_line, entry_value, is_bridge
-from bridge.clients.journal import Journal, MoveRecord, digest
+from bridge.clients.journal import Journal, MoveRecord, digest, turn_in
 from bridge.clients.rewrite import Edit, missing_directories, remove_directories, rewrite
-from bridge.clients.writers import Machine, Table, Target, Writer, readable
+from bridge.clients.writers import Machine, Target, Writer, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
@@ -28,10 +28,6 @@ from bridge.discovery.report import SkippedServer, printable
 from bridge.discovery.user_lists import Restrictions
 from bridge.discovery.variables import Variables
 from bridge.errors import BridgeError, UneditableError, UsageError
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +47,7 @@ class Change:
         barred: Why the client does not start the bridge, if one of its lists forbids it.
         private: Whether only its user may read the file then: it has the bridge's token.
         commands: The client's own commands that make it in place of us; none for most.
-        turn: Keeps other bridges from what `keep` and `finish` change.
+        turn: Keeps other bridges, whichever state they have, from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
         finish: Called when the file is replaced.
     """
@@ -72,8 +68,8 @@ class Change:
     private: bool = False
     commands: tuple[tuple[str, ...], ...] = ()
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
-    keep: Callable[[], None] = _nothing
-    finish: Callable[[], None] = _nothing
+    keep: Callable[[], None] = lambda: None
+    finish: Callable[[], None] = lambda: None
 
     def diff(self, *later: Change) -> str:
         """Return the change, with those that are made to the same file after it."""
@@ -218,7 +214,7 @@ def apply(change: Change, journal: Journal) -> None:
         BridgeError: The file was changed meanwhile, again and again, or cannot be written.
     """
     try:
-        with journal.turn(), change.turn():
+        with turn_in(journal.directory), change.turn():
             read_target(change.target)  # It may have become a link since it was shown.
             _apply(change, journal)
     except OSError as error:
@@ -279,18 +275,13 @@ def standings(
             if broken is not None:
                 broken[target.path] = target, str(error)
             continue
-        for name, value in _named(document, target.table):
+        entries: list[tuple[str | None, object]] = []
+        with suppress(UneditableError):  # The table may be something else.
+            entries = document.named(target.table)
+        for name, value in entries:
             if is_bridge(name or "", value, dialect):
                 command, url = command_line(value, dialect), address(value, dialect)
                 yield Standing(target=target, name=name or "", command=command, url=url)
-
-
-def _named(document: Document, table: Table) -> list[tuple[str | None, object]]:
-    """Return a table's entries; none if it holds something else."""
-    try:
-        return document.named(table)
-    except UneditableError:
-        return []
 
 
 def open_target(target: Target, raw: bytes | None) -> Document:
@@ -329,10 +320,9 @@ def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions
         variables=Variables(environ={}),
     )
     parsed = parse_document(decode(after or b"", target.location.format), context)
-    found = [each for each in parsed.entries if each.name == name]
-    if not found:
+    spec = next((each for each in parsed.entries if each.name == name), None)
+    if spec is None:
         raise BridgeError(f"{target.path} is not changed: the entry would not be read from it.")
-    spec = found[0]
     if isinstance(spec, SkippedServer):
         return spec.reason
     by = lists.off_by(spec.name, target.location.id)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -59,11 +59,7 @@ class Journal:
 
     def __init__(self, directory: Path) -> None:
         """Take the state directory's `clients`."""
-        self._directory = directory
-
-    def turn(self) -> AbstractContextManager[None]:
-        """Keep other bridges from changing clients' files, and what is kept of them. Blocks."""
-        return turn_in(self._directory)
+        self.directory = directory
 
     def add(self, record: MoveRecord) -> MoveRecord:
         """Keep a record, durably; return it with its id.
@@ -71,7 +67,7 @@ class Journal:
         Raises:
             OSError: It cannot be written; the change must not be made then.
         """
-        make_directory(self._directory)
+        make_directory(self.directory)
         record = replace(record, id=f"{time.time_ns():020d}")
         before = None if record.before is None else base64.b64encode(record.before).decode()
         text = json.dumps({**asdict(record), "before": before})
@@ -80,14 +76,14 @@ class Journal:
 
     def records(self) -> tuple[MoveRecord, ...]:
         """Return all records, the oldest first; damaged ones are left out."""
-        found = map(_load, sorted(self._directory.glob("*.json")))
+        found = map(_load, sorted(self.directory.glob("*.json")))
         return tuple(record for record in found if record)
 
     def drop(self, id: str) -> None:
         self._file(id).unlink(missing_ok=True)
 
     def _file(self, id: str) -> Path:
-        return self._directory / f"{id}.json"
+        return self.directory / f"{id}.json"
 
 
 def _load(path: Path) -> MoveRecord | None:

@@ -15,13 +15,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from bridge.atomic_files import replace_file
-from bridge.clients.document import Document
+from bridge.clients.document import Document, Table
 from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target
 from bridge.clients.journal import Journal, MoveRecord, turn_in
@@ -71,10 +70,6 @@ class Shift:
 class KeptServer:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-
-    def turn(self) -> AbstractContextManager[None]:
-        """Keep other bridges from changing what is in it, whichever state they have. Blocks."""
-        return turn_in(self.directory)
 
     def files(self) -> tuple[MovedFile, ...]:
         """Return what was moved, by file.
@@ -126,24 +121,6 @@ class KeptServer:
         if not file.entries:
             file.store.unlink(missing_ok=True)
 
-    def standing(
-        self, file: MovedFile, present: Document, store: Document
-    ) -> tuple[tuple[MovedEntry, ...], Document]:
-        """Return what was moved but for entries that the client's file still has, or has again."""
-        kept = []
-        for each in file.entries:
-            held = store.entry(each.table, each.name)
-            if held is None:
-                continue
-            if present.entries(each.table).get(each.name, _NONE) == held.value:
-                store = store.without(each.table, each.name)
-            else:
-                kept.append(each)
-        return tuple(kept), store
-
-
-_NONE = object()
-
 
 @dataclass(frozen=True, kw_only=True)
 class Mover:
@@ -166,8 +143,14 @@ class Mover:
         document = before = open_target(tables[0], raw)
         file = self.kept.file_of(tables[0])
         store = open_target(tables[0], self.kept.text(file))
-        standing, store = self.kept.standing(file, before, store)
-        entries = {(each.table, each.name): each for each in standing}
+        entries: dict[tuple[Table, str], MovedEntry] = {}
+        for each in file.entries:
+            held, there = (of.entry(each.table, each.name) for of in (store, before))
+            if held is not None and there is not None and held.value == there.value:
+                # The client's file still has it, or has it again.
+                store = store.without(each.table, each.name)
+            elif held is not None:
+                entries[each.table, each.name] = each
         moved: dict[str, object] = {}
         refused: list[tuple[str, str]] = []
         for target in tables:
@@ -276,18 +259,11 @@ def _shifted(
             keep()
             finish(latest)
 
-    after = edit(first.before)
+    changed = replace(change, before=first.before, after=edit(first.before), edit=edit)
     if not first.moved:
-        return replace(change, before=first.before, after=after, edit=edit)
-    return replace(
-        change,
-        before=first.before,
-        after=after,
-        edit=edit,
-        turn=kept.turn,
-        keep=change.keep if finish is not None else keep,
-        finish=done,
-    )
+        return changed
+    keeps = change.keep if finish is not None else keep
+    return replace(changed, turn=partial(turn_in, kept.directory), keep=keeps, finish=done)
 
 
 def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
@@ -327,9 +303,6 @@ def tables_of(
     return found
 
 
-TAKEN = "the client has another server of this name now, which is not overwritten"
-
-
 def restore_of(target: Target, raw: bytes | None, kept: KeptServer, journal: Journal) -> Shift:
     """Decide what goes back into a client's file, by what the journal has of it."""
     file = kept.file_of(target)
@@ -352,7 +325,8 @@ def restore_of(target: Target, raw: bytes | None, kept: KeptServer, journal: Jou
             why.append((each.name, "the bridge's file does not have it"))
         elif each.name in there and there[each.name] != entry.value:
             staying.append(each)
-            why.append((each.name, TAKEN))
+            taken = "the client has another server of this name now, which is not overwritten"
+            why.append((each.name, taken))
         else:
             if each.name not in there:
                 present = present.with_text(each.table, entry, index=each.index)
@@ -380,11 +354,8 @@ def _undone(raw: bytes | None, records: Sequence[MoveRecord]) -> bytes | None:
 
 def _has_all(document: Document, file: MovedFile, store: Document) -> bool:
     """Return whether a document has every moved entry as it is kept."""
-    return all(
-        (entry := store.entry(each.table, each.name)) is not None
-        and document.entries(each.table).get(each.name) == entry.value
-        for each in file.entries
-    )
+    pairs = [[of.entry(each.table, each.name) for of in (store, document)] for each in file.entries]
+    return all(kept and there and kept.value == there.value for kept, there in pairs)
 
 
 def with_restore(

@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from bridge.atomic_files import exclusive_lock, read_regular, replace_file
@@ -24,8 +25,6 @@ UNFINISHED = ".mcp-code-bridge-"
 Edit = Callable[[bytes | None], bytes | None]
 """Returns a file's new content for its content; None is no file."""
 
-BeforeReplace = Callable[[bytes | None, bytes | None], None]
-
 
 class _Changed(Exception):
     """The file is not what was read."""
@@ -37,7 +36,7 @@ def rewrite(
     most: int = 0o777,
     *,
     root: Path | None = None,
-    before_replace: BeforeReplace = lambda before, after: None,
+    before_replace: Callable[[bytes | None, bytes | None], None] = lambda before, after: None,
 ) -> bytes | None:
     """Edit a file; links stay, as do mode and owner. A new one is this user's alone. Blocks.
 
@@ -70,7 +69,7 @@ def rewrite(
                 if after == before:
                     return after
                 with exclusive_lock(real.parent), suppress(_Changed):
-                    _replace(held, before, after, most, before_replace)
+                    _replace(held, before, after, most, partial(before_replace, before, after))
                     return after
         raise BridgeError(
             f"{path} was not changed: another program wrote it during each of 3 attempts.",
@@ -135,10 +134,13 @@ def _read(real: Path) -> bytes | None:
 
 
 def _replace(
-    real: Path, before: bytes | None, after: bytes | None, most: int, before_replace: BeforeReplace
+    real: Path, before: bytes | None, after: bytes | None, most: int, record: Callable[[], None]
 ) -> None:
     """Replace a file if it is still what was read."""
-    _remove_unfinished(real.parent)
+    # What a bridge left that was killed: no other writes here while the lock is held.
+    for path in real.parent.glob(f"{UNFINISHED}????????"):
+        with suppress(OSError):
+            path.unlink()
     found = real.lstat() if before is not None else None
     if found is not None:
         _check_replaceable(real, found)
@@ -146,7 +148,7 @@ def _replace(
     def check() -> None:
         if _read(real) != before:
             raise _Changed
-        before_replace(before, after)
+        record()
         if _read(real) != before:
             raise _Changed
 
@@ -177,10 +179,3 @@ def _check_replaceable(real: Path, found: os.stat_result) -> None:
             f"it has {found.st_nlink} names (hard links), and would part from the others; use a "
             "symbolic link instead"
         )
-
-
-def _remove_unfinished(directory: Path) -> None:
-    """Remove what a bridge left that was killed; no other writes here while the lock is held."""
-    for path in directory.glob(f"{UNFINISHED}????????"):
-        with suppress(OSError):
-            path.unlink()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
-from bridge.clients.document import LineText, Row, Table, spliced
+from bridge.clients.document import Document, Row, Table, spliced
 from bridge.errors import SettingsError
 from bridge.settings.policy_edit import toml_key, toml_value
 
@@ -28,43 +28,49 @@ _KEY = re.compile(rf"\s*{_PART}(?:[ \t]*\.[ \t]*{_PART})*[ \t]*=")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Statement:
-    """A section's header, or a key with its value.
+class _Statement(Row):
+    """A section's header, or a key with its value; as a row, with those of its entry below.
 
     Attributes:
         section: The path of the section that it is in or starts.
         path: What it sets, from the root; of a header, the section.
     """
 
-    start: int
-    end: int
+    name: str | None = None
     section: Table
     path: Table
     is_header: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class TomlText(LineText):
+class TomlText(Document):
     @cached_property
     def _statements(self) -> list[_Statement]:
         found: list[_Statement] = []
         section: Table = ()
         for start, end in _lines(self.text):
             text = self.text[start:end]
-            is_header, path = text.lstrip(" \t").startswith("["), section
-            if is_header:
+            if is_header := text.lstrip(" \t").startswith("["):
                 section = path = _path(tomllib.loads(text))
             elif match := _KEY.match(text):
                 path = section + _path(tomllib.loads(match[0] + "{}"))
             else:
                 continue
-            one = _Statement(start=start, end=end, section=section, path=path, is_header=is_header)
-            found.append(one)
+            found.append(
+                _Statement(
+                    start=start,
+                    first=start,
+                    end=end,
+                    section=section,
+                    path=path,
+                    is_header=is_header,
+                )
+            )
         return found
 
-    def _lines_of(self, table: Table) -> list[Row]:
+    def _rows(self, table: Table) -> list[_Statement]:
         """Return all statements as rows of entries and of what is none."""
-        rows: list[Row] = []
+        rows: list[_Statement] = []
         names, size, item, floor = self.named(table), len(table), -1, 0
         for one in self._statements:
             item += one.is_header and one.path == table
@@ -73,37 +79,29 @@ class TomlText(LineText):
                 name = names[item][0]
             elif one.path[:size] == table and not self.listed:
                 name = one.path[size] if len(one.path) > size else None
-            row = Row(
-                name=name,
-                start=self._above(floor, one.start),
-                first=one.start,
-                end=one.end,
-                section=section,
-                is_section=one.is_header,
-            )
+            row = replace(one, name=name, start=self._above(floor, one.first), section=section)
             if rows and (rows[-1].name, rows[-1].section) == (name, section) and name is not None:
                 row = replace(rows.pop(), end=one.end)
             rows.append(row)
             floor = one.end
         return rows
 
-    def _own(self, table: Table, name: str) -> list[Row]:
-        rows = super()._own(table, name)
+    def _own(self, table: Table, name: str) -> list[_Statement]:
+        rows = [row for row in self._rows(table) if row.name == name]
         if len({row.section for row in rows}) > 1:
             raise self._refused(f"{name} is written in several ways", rows[0].start)
         return rows
 
-    def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
+    def _check(self, table: Table) -> None:
         for one in self._statements:
             if not one.is_header and one.path == table[: len(one.path)]:
                 key = ".".join(one.path)
                 reason = f"{key} is one value; write [{key}.NAME] sections instead"
                 raise self._refused(reason, one.start)
-        yield from ()
 
     def _entry_text(self, table: Table, name: str) -> str:
         text = super()._entry_text(table, name)
-        return text.lstrip("\r\n") if self._own(table, name)[0].is_section else text
+        return text.lstrip("\r\n") if self._own(table, name)[0].is_header else text
 
     def _with_table(self, table: Table) -> Self:
         # Sections make their tables; one that is an empty value must go.
@@ -114,18 +112,14 @@ class TomlText(LineText):
         ]
         return self._parsed(spliced(self.text, empty)) if empty else self
 
-    def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+    def _written(
+        self, table: Table, name: str, value: Mapping[str, object], at: Row | None = None
+    ) -> str:
+        if isinstance(at, _Statement) and not at.is_header:
+            key = ".".join(toml_key(part) for part in (*table, name)[len(at.section) :])
+            return f"{key} = {self._inline(value)}"
         path = table if self.listed else (*table, name)
-        return self._line_end(len(self.text)).join(self._section_lines(path, value, self.listed))
-
-    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        first, *others = self._own(table, name)
-        new = self._written(table, name, value)
-        if not first.is_section:
-            key = ".".join(toml_key(part) for part in (*table, name)[len(first.section) :])
-            new = f"{key} = {self._inline(value)}"
-        edits = [(first.first, first.end, self._joined(first.first, [new]))]
-        return spliced(self.text, [*edits, *((row.start, row.end, "") for row in others)])
+        return "\n".join(self._section_lines(path, value, self.listed))
 
     def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
         try:
@@ -135,7 +129,7 @@ class TomlText(LineText):
         first = replace(self, text=text)._statements[0]
         names = self.named(table)
         rows = self._own(table, str(names[index][0])) if index < len(names) else []
-        place = next((row.start for row in rows if row.is_section == first.is_header), None)
+        place = next((row.start for row in rows if row.is_header == first.is_header), None)
         if first.is_header:
             return self._with_section(self._end(table) if place is None else place, text)
         path = (*table, name)
@@ -149,12 +143,9 @@ class TomlText(LineText):
             place = max(inside, default=0)
         return spliced(self.text, [(place, place, self._joined(place, [text]))])
 
-    def _cut(self, table: Table, name: str) -> str:
-        return spliced(self.text, [(row.start, row.end, "") for row in self._own(table, name)])
-
     def _end(self, table: Table) -> int:
         """Return where a new section of a table goes: after its last, or at the end."""
-        ends = [row.end for row in self._lines_of(table) if row.name is not None]
+        ends = [row.end for row in self._rows(table) if row.name is not None]
         ends += [one.end for one in self._statements if one.is_header and one.path == table]
         end = max(ends, default=len(self.text))
         for one in self._statements:

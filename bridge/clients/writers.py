@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bridge.clients.document import Table
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
 from bridge.discovery.files import list_matching
@@ -22,7 +23,6 @@ from bridge.discovery.locations import Places, Project
 from bridge.errors import UsageError
 
 Scope = Literal["user", "project"]
-Table = tuple[str, ...]
 
 FILE_NAME = "code-bridge"
 """Of a file that is the bridge's alone, where a client reads a directory of files."""
@@ -36,8 +36,7 @@ class Writer:
         id: What a person calls it.
         name: As shown.
         source: Under which name discovery reads its files.
-        user, project: Templates of discovery's table, the preferred first; empty for a scope that
-            the client does not have, or that is not written.
+        files: Templates of discovery's table that are written, the preferred first.
         kinds: What an entry says of its kind, with a command and with an address; empty for
             nothing.
         stdio_only: Whether the client takes no address.
@@ -57,8 +56,7 @@ class Writer:
     id: str
     name: str
     source: str
-    user: tuple[str, ...]
-    project: tuple[str, ...]
+    files: tuple[str, ...]
     kinds: tuple[str, str] = ("", "")
     stdio_only: bool = False
     named: bool = False
@@ -72,9 +70,6 @@ class Writer:
     listing: tuple[str, ...] = ()
     contended: bool = False
     note: str = ""
-
-    def templates(self, scope: Scope) -> tuple[str, ...]:
-        return self.user if scope == "user" else self.project
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,19 +102,20 @@ def _row(
     name: str = "",
     *,
     source: str = "",
-    user: tuple[str, ...] | None = None,
-    project: tuple[str, ...] | None = None,
+    files: tuple[str, ...] | None = None,
     **others: Any,
 ) -> Writer:
-    """Return a client's row; what it does not say is what discovery reads first."""
+    """Return a client's row; what it does not say is what discovery reads first in each scope."""
     source = source or id
     rows = [row for row in _ROWS_WITH_SERVERS if row.id == source and not row.dialect.per_project]
-    if user is None:
-        user = tuple(row.template for row in rows if row.scope == "user" and not row.in_project)[:1]
-    if project is None:
-        project = tuple(row.template for row in rows if row.in_project)[:1]
-    name = name or rows[0].client
-    return Writer(id=id, name=name, source=source, user=user, project=project, **others)
+    if files is None:
+        user = [row.template for row in rows if row.scope == "user" and not row.in_project]
+        files = (*user[:1], *[row.template for row in rows if row.in_project][:1])
+    return Writer(id=id, name=name or rows[0].client, source=source, files=files, **others)
+
+
+def _with_jsonc(*paths: str) -> tuple[str, ...]:
+    return tuple(f"{path}.{suffix}" for path in paths for suffix in ("json", "jsonc"))
 
 
 _DESKTOP = "Claude/claude_desktop_config.json"
@@ -136,11 +132,10 @@ _ROWS = (
     ),
     _row(
         "claude-desktop",
-        user=(
+        files=(
             f"{{packages}}/Claude_*/LocalCache/Roaming/{_DESKTOP}",
             *(f"{place}/{_DESKTOP}" for place in ("{config}", "{library}", "{appdata}")),
         ),
-        project=(),
         stdio_only=True,
         each=True,
         note="Restart it. It gives up on a call after 60 seconds, whatever its configuration says.",
@@ -148,7 +143,11 @@ _ROWS = (
     _row("cursor"),
     _row(
         "vscode",
-        user=("{vscode}/mcp.json", "{vscode}/profiles/*/mcp.json"),
+        files=(
+            "{vscode}/mcp.json",
+            "{vscode}/profiles/*/mcp.json",
+            "{workspace}/.vscode/mcp.json",
+        ),
         kinds=("stdio", "http"),
         each=True,
         program="code",
@@ -157,14 +156,12 @@ _ROWS = (
         "devin",
         "Devin Desktop",
         source="windsurf",
-        user=("{devin}/mcp_config.json",),
-        project=("{workspace}/.devin/mcp_config.json",),
+        files=("{devin}/mcp_config.json", "{workspace}/.devin/mcp_config.json"),
         url_key="url",
     ),
     _row(
         "windsurf",
-        user=("{home}/.codeium/windsurf/mcp_config.json", "{home}/.codeium/mcp_config.json"),
-        project=(),
+        files=("{home}/.codeium/windsurf/mcp_config.json", "{home}/.codeium/mcp_config.json"),
     ),
     _row(
         "codex",
@@ -182,14 +179,17 @@ _ROWS = (
     _row("zed", calls="timeout", program="zed"),
     _row(
         "continue",
-        user=("{continue}/mcpServers/*.json", "{continue}/config.yaml"),
-        project=("{workspace}/.continue/mcpServers/*.json",),
+        files=(
+            "{continue}/mcpServers/*.json",
+            "{continue}/config.yaml",
+            "{workspace}/.continue/mcpServers/*.json",
+        ),
         kinds=("stdio", "streamable-http"),
         program="cn",
     ),
     _row(
         "cline",
-        user=(
+        files=(
             "{cline_settings}",
             "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ),
@@ -202,8 +202,7 @@ _ROWS = (
     ),
     _row(
         "opencode",
-        user=("{opencode}/opencode.json", "{opencode}/opencode.jsonc"),
-        project=("{within}/opencode.json", "{within}/opencode.jsonc"),
+        files=_with_jsonc("{opencode}/opencode", "{within}/opencode"),
         kinds=("local", "remote"),
         ours={"enabled": True},
         calls="timeout",
@@ -227,20 +226,18 @@ _ROWS = (
         "jetbrains-copilot",
         "Copilot for JetBrains",
         source="jetbrains",
-        user=("{intellij}/mcp.json",),
-        project=(),
+        files=("{intellij}/mcp.json",),
     ),
     _row(
         "antigravity",
-        user=(
+        files=(
             "{home}/.gemini/config/mcp_config.json",
             "{home}/.gemini/antigravity/mcp_config.json",
         ),
-        project=(),
     ),
     _row(
         "copilot",
-        project=(),
+        files=("{copilot}/mcp-config.json",),
         kinds=("local", "http"),
         ours={"tools": ["*"]},
         program="copilot",
@@ -248,22 +245,15 @@ _ROWS = (
     ),
     _row(
         "amp",
-        user=("{config}/amp/settings.json", "{config}/amp/settings.jsonc"),
-        project=("{within}/.amp/settings.json", "{within}/.amp/settings.jsonc"),
+        files=_with_jsonc("{config}/amp/settings", "{within}/.amp/settings"),
         program="amp",
         listing=_LIST,
         note="Amp asks before it starts a project's server.",
     ),
-    _row("roo", user=(), project=()),
+    _row("roo", files=()),
     _row(
         "kilo",
-        user=("{config}/kilo/kilo.json", "{config}/kilo/kilo.jsonc"),
-        project=(
-            "{within}/.kilo/kilo.json",
-            "{within}/.kilo/kilo.jsonc",
-            "{within}/kilo.json",
-            "{within}/kilo.jsonc",
-        ),
+        files=_with_jsonc("{config}/kilo/kilo", "{within}/.kilo/kilo", "{within}/kilo"),
         kinds=("local", "remote"),
         ours={"enabled": True},
         calls="timeout",
@@ -273,7 +263,7 @@ _ROWS = (
     _row("trae", each=True),
     _row(
         "kimi",
-        user=("{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
+        files=("{kimi}/mcp.json", "{kimi_cli}/mcp.json", "{cwd}/.kimi-code/mcp.json"),
         calls="toolTimeoutMs",
         starts="startupTimeoutMs",
         program="kimi",
@@ -281,8 +271,7 @@ _ROWS = (
     _row("droid", kinds=("stdio", "http"), starts="connectTimeout", program="droid", listing=_LIST),
     _row(
         "crush",
-        user=("{crush}/crush.json",),
-        project=("{within}/crush.json", "{within}/.crush.json"),
+        files=("{crush}/crush.json", "{within}/crush.json", "{within}/.crush.json"),
         kinds=("stdio", "http"),
         starts="timeout",
         program="crush",
@@ -341,7 +330,7 @@ def machine_of(context: DiscoveryContext) -> Machine:
 
 def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...]:
     """Return the files that get the bridge: one, or one for each build or profile there is."""
-    if not writer.user:
+    if not writer.files:
         message = f"{writer.name} has been given up by its makers: nothing is put into it."
         raise UsageError(message, remedy="`uninstall` takes the bridge out of it.")
     found = list(_candidates(writer, scope, machine))
@@ -362,7 +351,7 @@ def detected(machine: Machine) -> tuple[Target, ...]:
     found: list[Target] = []
     for writer in WRITERS.values():
         own = list(_candidates(writer, "user", machine))
-        there = [each for each in own if _is_there(each, machine)]
+        there = any(_is_there(each, machine) for each in own)
         if there or (own and machine.program(writer.program)):
             found.extend(targets(writer, "user", machine))
     return tuple(found)
@@ -377,23 +366,21 @@ def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
     seen: set[tuple[Path, Table]] = set()
     for writer in WRITERS.values():
         theirs = _locations(writer, machine)
-        own = [row for row in theirs if row.template in (*writer.user, *writer.project)]
+        own = [row for row in theirs if row.template in writer.files]
         for row in (*own, *(theirs if writer.id == writer.source else ())):
             for target in _in_location(writer, row, machine, present=True):
-                for table in _tables(row, machine.project):
-                    there = target.exists or target.path in gone
-                    if there and (target.path, table) not in seen:
+                there = target.exists or target.path in gone
+                for table in _tables(row, machine.project) if there else ():
+                    if (target.path, table) not in seen:
                         seen.add((target.path, table))
                         yield replace(target, table=table)
 
 
-def _tables(row: Location, project: Project) -> Iterator[Table]:
-    for key in row.dialect.server_keys:
-        inner = _table(key, row)
-        if row.dialect.per_project:
-            yield from (("projects", directory, *inner) for directory in project.keys)
-        else:
-            yield inner
+def _tables(row: Location, project: Project) -> list[Table]:
+    tables = [_table(key, row) for key in row.dialect.server_keys]
+    if row.dialect.per_project:
+        return [("projects", each, *inner) for inner in tables for each in project.keys]
+    return tables
 
 
 def _table(key: str, row: Location) -> Table:
@@ -406,9 +393,11 @@ def _locations(writer: Writer, machine: Machine) -> list[Location]:
 
 
 def _candidates(writer: Writer, scope: Scope, machine: Machine) -> Iterator[Target]:
-    for template in writer.templates(scope):
-        for row in _locations(writer, machine):
-            if row.template == template and not row.dialect.per_project:
+    rows = _locations(writer, machine)
+    for template in writer.files:
+        for row in rows:
+            wanted = row.template == template and row.in_project == (scope == "project")
+            if wanted and not row.dialect.per_project:
                 yield from _in_location(writer, row, machine)
 
 

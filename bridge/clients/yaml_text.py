@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bridge.clients.document import NAME_KEY, LineText, Row, Table, spliced
+from bridge.clients.document import NAME_KEY, Document, Row, Table, spliced
 from bridge.discovery.documents import yaml_node
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|[yn])$)[A-Za-z/][\w./@+-]*", re.I | re.A)
@@ -18,7 +18,7 @@ _STEP = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class YamlText(LineText):
+class YamlText(Document):
     NULL_IS_EMPTY = True
 
     @cached_property
@@ -35,9 +35,9 @@ class YamlText(LineText):
             key, node = first
         return node, key
 
-    def _lines_of(self, table: Table) -> list[Row]:
+    def _rows(self, table: Table) -> list[Row]:
         node, key = self._find(table)
-        if not _items(node):
+        if node is None or node.id == "scalar" or not node.value:
             return []
         if node.flow_style:
             raise self._refused("a table in brackets cannot be extended", node.start_mark.index)
@@ -49,12 +49,11 @@ class YamlText(LineText):
         limits.append(self._line(end) if self.text[end:].strip() else len(self.text))
         for item, first, limit in zip(node.value, firsts, limits, strict=True):
             line = self._line(first)
-            column = first - line
             if self.text[line:first].strip(" ") or limit <= line:
                 raise self._refused("several entries share a line", first)
-            end = self._content_end(line, limit, column)
+            end = self._content_end(line, limit, first - line)
             start, name = self._above(floor, line), self._name(item)
-            found.append(Row(name=name, start=start, first=line, end=end, indent=column))
+            found.append(Row(name=name, start=start, first=first, end=end))
             floor = end
         return found
 
@@ -76,41 +75,36 @@ class YamlText(LineText):
         while True:
             last = self._line(end - 1)
             text = self.text[last:end]
-            indent = len(text) - len(text.lstrip(" "))
+            indent = _indent(text)
             if last <= line or (text.strip() and not (text[indent] == "#" and indent <= column)):
                 return end
             end = last
 
-    def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
-        node, _ = self._find(table)
-        rows = self._lines_of(table)
-        yield from ((row.name, row.first + row.indent) for row in rows)
-        if {row.name for row in rows} != {name for name, _ in self.named(table)}:
-            raise self._refused("its keys must be text", node.start_mark.index)
+    def _check(self, table: Table) -> None:
+        super()._check(table)
+        if {row.name for row in self._rows(table)} != {name for name, _ in self.named(table)}:
+            raise self._refused("its keys must be text", self._find(table)[0].start_mark.index)
 
-    def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+    def _written(
+        self, table: Table, name: str, value: Mapping[str, object], at: Row | None = None
+    ) -> str:
         if self.listed and value:
-            lines = [("  " if at else "- ") + line for at, line in enumerate(_block(value))]
+            lines = [("  " if number else "- ") + line for number, line in enumerate(_block(value))]
         else:
             lines = list(_block({name: value}))
         return "\n".join(lines)
 
-    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        [row] = self._own(table, name)
-        lines = self._written(table, name, value).split("\n")
-        new = self._joined(row.first, lines, row.indent)
-        return spliced(self.text, [(row.first, row.end, new)])
-
     def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
         node, key = self._find(table)
         lines = text.replace("\r\n", "\n").split("\n")
-        own = [line for line in lines if line.strip() and line.lstrip()[0] != "#"]
-        column = len(own[0]) - len(own[0].lstrip(" ")) if own else 0
-        lines = [line[min(column, len(line) - len(line.lstrip(" "))) :] for line in lines]
-        if rows := self._lines_of(table):
+        own = (line for line in lines if line.strip() and line.lstrip()[0] != "#")
+        column = _indent(next(own, ""))
+        lines = [line[min(column, _indent(line)) :] for line in lines]
+        if rows := self._rows(table):
             above = rows[:index][-1:]
             place = above[0].end if above else self._line_after(key.end_mark.index)
-            return spliced(self.text, [(place, place, self._joined(place, lines, rows[0].indent))])
+            column = rows[0].first - self._line(rows[0].first)
+            return spliced(self.text, [(place, place, self._joined(place, lines, column))])
         if key is None:
             start = node.start_mark.index if node else len(self.text)
             end = self._line_after(node.end_mark.index) if node else start
@@ -127,16 +121,15 @@ class YamlText(LineText):
 
     def _cut(self, table: Table, name: str) -> str:
         node, key = self._find(table)
-        [row] = self._own(table, name)
-        edits = [(row.start, row.end, "")]
-        if len(node.value) == 1:
-            colon = self.text.index(":", key.end_mark.index) + 1
-            edits.append((colon, colon, " []" if self.listed else " {}"))
-        return spliced(self.text, edits)
+        text = super()._cut(table, name)
+        if len(node.value) > 1:
+            return text
+        colon = text.index(":", key.end_mark.index) + 1
+        return spliced(text, [(colon, colon, " []" if self.listed else " {}")])
 
 
-def _items(node: Any) -> bool:
-    return node is not None and node.id != "scalar" and bool(node.value)
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _block(value: Mapping[str, object]) -> Iterator[str]:

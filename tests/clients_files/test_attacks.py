@@ -126,7 +126,7 @@ def test_a_projects_directory_that_becomes_a_link_meanwhile_is_not_followed(
             return super().records()
 
     if moment == "records":
-        rig.journal = Swapping(rig.journal._directory)
+        rig.journal = Swapping(rig.journal.directory)
     elif moment == "edit":
         change = replace(change, edit=edit)
     else:
@@ -139,8 +139,8 @@ def test_a_projects_directory_that_becomes_a_link_meanwhile_is_not_followed(
 
 
 def test_a_directory_that_cannot_be_written_is_an_error_that_names_the_file(rig: Rig) -> None:
-    rig.journal._directory.parent.mkdir(parents=True)
-    rig.journal._directory.write_text("")
+    rig.journal.directory.parent.mkdir(parents=True)
+    rig.journal.directory.write_text("")
     path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
     with pytest.raises(BridgeError, match="cannot be changed"):
         apply(rig.planned(path, rig.mover(), "cursor"), rig.journal)

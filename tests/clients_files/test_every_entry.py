@@ -29,7 +29,7 @@ from tests.clients_files.test_round_trips import sections
 from tests.clients_files.texts import NAMES
 
 ENTRY = Entry(command="/opt/bin/mcp-code-bridge", args=("serve",), env={"PATH": "/usr/bin"})
-CLIENTS = [client for client, writer in WRITERS.items() if writer.user]
+CLIENTS = [client for client, writer in WRITERS.items() if writer.files]
 
 FIELDS = [
     *(key for name, keys in SPELLINGS.items() if name != "server_keys" for key in keys),

@@ -26,7 +26,7 @@ from bridge.errors import UneditableError, UsageError
 
 PROGRAM = "/opt/bin/mcp-code-bridge"
 COMMAND = Entry(command=PROGRAM, args=("serve",), env={"PATH": "/usr/bin"})
-WRITTEN = [client for client, writer in WRITERS.items() if writer.user]
+WRITTEN = [client for client, writer in WRITERS.items() if writer.files]
 BOM = b"\xef\xbb\xbf"
 
 

@@ -91,7 +91,7 @@ def of_writer(case: Case) -> tuple[str, Scope] | None:
     scope: Scope = "project" if row.in_project else "user"
     written = row.scope in SCOPES and "linux" in row.platforms and bool(row.dialect.server_keys)
     for writer in WRITERS.values():
-        named = row.template in writer.templates(scope) or writer.id == row.id
+        named = row.template in writer.files or writer.id == row.id
         if written and named and (writer.source or writer.id) == row.id:
             return writer.id, scope
     return None

@@ -187,7 +187,7 @@ path, journal = Path(sys.argv[1], "client.json"), Journal(Path(sys.argv[1], "sta
 
 def record(before, after):
     journal.add(MoveRecord(path=str(path), action="install", name="n",
-                       before=before, after_sha256=digest(after)))
+                           before=before, after_sha256=digest(after)))
 
 def run(step):
     left = [step]

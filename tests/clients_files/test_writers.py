@@ -38,7 +38,7 @@ SECOND_OPINION = {
 def test_each_template_is_one_that_discovery_reads(client: str) -> None:
     writer = WRITERS[client]
     read = {row.template for row in LOCATIONS if row.id == (writer.source or client)}
-    assert {*writer.user, *writer.project} <= read
+    assert {*writer.files} <= read
 
 
 @pytest.mark.parametrize("client", SECOND_OPINION)
@@ -59,7 +59,7 @@ def test_the_shape_is_the_one_that_others_write(client: str, machine: Machine) -
         assert (remote.get("type"), remote[url]) == (http, ADDRESS.url)
 
 
-@pytest.mark.parametrize("client", [each.id for each in WRITERS.values() if each.user])
+@pytest.mark.parametrize("client", [each.id for each in WRITERS.values() if each.files])
 def test_an_entry_starts_the_bridge_and_says_so_to_discovery(client: str, machine: Machine) -> None:
     for target in targets(writer_for(client), "user", machine):
         value = entry_value(target, COMMAND, "mine", second=False)
