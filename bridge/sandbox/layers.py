@@ -72,13 +72,6 @@ _ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux
 """Layers of the host's kernel, which a guest with a kernel of its own cannot see."""
 
 
-def _equals(key: str, value: object) -> Check:
-    def check(facts: Mapping[str, Any]) -> bool | None:
-        return facts[key] == value if key in facts else None
-
-    return check
-
-
 def _denied(layer: str, *answers: str) -> Check:
     """Return the check of an attempt: refused with one of `answers`, allowed, or unknown."""
 
@@ -96,23 +89,24 @@ def _shown(key: str, kind: type, holds: Callable[[Any], bool]) -> Check:
     """Return the check of what the guest read, if it is there and of its kind."""
 
     def check(facts: Mapping[str, Any]) -> bool | None:
-        return holds(facts[key]) if isinstance(facts.get(key), kind) else None
+        return holds(facts[key]) if key in facts and isinstance(facts[key], kind) else None
 
     return check
+
+
+def _equals(key: str, value: object) -> Check:
+    return _shown(key, object, lambda found: found == value)
+
+
+def _limited(key: str) -> Check:
+    # Absent means that the guest cannot see its control group, which proves nothing.
+    return _shown(key, object, lambda found: found is not None)
 
 
 def _no_device(names: Iterable[object]) -> bool:
     # Kernels put tunnel devices without addresses into every new network namespace.
     harmless = ("lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0")
     return all(name in harmless or str(name).startswith("ip6") for name in names)
-
-
-def _limited(key: str) -> Check:
-    def check(facts: Mapping[str, Any]) -> bool | None:
-        # Absent means that the guest cannot see its control group, which proves nothing.
-        return facts[key] is not None if key in facts else None
-
-    return check
 
 
 def _own_filter(facts: Mapping[str, Any]) -> bool | None:

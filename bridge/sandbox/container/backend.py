@@ -36,7 +36,7 @@ from bridge.errors import (
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
-from bridge.sandbox.container.api import EngineApi, answers
+from bridge.sandbox.container.api import EngineApi, ping
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.connection import (
     NAMED_RUNTIME_REMEDY,
@@ -52,7 +52,7 @@ from bridge.sandbox.container.image import ensure_present
 from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
-from bridge.sandbox.container.service import SshForward, reap_services
+from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import IDENTITY_LABEL, OWNER_LABEL, Owner, current_owner, is_dead
@@ -124,8 +124,7 @@ class ContainerBackend(Backend):
         """Return the engine's images, over this backend's connection."""
         connection = await self._connector.connected()
         return ImageEngine(
-            connection.api.client,
-            connection.facts.kind,
+            connection.api,
             command=self._connector.command(connection),
             run=self._connector.run,
         )
@@ -303,11 +302,13 @@ class ContainerBackend(Backend):
             connection = await self._connector.connected()
         except BridgeError as error:
             return str(error)
-        if await anyio.to_thread.run_sync(answers, connection.endpoint, abandon_on_cancel=True):
-            return ""
-        if isinstance(connection.service, SshForward):
-            return str(connection.service.failure())
-        return f"{self.name} does not answer at {connection.endpoint.url}."
+        try:
+            await anyio.to_thread.run_sync(ping, connection.endpoint, abandon_on_cancel=True)
+        except (OSError, ValueError):
+            if connection.service is not None and connection.endpoint.remote:
+                return str(connection.service.failure())
+            return f"{self.name} does not answer at {connection.endpoint.url}."
+        return ""
 
     async def _verify_runtime(
         self, connection: EngineConnection, sandbox: ContainerSandbox

@@ -1,28 +1,24 @@
 """Where an engine listens.
 
-Owns the list of endpoints to try, in order, and finding the first that answers. Decides from values
-(an environment mapping, a platform, a user id); starts nothing and speaks no API. `service` starts
-a podman service, `machine` podman's virtual machine.
+Owns the list of endpoints to try, in order. Decides from values (an environment mapping, a
+platform, a user id); starts nothing and speaks no API. `service` starts a podman service, `machine`
+podman's virtual machine; `connection` tries them.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 import socket
 import ssl
-import stat
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import anyio
-
-from bridge.errors import EngineDownError, SandboxError
+from bridge.errors import EngineDownError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.facts import EngineKind
@@ -91,30 +87,23 @@ class EngineEndpoint:
         Raises:
             OSError: No one is there, or not whom the certificates name.
         """
-        path = self.socket_path
-        if path is not None:
-            local = socket.socket(socket.AF_UNIX)
-            try:
-                local.settimeout(seconds)
-                local.connect(str(path))
-            except BaseException:
-                local.close()
-                raise
-            return local
-        plain = socket.create_connection(self.address, seconds)
-        here = self.certificates
-        if here is None and not self.url.startswith("https:"):
-            return plain
-        try:
-            context = ssl.create_default_context(cafile=here and here / "ca.pem")
-            if here is not None:
-                context.load_cert_chain(here / "cert.pem", here / "key.pem")
-            if not self.verify:
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            return context.wrap_socket(plain, server_hostname=self.address[0])
-        except BaseException:
-            plain.close()
-            raise
+        path, here = self.socket_path, self.certificates
+        with ExitStack() as stack:
+            if path is not None:
+                made = stack.enter_context(socket.socket(socket.AF_UNIX))
+                made.settimeout(seconds)
+                made.connect(str(path))
+            else:
+                made = stack.enter_context(socket.create_connection(self.address, seconds))
+            if path is None and (here is not None or self.url.startswith("https:")):
+                context = ssl.create_default_context(cafile=here and here / "ca.pem")
+                if here is not None:
+                    context.load_cert_chain(here / "cert.pem", here / "key.pem")
+                if not self.verify:
+                    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                made = context.wrap_socket(made, server_hostname=self.address[0])
+            stack.pop_all()
+            return made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,41 +135,37 @@ class Surroundings:
 
 
 def candidates(kind: EngineKind, around: Surroundings) -> tuple[EngineEndpoint, ...]:
-    """Return where `kind` may listen, the likeliest first."""
-    return _docker_candidates(around) if kind == "docker" else _podman_candidates(around)
+    """Return where `kind` may listen, the likeliest first; only there, if the user named a place.
 
-
-def _docker_candidates(around: Surroundings) -> tuple[EngineEndpoint, ...]:
-    named = named_address("docker", around.environ)
+    Raises:
+        EngineDownError: The named address cannot be used.
+    """
+    named = named_address(kind, around.environ)
     if named is not None:
-        return (_explicit(*named, "docker", around),)
-    paths = [Path(DOCKER_SOCKET)]
+        return (_explicit(*named, kind, around),)
+    places = _docker_places(around) if kind == "docker" else _podman_places(around)
+    return tuple(
+        EngineEndpoint(url=f"unix://{path}", origin="the usual place")
+        for path in dict.fromkeys(places)
+    )
+
+
+def _docker_places(around: Surroundings) -> Iterator[Path]:
+    yield Path(DOCKER_SOCKET)
     if around.runtime_dir is not None:
-        paths.append(around.runtime_dir / "docker.sock")
-    home = around.home
-    paths.append(home / ".docker/run/docker.sock")
-    paths.append(home / ".docker/desktop/docker.sock")
-    paths.append(home / ".colima/default/docker.sock")
-    paths.append(home / ".orbstack/run/docker.sock")
-    return tuple(EngineEndpoint(url=f"unix://{path}", origin="the usual place") for path in paths)
+        yield around.runtime_dir / "docker.sock"
+    for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
+        yield around.home / below / "docker.sock"
 
 
-def _podman_candidates(around: Surroundings) -> tuple[EngineEndpoint, ...]:
-    named = named_address("podman", around.environ)
-    if named is not None:
-        return (_explicit(*named, "podman", around),)
+def _podman_places(around: Surroundings) -> Iterator[Path]:
     # A service that is listening already was started with its own storage and OCI runtime.
     if any(around.environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
-        return ()
-    paths = []
+        return
     if around.runtime_dir is not None:
-        paths.append(around.runtime_dir / "podman/podman.sock")
-    if around.uid == 0:
-        paths.append(Path("/run/podman/podman.sock"))
-    else:
-        paths.append(Path(f"/run/user/{around.uid}/podman/podman.sock"))
-    unique = dict.fromkeys(paths)
-    return tuple(EngineEndpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
+        yield around.runtime_dir / "podman/podman.sock"
+    run = f"/run/user/{around.uid}" if around.uid else "/run"
+    yield Path(run, "podman/podman.sock")
 
 
 def _explicit(
@@ -195,71 +180,13 @@ def _explicit(
         message = f"{origin} is {url!r}, which {engine} cannot be reached by."
         remedy = "Use unix:///path/to/socket, ssh://user@host or tcp://host:port."
         raise EngineDownError(message, remedy=remedy)
-    environ = around.environ
-    verify = bool(environ.get("DOCKER_TLS_VERIFY"))
-    certificates = environ.get("DOCKER_CERT_PATH")
-    if engine != "docker" or scheme == "unix" or not (verify or certificates or scheme == "https"):
-        return EngineEndpoint(url=url, origin=origin, explicit=True)
-    return EngineEndpoint(
-        url=url,
-        origin=origin,
-        explicit=True,
-        certificates=Path(certificates) if certificates else around.home / ".docker",
-        verify=verify,
-    )
-
-
-async def first_listening(
-    endpoints: Sequence[EngineEndpoint], *, engine: EngineKind
-) -> EngineEndpoint | None:
-    """Return the first endpoint that accepts a connection; None if none does.
-
-    Raises:
-        SandboxError: A socket is there and refuses this user, or the one the user named is dead.
-    """
-    refused: SandboxError | None = None
-    for endpoint in endpoints:
-        if endpoint.target is not None:
-            return endpoint
-        try:
-            await _try_connect(endpoint)
-        except PermissionError:
-            # A later socket may admit this user, for example a rootless engine's.
-            refused = refused or SandboxError(
-                f"{engine}'s socket {endpoint.url} refuses this user.",
-                remedy=faults.permission_remedy(engine),
-                code="engine_permission",
-            )
-        except OSError as error:
-            if endpoint.explicit:
-                message = f"Nothing answers at {endpoint.url} ({endpoint.origin}): {error}."
-                raise EngineDownError(message, remedy=faults.down_remedy(engine)) from error
-            # There is no socket, or no process listens on it.
-            if error.errno not in {errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK}:
-                raise
-        else:
-            return endpoint
-    if refused is not None:
-        raise refused
-    return None
-
-
-async def _try_connect(endpoint: EngineEndpoint) -> None:
-    path = endpoint.socket_path
-    try:
-        with anyio.fail_after(5.0):
-            if path is None:
-                tcp = await anyio.connect_tcp(*endpoint.address)
-                await tcp.aclose()
-                return
-            if not stat.S_ISSOCK(path.stat().st_mode):
-                raise OSError(errno.ENOTSOCK, "not a socket", str(path))
-            unix = await anyio.connect_unix(path)
-            await unix.aclose()
-    except TimeoutError as error:
-        raise OSError(errno.ETIMEDOUT, "no answer within 5 s") from error
-    except ValueError as error:
-        raise OSError(errno.EINVAL, str(error)) from error
+    found = EngineEndpoint(url=url, origin=origin, explicit=True)
+    verify = bool(around.environ.get("DOCKER_TLS_VERIFY"))
+    path = around.environ.get("DOCKER_CERT_PATH")
+    if engine != "docker" or scheme == "unix" or not (verify or path or scheme == "https"):
+        return found
+    certificates = Path(path) if path else around.home / ".docker"
+    return replace(found, certificates=certificates, verify=verify)
 
 
 async def kind_of(command: str, run: SystemRunner) -> EngineKind:

@@ -9,6 +9,7 @@ very strings. Order matters: the first pattern that matches decides, so specific
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from functools import partial
@@ -206,19 +207,24 @@ def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeEr
             remedy=permission_remedy(engine),
             code="engine_permission",
         )
-    if isinstance(error, requests.exceptions.Timeout):
+    if isinstance(error, requests.exceptions.Timeout | TimeoutError):
         return EngineDownError(
             f"{engine} did not answer in time (trying to {doing}).", remedy=down_remedy(engine)
         )
-    if os_error is not None or isinstance(
-        error, (requests.exceptions.RequestException, docker.errors.DockerException)
-    ):
+    if os_error is not None or isinstance(error, (OSError, docker.errors.DockerException)):
         reason = os_error.strerror if os_error and os_error.strerror else str(os_error or error)
         return EngineDownError(
             f"{engine} does not answer (trying to {doing}): {shorten(reason)}.",
             remedy=down_remedy(engine),
         )
     return LaunchError(f"{engine} could not {doing}: {shorten(repr(error))}.")
+
+
+def is_absent(error: BaseException) -> bool:
+    """Return whether an error means that no process listens at a local socket's path."""
+    found = _first_os_error(error)
+    absent = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK)
+    return found is not None and found.errno in absent
 
 
 def is_gone(error: BaseException) -> bool:
@@ -230,20 +236,31 @@ def is_gone(error: BaseException) -> bool:
 
 def is_not_running(error: BaseException) -> bool:
     """Return whether an engine refused to kill because nothing is running."""
-    return isinstance(error, docker.errors.APIError) and bool(
-        re.search(
-            r"is not running|can only kill running containers|container state improper"
-            r"|no such process",
-            _explanation(error),
-            re.IGNORECASE,
-        )
+    words = (
+        r"is not running|can only kill running containers|container state improper|no such process"
     )
+    return _says(error, words)
+
+
+def is_no_image(error: BaseException) -> bool:
+    """Return whether an error means that an image does not exist, whatever the status code."""
+    # podman 4 answers 500 to the id of an image that is gone: it tries to read it as a name.
+    missing = isinstance(error, docker.errors.APIError) and error.status_code == 404
+    return missing or _says(error, "cannot specify 64-byte hexadecimal")
+
+
+def is_in_use(error: BaseException) -> bool:
+    return isinstance(error, docker.errors.APIError) and error.status_code == 409
 
 
 def is_being_removed(error: BaseException) -> bool:
     """Return whether an engine refused because the container is already being removed."""
+    return _says(error, r"removal of container .* is already in progress")
+
+
+def _says(error: BaseException, words: str) -> bool:
     return isinstance(error, docker.errors.APIError) and bool(
-        re.search(r"removal of container .* is already in progress", _explanation(error), re.I)
+        re.search(words, _explanation(error), re.IGNORECASE)
     )
 
 

@@ -97,9 +97,6 @@ def decide(
 def failure(result: CompletedCommand, verb: str, machine: str = "") -> EngineDownError:
     """Return the error for a `podman machine` command that failed."""
     command = f"podman machine {verb} {machine}".strip()
-    if result.timed_out:
-        message = f"`{command}` did not finish in time."
-        return EngineDownError(message, remedy=f"Run `{command}` yourself and see where it stops.")
     remedy = f"Run `{command}` yourself to see all it says."
     if verb == "start":
         remedy += " If another machine runs, stop that with `podman machine stop NAME` first."
@@ -107,12 +104,12 @@ def failure(result: CompletedCommand, verb: str, machine: str = "") -> EngineDow
 
 
 def _machine_rows(result: CompletedCommand) -> list[Mapping[str, Any]]:
-    if not result.ok:
-        raise failure(result, "list")
     rows = _rows(result)
-    if rows is None:
+    if rows is None and result.ok:
         message = f"`podman machine list` printed no JSON list: {shorten(result.stdout)}"
         raise EngineDownError(message, remedy="Update podman.")
+    if rows is None:
+        raise failure(result, "list")
     return [row for row in rows if isinstance(row.get("Name"), str) and row["Name"]]
 
 
@@ -151,6 +148,8 @@ def _remote_engine_down(info: CompletedCommand) -> EngineDownError:
 
 def _reason(result: CompletedCommand) -> str:
     """Return the line that says why: podman's last "Error:" line, or its last line."""
+    if result.timed_out:
+        return "it did not finish in time"
     lines = [line.strip() for line in (result.stderr or result.stdout).splitlines()]
     errors = [line.removeprefix("Error:").strip() for line in lines if line.startswith("Error:")]
     return shorten((errors or [line for line in lines if line] or ["it wrote nothing"])[-1])

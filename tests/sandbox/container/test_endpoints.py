@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import anyio
 import pytest
 
 from bridge.errors import EngineDownError, SandboxError
+from bridge.sandbox.container import faults
+from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.endpoints import (
     EngineEndpoint,
     Surroundings,
     candidates,
-    first_listening,
     kind_of,
     machine_endpoint,
 )
@@ -105,41 +107,42 @@ def test_the_docker_context_in_use_is_followed(tmp_path: Path) -> None:
     assert urls(candidates("docker", default))[0] == "unix:///var/run/docker.sock"
 
 
-async def test_the_first_that_listens_is_taken(tmp_path: Path) -> None:
+async def _refusal(url: str) -> EngineDownError:
+    endpoint = EngineEndpoint(url=url, origin="DOCKER_HOST", explicit=True)
+    with anyio.fail_after(PATIENCE_SECONDS), pytest.raises(EngineDownError) as caught:
+        await connect(endpoint, asked="docker")
+    return caught.value
+
+
+def _say_nothing_known(live: socket.socket) -> None:
+    near, _ = live.accept()
+    with near:
+        near.recv(4096)
+        near.sendall(b"hello\r\n")
+
+
+async def test_only_a_place_where_nobody_listens_is_passed_over(tmp_path: Path) -> None:
+    """What listens and does not answer is an error, which names the place."""
     (tmp_path / "file").write_text("")
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
     dead.close()
-    live = socket.socket(socket.AF_UNIX)
-    live.bind(str(tmp_path / "live"))
-    live.listen()
-    with live:
-        names = ("absent", "file", "dead", "live")
-        endpoints = [
-            EngineEndpoint(url=f"unix://{tmp_path}/{name}", origin="a test") for name in names
-        ]
-        found = await first_listening(endpoints, engine="docker")
-        assert found is not None
-        assert found.url.endswith("/live")
-        assert await first_listening(endpoints[:3], engine="docker") is None
-
-
-async def test_a_named_place_where_nobody_listens_is_an_error(tmp_path: Path) -> None:
-    endpoint = EngineEndpoint(url=f"unix://{tmp_path}/x", origin="DOCKER_HOST", explicit=True)
-    with pytest.raises(EngineDownError, match="DOCKER_HOST"):
-        await first_listening([endpoint], engine="docker")
+    with socket.socket(socket.AF_UNIX) as live:
+        live.bind(str(tmp_path / "live"))
+        live.listen()
+        threading.Thread(target=_say_nothing_known, args=(live,)).start()
+        for name in ("absent", "file", "dead", "file/below", "live"):
+            error = await _refusal(f"unix://{tmp_path}/{name}")
+            assert faults.is_absent(error) is (name != "live"), name
+            assert f"{tmp_path}/{name}, DOCKER_HOST" in error.message
 
 
 async def test_a_port_where_nobody_listens_is_an_error() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        url = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
-        endpoint = EngineEndpoint(url=url, origin="DOCKER_HOST", explicit=True)
-        with (
-            anyio.fail_after(PATIENCE_SECONDS),
-            pytest.raises(EngineDownError, match="DOCKER_HOST"),
-        ):
-            await first_listening([endpoint], engine="docker")
+        error = await _refusal(f"tcp://127.0.0.1:{unused.getsockname()[1]}")
+    assert "DOCKER_HOST" in error.message
+    assert "DOCKER_HOST" in error.remedy
 
 
 async def test_an_executable_is_asked_what_it_is() -> None:
