@@ -272,20 +272,11 @@ MANDATORY = (
 other claims cannot be trusted."""
 
 
-def refused_layers(isolation: Isolation, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the layers that forbid using a sandbox: claimed, mandatory and contradicted.
-
-    A layer that the facts do not show is not contradicted.
-    """
-    claimed = [layer for layer in MANDATORY if layer in isolation.layers]
-    claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]
-    return tuple(layer for layer in claimed if False in _seen(layer, isolation, facts))
-
-
 def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> None:
     """Reject a sandbox in which a mandatory layer is contradicted from inside.
 
-    A kernel of its own, the reason to name gVisor or Kata, must be confirmed.
+    A layer that the facts do not show is not contradicted. But a kernel of its own, the reason to
+    name gVisor or Kata, must be confirmed.
 
     Raises:
         SandboxError: Something is contradicted; it names what.
@@ -299,7 +290,9 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
             " with MCP_BRIDGE_OCI_RUNTIME."
         )
         raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
-    refused = refused_layers(isolation, facts)
+    claimed = [layer for layer in MANDATORY if layer in isolation.layers]
+    claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]
+    refused = [layer for layer in claimed if False in _seen(layer, isolation, facts)]
     if refused:
         raise SandboxError(
             f"The sandbox of {isolation.backend} is not what it should be, so nothing was run:"

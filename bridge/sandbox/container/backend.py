@@ -144,7 +144,7 @@ class ContainerBackend(Backend):
             self._success,
             self._limits,
             no_answer_remedy="Rebuild the image with `mcp-code-bridge image build`.",
-            timeout_error=partial(EngineDownError, remedy=faults.down_remedy(self.name)),
+            timeout_error=partial(faults.down, self.name),
         )
 
     @asynccontextmanager

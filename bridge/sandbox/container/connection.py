@@ -197,8 +197,7 @@ class Connector:
             return await self._connect_through(service)
         if command is None and (kind == "podman" or self._around.which("dockerd") is None):
             raise faults.not_found(kind)
-        message = "docker is installed, but its daemon is not running."
-        raise EngineDownError(message, remedy=faults.down_remedy("docker"))
+        raise faults.down("docker", "docker is installed, but its daemon is not running.")
 
     async def _endpoints(self, kind: EngineKind) -> Sequence[EngineEndpoint]:
         """Return where to try: the one place that is named, or the usual ones."""
@@ -206,9 +205,7 @@ class Connector:
             if self._ensure_machine is not None and self.machine is None:
                 self.machine = await self._ensure_machine()
             if self.machine is not None:
-                # It may have been stopped since.
-                await self.machine.bring_up()
-                return [await engines.machine_endpoint(self._engine, self.machine.name, self.run)]
+                return [await self.machine.endpoint()]
             named = await engines.podman_connection(self._engine, self._around, self.run)
             if named is not None:
                 return [named]

@@ -30,9 +30,6 @@ from bridge.sandbox.container.remote import (
     ssh_target,
 )
 
-ASK_SECONDS = 20.0
-"""For `podman machine inspect` and `--version`: tenths of a second, seconds on a loaded machine."""
-
 _SCHEMES = ("unix", "tcp", "http", "https")
 
 
@@ -193,7 +190,7 @@ async def kind_of(command: str, run: SystemRunner) -> EngineKind:
     """Return which engine an executable is, by its name or by running it."""
     if command == "docker" or command == "podman":
         return "docker" if command == "docker" else "podman"
-    result = await run([command, "--version"], timeout=ASK_SECONDS)
+    result = await run([command, "--version"], timeout=20.0)
     said = result.stdout.lower()
     if result.missing:
         raise faults.not_found(command)
@@ -225,7 +222,7 @@ async def podman_connection(
     if around.environ.get("CONTAINER_HOST") or not remote:
         return None
     argv = [podman, "system", "connection", "list", "--format", "json"]
-    result = await run(argv, timeout=ASK_SECONDS)
+    result = await run(argv, timeout=20.0)
     try:
         for row in json.loads(result.stdout or "null") or []:
             chosen = row["Name"].rstrip("*") == name if name else row.get("Default") is True
@@ -251,19 +248,3 @@ def _is_remote_client(around: Surroundings) -> bool:
             engine = tomllib.loads(path.read_text(encoding="utf-8")).get("engine", {})
             remote = engine.get("remote", remote)
     return remote is True
-
-
-async def machine_endpoint(podman: str, machine: str, run: SystemRunner) -> EngineEndpoint:
-    """Ask podman where its virtual machine's socket is forwarded to."""
-    template = "{{.ConnectionInfo.PodmanSocket.Path}}"
-    result = await run(
-        [podman, "machine", "inspect", "--format", template, machine], timeout=ASK_SECONDS
-    )
-    path = result.stdout.strip()
-    if not result.ok or not path.startswith("/"):
-        raise faults.from_text(
-            result.stderr or path or "no path printed",
-            doing="say where its machine's socket is",
-            engine="podman",
-        )
-    return EngineEndpoint(url=f"unix://{path}", origin=f"podman machine {machine}", explicit=True)

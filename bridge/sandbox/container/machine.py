@@ -22,6 +22,7 @@ from anyio.abc import TaskStatus
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.faults import shorten
 
 logger = logging.getLogger(__name__)
@@ -261,6 +262,17 @@ class PodmanMachine:
         """
         self._up = False
         self.started_by_us = False
+
+    async def endpoint(self) -> EngineEndpoint:
+        """Return where the machine's socket is forwarded to; bring the machine up if needed."""
+        await self.bring_up()
+        template = "{{.ConnectionInfo.PodmanSocket.Path}}"
+        result = await self._context.ask("machine", "inspect", "--format", template, self.name)
+        path = result.stdout.strip()
+        if not result.ok or not path.startswith("/"):
+            raise failure(result, "inspect", self.name)
+        origin = f"podman machine {self.name}"
+        return EngineEndpoint(url=f"unix://{path}", origin=origin, explicit=True)
 
     async def bring_up(self) -> None:
         """Make podman answer, starting the machine if it does not."""

@@ -210,7 +210,7 @@ class PodmanService(SocketService):
         doing = f"listen within {START_SECONDS:g} s" if timed_out else "start its service"
         failure = faults.from_text(said or "it wrote nothing", doing=doing, engine=_PODMAN)
         if failure.code == LaunchError.code:
-            return EngineDownError(failure.message, remedy=faults.down_remedy(_PODMAN))
+            return faults.down(_PODMAN, failure.message)
         return failure
 
 

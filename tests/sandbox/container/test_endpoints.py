@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import EngineDownError, SandboxError
+from bridge.errors import EngineDownError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import CompletedCommand
@@ -21,7 +21,6 @@ from bridge.sandbox.container.endpoints import (
     Surroundings,
     candidates,
     kind_of,
-    machine_endpoint,
 )
 from tests.fakes.command_line import Scripted
 from tests.raised import raises_code
@@ -158,12 +157,3 @@ async def test_an_executable_that_is_neither_is_refused() -> None:
         await kind_of("/bin/true", Scripted(CompletedCommand(exit_code=0, stdout="")))
     with raises_code("engine_not_found"):
         await kind_of("/no/podman", Scripted(CompletedCommand(exit_code=None, missing=True)))
-
-
-async def test_the_machines_socket_is_asked_for() -> None:
-    run = Scripted(CompletedCommand(exit_code=0, stdout="/var/folders/x/podman-api.sock\n"))
-    found = await machine_endpoint("podman", "podman-machine-default", run)
-    assert found.url == "unix:///var/folders/x/podman-api.sock"
-    assert run.asked[0][-1] == "podman-machine-default"
-    with pytest.raises(SandboxError, match="socket"):
-        await machine_endpoint("podman", "m", Scripted(CompletedCommand(exit_code=1, stderr="no")))

@@ -198,6 +198,13 @@ async def test_a_refusal_reaches_the_user_with_its_remedy(podman: FakePodman, re
     assert remedy in caught.value.remedy
 
 
+async def test_the_machines_socket_is_asked_for() -> None:
+    found = await used(FakePodman(inspect="inspect_socket"))
+    assert (await found.endpoint()).url == "unix:///var/folders/x/podman-api.sock"
+    with pytest.raises(EngineDownError, match="podman machine inspect"):
+        await (await used(FakePodman())).endpoint()
+
+
 async def test_progress_is_passed_on_while_a_machine_is_started() -> None:
     lines: list[str] = []
     quiet = context(FakePodman(), Clock())
