@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import resource
 import secrets
 import sys
@@ -44,7 +43,6 @@ from bridge.sandbox.container.connection import (
     EngineConnection,
     EnsureMachine,
 )
-from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.examination import examined_isolation, look_inside
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import choose as choose_image
@@ -95,7 +93,7 @@ class ContainerBackend(Backend):
         self._connector = Connector(
             engine,
             runtime_dir=runtime_dir,
-            around=Surroundings(environ=environ, uid=os.getuid()),
+            environ=environ,
             oci_runtime=oci_runtime,
             ensure_machine=machine,
             run=run or SystemRunner(env=environ),

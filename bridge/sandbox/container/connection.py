@@ -8,7 +8,8 @@ uses its own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.endpoints import EngineEndpoint, Surroundings
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.examination import Examinations
 from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
@@ -91,7 +92,7 @@ class Connector:
         engine: str,
         *,
         runtime_dir: Path,
-        around: Surroundings,
+        environ: Mapping[str, str],
         oci_runtime: str | None,
         ensure_machine: EnsureMachine | None,
         run: SystemRunner,
@@ -99,7 +100,7 @@ class Connector:
         self.machine: PodmanMachine | None = None
         self._engine = engine
         self._runtime_dir = runtime_dir
-        self._around = around
+        self._environ = environ
         self.oci_runtime = oci_runtime or None
         self._ensure_machine = ensure_machine
         self.run = run
@@ -186,18 +187,21 @@ class Connector:
             break
         if refused is not None:
             raise refused
-        command = self._around.which(self._engine)
+        command = self._which(self._engine)
         if kind == "podman" and command is not None:
             service = PodmanService(
                 podman=command,
                 runtime_dir=self._runtime_dir,
-                environ=self._around.environ,
+                environ=self._environ,
                 oci_runtime=self.oci_runtime,
             )
             return await self._connect_through(service)
-        if command is None and (kind == "podman" or self._around.which("dockerd") is None):
+        if command is None and (kind == "podman" or self._which("dockerd") is None):
             raise faults.not_found(kind)
         raise faults.down("docker", "docker is installed, but its daemon is not running.")
+
+    def _which(self, command: str) -> str | None:
+        return shutil.which(command, path=self._environ.get("PATH"))
 
     async def _endpoints(self, kind: EngineKind) -> Sequence[EngineEndpoint]:
         """Return where to try: the one place that is named, or the usual ones."""
@@ -206,10 +210,10 @@ class Connector:
                 self.machine = await self._ensure_machine()
             if self.machine is not None:
                 return [await self.machine.endpoint()]
-            named = await engines.podman_connection(self._engine, self._around, self.run)
+            named = await engines.podman_connection(self._engine, self._environ, self.run)
             if named is not None:
                 return [named]
-        return engines.candidates(kind, self._around)
+        return engines.candidates(kind, self._environ)
 
     async def _connect_to(self, endpoint: EngineEndpoint) -> EngineConnection:
         """Connect to an endpoint; over a forward if it is behind SSH."""
@@ -218,11 +222,11 @@ class Connector:
             logger.warning(text, endpoint.url, endpoint.origin)
         if endpoint.target is None:
             return await self._connect(endpoint)
-        if self._around.which("ssh") is None:
+        if self._which("ssh") is None:
             message = f"{endpoint.origin} names an engine over SSH, and OpenSSH is not installed."
             raise EngineDownError(message, remedy="Install openssh-client.")
         return await self._connect_through(
-            SshForward(endpoint, endpoint.target, self._runtime_dir, self._around.environ)
+            SshForward(endpoint, endpoint.target, self._runtime_dir, self._environ)
         )
 
     async def _connect_through(self, service: SocketService) -> EngineConnection:

@@ -8,7 +8,7 @@ podman's virtual machine; `connection` tries them.
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import socket
 import ssl
 import sys
@@ -103,74 +103,55 @@ class EngineEndpoint:
             return made
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """The values that finding an engine depends on.
-
-    Attributes:
-        platform: As `sys.platform` spells it.
-    """
-
-    environ: Mapping[str, str]
-    uid: int
-    platform: str = sys.platform
-
-    @property
-    def home(self) -> Path:
-        """The user's home, from the environment."""
-        return Path(self.environ.get("HOME") or "/")
-
-    @property
-    def runtime_dir(self) -> Path | None:
-        """`XDG_RUNTIME_DIR`, if set."""
-        text = self.environ.get("XDG_RUNTIME_DIR")
-        return Path(text) if text else None
-
-    def which(self, command: str) -> str | None:
-        """Return a command's path, found on the environment's PATH unless it is a path."""
-        return shutil.which(command, path=self.environ.get("PATH"))
-
-
-def candidates(kind: EngineKind, around: Surroundings) -> tuple[EngineEndpoint, ...]:
+def candidates(
+    kind: EngineKind, environ: Mapping[str, str], *, uid: int | None = None
+) -> tuple[EngineEndpoint, ...]:
     """Return where `kind` may listen, the likeliest first; only there, if the user named a place.
+
+    Args:
+        uid: The user's; this process's unless given.
 
     Raises:
         EngineDownError: The named address cannot be used.
     """
-    named = named_address(kind, around.environ)
+    named = named_address(kind, environ)
     if named is not None:
-        return (_explicit(*named, kind, around),)
-    places = _docker_places(around) if kind == "docker" else _podman_places(around)
+        return (_explicit(*named, kind, environ),)
+    own = os.getuid() if uid is None else uid
+    places = _docker_places(environ) if kind == "docker" else _podman_places(environ, own)
     return tuple(
         EngineEndpoint(url=f"unix://{path}", origin="the usual place")
         for path in dict.fromkeys(places)
     )
 
 
-def _docker_places(around: Surroundings) -> Iterator[Path]:
+def _docker_places(environ: Mapping[str, str]) -> Iterator[Path]:
     yield Path(DOCKER_SOCKET)
-    if around.runtime_dir is not None:
-        yield around.runtime_dir / "docker.sock"
+    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime_dir, "docker.sock")
     for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
-        yield around.home / below / "docker.sock"
+        yield _home(environ) / below / "docker.sock"
 
 
-def _podman_places(around: Surroundings) -> Iterator[Path]:
+def _podman_places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     # A service that is listening already was started with its own storage and OCI runtime.
-    if any(around.environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
+    if any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
         return
-    if around.runtime_dir is not None:
-        yield around.runtime_dir / "podman/podman.sock"
-    run = f"/run/user/{around.uid}" if around.uid else "/run"
-    yield Path(run, "podman/podman.sock")
+    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime_dir, "podman/podman.sock")
+    yield Path(f"/run/user/{uid}" if uid else "/run", "podman/podman.sock")
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or "/")
 
 
 def _explicit(
-    url: str, origin: str, engine: EngineKind, around: Surroundings, identity: str = ""
+    url: str, origin: str, engine: EngineKind, environ: Mapping[str, str], identity: str = ""
 ) -> EngineEndpoint:
     scheme, separator, rest = url.partition("://")
     if scheme == "ssh":
-        identity = identity or around.environ.get("CONTAINER_SSHKEY", "")
+        identity = identity or environ.get("CONTAINER_SSHKEY", "")
         target = ssh_target(url, origin, engine, identity if engine == "podman" else "")
         return EngineEndpoint(url=url, origin=origin, explicit=True, target=target)
     if not separator or scheme not in _SCHEMES or not rest:
@@ -178,11 +159,11 @@ def _explicit(
         remedy = "Use unix:///path/to/socket, ssh://user@host or tcp://host:port."
         raise EngineDownError(message, remedy=remedy)
     found = EngineEndpoint(url=url, origin=origin, explicit=True)
-    verify = bool(around.environ.get("DOCKER_TLS_VERIFY"))
-    path = around.environ.get("DOCKER_CERT_PATH")
+    verify = bool(environ.get("DOCKER_TLS_VERIFY"))
+    path = environ.get("DOCKER_CERT_PATH")
     if engine != "docker" or scheme == "unix" or not (verify or path or scheme == "https"):
         return found
-    certificates = Path(path) if path else around.home / ".docker"
+    certificates = Path(path) if path else _home(environ) / ".docker"
     return replace(found, certificates=certificates, verify=verify)
 
 
@@ -206,7 +187,7 @@ async def kind_of(command: str, run: SystemRunner) -> EngineKind:
 
 
 async def podman_connection(
-    podman: str, around: Surroundings, run: SystemRunner
+    podman: str, environ: Mapping[str, str], run: SystemRunner, *, platform: str = sys.platform
 ) -> EngineEndpoint | None:
     """Return the connection that podman is set to use, unless it is its own machine's.
 
@@ -217,9 +198,9 @@ async def podman_connection(
     Raises:
         SandboxError: There is no connection of that name, or its address cannot be used.
     """
-    name = around.environ.get("CONTAINER_CONNECTION", "")
-    remote = name or around.platform != "linux" or _is_remote_client(around)
-    if around.environ.get("CONTAINER_HOST") or not remote:
+    name = environ.get("CONTAINER_CONNECTION", "")
+    remote = name or platform != "linux" or _is_remote_client(environ)
+    if environ.get("CONTAINER_HOST") or not remote:
         return None
     argv = [podman, "system", "connection", "list", "--format", "json"]
     result = await run(argv, timeout=20.0)
@@ -228,7 +209,7 @@ async def podman_connection(
             chosen = row["Name"].rstrip("*") == name if name else row.get("Default") is True
             if chosen and (name or not row.get("IsMachine")):
                 origin = f"podman's connection {row['Name']}"
-                return _explicit(row["URI"], origin, "podman", around, row.get("Identity") or "")
+                return _explicit(row["URI"], origin, "podman", environ, row.get("Identity") or "")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         message = f"`{' '.join(argv)}` printed no list of connections: {error!r}."
         raise EngineDownError(message, remedy="Update podman.") from error
@@ -238,10 +219,10 @@ async def podman_connection(
     raise EngineDownError(message, remedy="See `podman system connection list`.")
 
 
-def _is_remote_client(around: Surroundings) -> bool:
+def _is_remote_client(environ: Mapping[str, str]) -> bool:
     """Return whether containers.conf makes podman a remote client."""
-    named = around.environ.get("CONTAINERS_CONF")
-    own = around.home / ".config/containers/containers.conf"
+    named = environ.get("CONTAINERS_CONF")
+    own = _home(environ) / ".config/containers/containers.conf"
     remote: object = False
     for path in [Path(named)] if named else [Path("/etc/containers/containers.conf"), own]:
         with suppress(OSError, ValueError, AttributeError):

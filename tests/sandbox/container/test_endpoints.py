@@ -18,7 +18,6 @@ from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.endpoints import (
     EngineEndpoint,
-    Surroundings,
     candidates,
     kind_of,
 )
@@ -27,8 +26,8 @@ from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS
 
 
-def around(uid: int = 1000, **environ: str) -> Surroundings:
-    return Surroundings(environ={"HOME": "/home/u", **environ}, uid=uid, platform="linux")
+def around(**environ: str) -> dict[str, str]:
+    return {"HOME": "/home/u", **environ}
 
 
 def urls(endpoints: Sequence[EngineEndpoint]) -> list[str]:
@@ -48,12 +47,12 @@ def test_dockers_usual_places_in_order() -> None:
 
 
 def test_podmans_usual_places() -> None:
-    found = candidates("podman", around(XDG_RUNTIME_DIR="/tmp/x"))
+    found = candidates("podman", around(XDG_RUNTIME_DIR="/tmp/x"), uid=1000)
     assert urls(found) == [
         "unix:///tmp/x/podman/podman.sock",
         "unix:///run/user/1000/podman/podman.sock",
     ]
-    assert urls(candidates("podman", around(uid=0))) == ["unix:///run/podman/podman.sock"]
+    assert urls(candidates("podman", around(), uid=0)) == ["unix:///run/podman/podman.sock"]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +61,7 @@ def test_podmans_usual_places() -> None:
 def test_a_place_that_is_named_is_the_only_one(kind: str, variable: str) -> None:
     """An explicit wish is never replaced by a guess."""
     environ = {variable: "unix:///tmp/e.sock"}
-    named = Surroundings(environ=environ, uid=1000)
-    (found,) = candidates("docker" if kind == "docker" else "podman", named)
+    (found,) = candidates("docker" if kind == "docker" else "podman", environ)
     assert (found.url, found.origin, found.explicit) == ("unix:///tmp/e.sock", variable, True)
     assert found.socket_path == Path("/tmp/e.sock")
 
@@ -98,11 +96,11 @@ def test_the_docker_context_in_use_is_followed(tmp_path: Path) -> None:
     meta.parent.mkdir(parents=True)
     meta.write_text(json.dumps({"Endpoints": {"docker": {"Host": "unix:///c.sock"}}}))
     home = {"HOME": str(tmp_path)}
-    by_name = Surroundings(environ={**home, "DOCKER_CONTEXT": "colima"}, uid=1)
+    by_name = {**home, "DOCKER_CONTEXT": "colima"}
     assert urls(candidates("docker", by_name)) == ["unix:///c.sock"]
     (tmp_path / ".docker/config.json").write_text('{"currentContext": "colima"}')
-    assert urls(candidates("docker", Surroundings(environ=home, uid=1))) == ["unix:///c.sock"]
-    default = Surroundings(environ={**home, "DOCKER_CONTEXT": "default"}, uid=1)
+    assert urls(candidates("docker", home)) == ["unix:///c.sock"]
+    default = {**home, "DOCKER_CONTEXT": "default"}
     assert urls(candidates("docker", default))[0] == "unix:///var/run/docker.sock"
 
 

@@ -18,7 +18,6 @@ from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container import machine
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.connection import Connector
-from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
 from tests.sandbox.container.test_machine_plan import MACHINE, recorded
 
@@ -326,7 +325,7 @@ async def test_a_machine_that_another_bridge_stopped_is_started_when_it_is_conne
     connector = Connector(
         "podman",
         runtime_dir=tmp_path,
-        around=Surroundings(environ={}, uid=0),
+        environ={},
         oci_runtime=None,
         ensure_machine=partial(ensure_machine, context(podman)),
         run=podman,
