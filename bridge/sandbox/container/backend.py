@@ -121,11 +121,8 @@ class ContainerBackend(Backend):
     async def images(self) -> ImageEngine:
         """Return the engine's images, over this backend's connection."""
         connection = await self._connector.connected()
-        return ImageEngine(
-            connection.api,
-            command=self._connector.command(connection),
-            run=self._connector.run,
-        )
+        command = self._connector.command(connection)
+        return ImageEngine(connection.api, command=command, run=self._connector.run)
 
     def use_image(self, image: str) -> None:
         self._image = image
@@ -208,43 +205,40 @@ class ContainerBackend(Backend):
         command = spec.command
         if not self._image and command is None:
             raise ImageMissingError("No runtime image was chosen.")
-        async with AsyncExitStack() as stack:
-            await self._remove_leftovers(connection.api)
-            if spec.binds or command is not None:
-                await self.require_shared_files(command.image if command is not None else "")
-            facts, asked = connection.facts, connection.extra_layers
-            placement = await self._placement(connection)
-            if spec.binds:
-                placement = await anyio.to_thread.run_sync(
-                    hardening.with_host_paths, placement, spec, facts, asked.seccomp
-                )
-            config = hardening.container_config(spec, facts, placement)
-            isolation = hardening.isolation(
-                spec,
-                facts,
-                placement,
-                oci_runtime=connection.oci_runtime,
-                lacking=asked.lacking,
-                host_kernel=connection.host_kernel,
+        await self._remove_leftovers(connection.api)
+        if spec.binds or command is not None:
+            await self.require_shared_files(command.image if command is not None else "")
+        facts, asked = connection.facts, connection.extra_layers
+        placement = await self._placement(connection)
+        if spec.binds:
+            placement = await anyio.to_thread.run_sync(
+                hardening.with_host_paths, placement, spec, facts, asked.seccomp
             )
-            if command is not None:
-                isolation = await examined_isolation(
-                    connection.api, config, isolation, connection.examinations, self._unremoved.add
-                )
-            sandbox = await stack.enter_async_context(
-                run_container(
-                    connection.api,
-                    hardening.container_name(spec.run_id, secrets.token_hex(4)),
-                    config,
-                    isolation=isolation,
-                    # podman's monitor misses the event when the first process itself is killed.
-                    reports_oom=facts.limits_memory and facts.kind == "docker",
-                    not_removed=self._unremoved.add,
-                    # Commands may end without having read their input; programs read all of it.
-                    separate_streams=command is not None and facts.kind == "podman",
-                    drained=connection.endpoint.remote,
-                )
+        config = hardening.container_config(spec, facts, placement)
+        isolation = hardening.isolation(
+            spec,
+            facts,
+            placement,
+            oci_runtime=connection.oci_runtime,
+            lacking=asked.lacking,
+            host_kernel=connection.host_kernel,
+        )
+        if command is not None:
+            isolation = await examined_isolation(
+                connection.api, config, isolation, connection.examinations, self._unremoved.add
             )
+        async with run_container(
+            connection.api,
+            hardening.container_name(spec.run_id, secrets.token_hex(4)),
+            config,
+            isolation=isolation,
+            # podman's monitor misses the event when the first process itself is killed.
+            reports_oom=facts.limits_memory and facts.kind == "docker",
+            not_removed=self._unremoved.add,
+            # Commands may end without having read their input; programs read all of it.
+            separate_streams=command is not None and facts.kind == "podman",
+            drained=connection.endpoint.remote,
+        ) as sandbox:
             await self._verify_runtime(connection, sandbox)
             if command is not None:
                 sandbox.on_error(command.on_error)
@@ -369,7 +363,6 @@ NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of th
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
     """Return the backend for one engine, without starting or connecting to anything."""
-    run = SystemRunner(env=settings.environ)
     machine = None
     # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
     remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
@@ -377,10 +370,9 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
         machine = partial(
             ensure_machine,
             MachineContext(
-                run=run,
-                platform=sys.platform,
+                run=SystemRunner(env=settings.environ),
                 env=settings.environ,
-                podman="podman" if engine == "podman" else engine,
+                podman=engine,
                 idle_timeout=settings.runtime_idle_timeout or math.inf,
                 progress=logger.info,
             ),
@@ -393,7 +385,6 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
         user=settings.container_user,
         oci_runtime=settings.oci_runtime or None,
         machine=machine,
-        run=run,
         limits=limits_for(settings),
     )
 

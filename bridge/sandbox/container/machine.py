@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import anyio
-from anyio.abc import TaskStatus
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
@@ -302,11 +301,8 @@ class PodmanMachine:
         message = f"The podman machine {self.name} does not become ready."
         raise EngineDownError(message, remedy=f"Run {stop}, then {start}, and see what it says.")
 
-    async def stop_when_idle(
-        self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def stop_when_idle(self) -> None:
         """Stop the machine after each idle period, if that is ours to do. Runs until cancelled."""
-        task_status.started()
         context, idle = self._context, self._context.idle_timeout
         while not self._closed:
             await context.sleep(max(0.0, self._last_use + idle - context.clock()))
@@ -324,32 +320,27 @@ class PodmanMachine:
                 await self._try_to_stop("was left running")
 
     async def _try_to_stop(self, otherwise: str, *, unless_used: bool = False) -> None:
+        """Stop the machine if this bridge started it and nothing runs there.
+
+        The user, or another bridge, may have come to rely on the machine since it was started.
+        """
         async with self._gate:
-            if unless_used and (self._active or not self._up):
+            if not self.started_by_us or (unless_used and (self._active or not self._up)):
                 return
             # From here on a new run waits at the gate, then looks again at how things are. It also
             # does after a stop that failed half-way.
             self._up = False
             try:
-                self._up = not await self._stop()
+                if self.before_stop is not None:
+                    await self.before_stop()
+                running = await self._context.ask("ps", "--quiet")
+                if not running.ok or running.stdout.strip():
+                    logger.info("The podman machine %s stays up: it may run containers.", self.name)
+                    self._up = True
+                    return
+                result = await self._context.command("stop", self.name)
+                if not result.ok and "does not exist" not in result.stderr:
+                    raise failure(result, "stop", self.name)
+                self.started_by_us = False
             except SandboxError as error:
                 logger.warning("The podman machine %s %s: %s", self.name, otherwise, error)
-
-    async def _stop(self) -> bool:
-        """Stop the machine if this bridge started it and nothing runs there; tell whether it did.
-
-        The user, or another bridge, may have come to rely on the machine since it was started.
-        """
-        if not self.started_by_us:
-            return False
-        if self.before_stop is not None:
-            await self.before_stop()
-        running = await self._context.ask("ps", "--quiet")
-        if not running.ok or running.stdout.strip():
-            logger.info("The podman machine %s stays up: it may run containers.", self.name)
-            return False
-        result = await self._context.command("stop", self.name)
-        if not result.ok and "does not exist" not in result.stderr:
-            raise failure(result, "stop", self.name)
-        self.started_by_us = False
-        return True

@@ -128,7 +128,7 @@ async def used(podman: FakePodman, clock: Clock | None = None) -> PodmanMachine:
 async def idling(found: PodmanMachine) -> AsyncIterator[None]:
     """Run the machine's idle watch for the duration."""
     async with anyio.create_task_group() as tasks:
-        await tasks.start(found.stop_when_idle)
+        tasks.start_soon(found.stop_when_idle)
         yield
         tasks.cancel_scope.cancel()
 
