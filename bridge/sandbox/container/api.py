@@ -97,7 +97,7 @@ class EngineApi:
                 stdin.
         """
 
-        def connected() -> AttachedStream:
+        def open_streams() -> AttachedStream:
             first = self._attach(container)
             if not separately:
                 return first
@@ -109,7 +109,7 @@ class EngineApi:
                 first.close()
                 raise
 
-        stream: AttachedStream = await self.ask("attach to a container", connected, change=True)
+        stream: AttachedStream = await self.ask("attach to a container", open_streams, change=True)
         return stream
 
     def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
