@@ -99,10 +99,10 @@ class RunQueue:
     async def _wait(self, ticket: _Ticket) -> None:
         if self.waiting >= MAX_WAITING:
             raise self._overloaded(f"{self.waiting} more wait already")
-        own = self._waiting.setdefault(ticket.owner, deque())
+        own = self._waiting.get(ticket.owner, ())
         if len(own) >= MAX_WAITING_OF_OWNER:
             raise self._overloaded(f"{len(own)} more of yours wait already")
-        own.append(ticket)
+        self._waiting.setdefault(ticket.owner, deque()).append(ticket)
         self._report_positions()
         try:
             with anyio.move_on_after(self._wait_seconds):
