@@ -51,8 +51,7 @@ async def build_image(
     async def make(engine: ImageEngine) -> None:
         name = local_name(request.flavour)
         digest, version = guest_digest(), recipe_version(context.recipe)
-        there = await engine.inspect(name)
-        built = describe(engine.kind, name, there, guest_digest=digest, version=version)
+        built = await describe(engine, name, guest_digest=digest, version=version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)

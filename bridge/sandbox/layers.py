@@ -72,13 +72,6 @@ _ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux
 """Layers of the host's kernel, which a guest with a kernel of its own cannot see."""
 
 
-def _equals(key: str, value: object) -> Check:
-    def check(facts: Mapping[str, Any]) -> bool | None:
-        return facts[key] == value if key in facts else None
-
-    return check
-
-
 def _denied(layer: str, *answers: str) -> Check:
     """Return the check of an attempt: refused with one of `answers`, allowed, or unknown."""
 
@@ -96,23 +89,24 @@ def _shown(key: str, kind: type, holds: Callable[[Any], bool]) -> Check:
     """Return the check of what the guest read, if it is there and of its kind."""
 
     def check(facts: Mapping[str, Any]) -> bool | None:
-        return holds(facts[key]) if isinstance(facts.get(key), kind) else None
+        return holds(facts[key]) if key in facts and isinstance(facts[key], kind) else None
 
     return check
+
+
+def _equals(key: str, value: object) -> Check:
+    return _shown(key, object, lambda found: found == value)
+
+
+def _limited(key: str) -> Check:
+    # Absent means that the guest cannot see its control group, which proves nothing.
+    return _shown(key, object, lambda found: found is not None)
 
 
 def _no_device(names: Iterable[object]) -> bool:
     # Kernels put tunnel devices without addresses into every new network namespace.
     harmless = ("lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0")
     return all(name in harmless or str(name).startswith("ip6") for name in names)
-
-
-def _limited(key: str) -> Check:
-    def check(facts: Mapping[str, Any]) -> bool | None:
-        # Absent means that the guest cannot see its control group, which proves nothing.
-        return facts[key] is not None if key in facts else None
-
-    return check
 
 
 def _own_filter(facts: Mapping[str, Any]) -> bool | None:
@@ -278,20 +272,11 @@ MANDATORY = (
 other claims cannot be trusted."""
 
 
-def refused_layers(isolation: Isolation, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the layers that forbid using a sandbox: claimed, mandatory and contradicted.
-
-    A layer that the facts do not show is not contradicted.
-    """
-    claimed = [layer for layer in MANDATORY if layer in isolation.layers]
-    claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]
-    return tuple(layer for layer in claimed if False in _seen(layer, isolation, facts))
-
-
 def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> None:
     """Reject a sandbox in which a mandatory layer is contradicted from inside.
 
-    A kernel of its own, the reason to name gVisor or Kata, must be confirmed.
+    A layer that the facts do not show is not contradicted. But a kernel of its own, the reason to
+    name gVisor or Kata, must be confirmed.
 
     Raises:
         SandboxError: Something is contradicted; it names what.
@@ -305,7 +290,9 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
             " with MCP_BRIDGE_OCI_RUNTIME."
         )
         raise LaunchError(message, remedy=remedy, code="oci_runtime_broken")
-    refused = refused_layers(isolation, facts)
+    claimed = [layer for layer in MANDATORY if layer in isolation.layers]
+    claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]
+    refused = [layer for layer in claimed if False in _seen(layer, isolation, facts)]
     if refused:
         raise SandboxError(
             f"The sandbox of {isolation.backend} is not what it should be, so nothing was run:"

@@ -144,7 +144,6 @@ class _Slot(Generic[K, T]):
     claimed: bool
     value: T | None = None
     error: Exception | None = None
-    ready: anyio.Event = field(default_factory=anyio.Event)
     handed_over: anyio.Event = field(default_factory=anyio.Event)
     released: anyio.Event = field(default_factory=anyio.Event)
     gone: anyio.Event = field(default_factory=anyio.Event)
@@ -155,6 +154,10 @@ class _Slot(Generic[K, T]):
     @property
     def free(self) -> bool:
         return not self.claimed and not self.released.is_set()
+
+    @property
+    def waiting(self) -> bool:
+        return self.free and self.value is not None
 
     @property
     def awaited(self) -> bool:
@@ -181,15 +184,14 @@ class Reservation(Generic[T]):
 
     async def get(self) -> T:
         """Return the resource once it is ready."""
-        await self._slot.ready.wait()
+        await self._slot.handed_over.wait()
         if self._slot.error is not None and self.came != "cold":
             # It was started before the claim; the cause may be gone, so start one for the claim.
             self.came = "cold"
             self._slot = self._start()
-            await self._slot.ready.wait()
+            await self._slot.handed_over.wait()
         if self._slot.error is not None:
             raise self._slot.error
-        await self._slot.handed_over.wait()
         if self._slot.value is None:
             raise RuntimeError("the pool was closed")
         return self._slot.value
@@ -228,10 +230,8 @@ class WarmPool(Generic[K, T]):
         self._most = most
         self._wait_dead = wait_dead
         self._cores = cores or os.cpu_count() or 1
-        self._idle: list[_Slot[K, T]] = []
-        self._all: set[_Slot[K, T]] = set()
+        self._all: list[_Slot[K, T]] = []  # The oldest first.
         self._tasks: TaskGroup | None = None
-        self._closing = False
         self._key: K | None = None
         self._claims: deque[float] = deque(maxlen=64)  # more than the size of any pool
         self._counts: Counter[str] = Counter()
@@ -240,7 +240,6 @@ class WarmPool(Generic[K, T]):
         # Set when starting ahead of time failed or is useless; the next claim resets it.
         self._resting = False
         self._changed = anyio.Event()
-        self._keeping = anyio.CancelScope()
 
     @property
     def alive(self) -> int:
@@ -252,8 +251,8 @@ class WarmPool(Generic[K, T]):
         return PoolReport(
             most=self._most,
             wanted=self._wanted(),
-            waiting=len(self._idle),
-            starting=sum(slot.free for slot in self._all) - len(self._idle),
+            waiting=len(self._waiting()),
+            starting=sum(slot.free and not slot.waiting for slot in self._all),
             **self._counts,
         )
 
@@ -267,13 +266,9 @@ class WarmPool(Generic[K, T]):
     async def __aexit__(self, *_: object) -> None:
         if self._claims and self._most > 0:
             logger.info("at the end %s", self.report)
-        self._closing = True
-        self._keeping.cancel()
-        self._idle.clear()
-        for slot in self._all:
-            slot.life.cancel()
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
+            tasks.cancel_scope.cancel()
             # Not given the caller's error, which the task group would wrap.
             await tasks.__aexit__(None, None, None)
 
@@ -317,32 +312,32 @@ class WarmPool(Generic[K, T]):
     def _unclaimed(self) -> list[_Slot[K, T]]:
         return [slot for slot in self._all if slot.free]
 
-    def _discard(self, slots: list[_Slot[K, T]]) -> None:
+    def _waiting(self) -> list[_Slot[K, T]]:
+        return [slot for slot in self._all if slot.waiting]
+
+    @staticmethod
+    def _discard(slots: list[_Slot[K, T]]) -> None:
         """Destroy unclaimed resources; from now on they cannot be claimed."""
         for slot in slots:
-            if slot in self._idle:
-                self._idle.remove(slot)
             slot.released.set()
             slot.life.cancel()
 
     def _take(self, key: K) -> tuple[_Slot[K, T] | None, ClaimState]:
         """Claim and return a slot, ready or being started, if there is one."""
-        ready = [slot for slot in self._idle if slot.key == key]
-        found = ready or [slot for slot in self._unclaimed() if slot.key == key]
+        found = [slot for slot in self._unclaimed() if slot.key == key]
         if not found:
             return None, "cold"
-        slot = found[0]
+        slot = next((slot for slot in found if slot.waiting), found[0])
+        came: ClaimState = "warm" if slot.waiting else "half"
         slot.claimed = True
         slot.idling.cancel()
-        if ready:
-            self._idle.remove(slot)
-        return slot, "warm" if ready else "half"
+        return slot, came
 
     def _start(self, key: K, *, claimed: bool) -> _Slot[K, T]:
         if self._tasks is None:
             raise RuntimeError("the pool is not open")
         slot: _Slot[K, T] = _Slot(key=key, claimed=claimed)
-        self._all.add(slot)
+        self._all.append(slot)
         self._tasks.start_soon(self._own, slot)
         return slot
 
@@ -361,11 +356,10 @@ class WarmPool(Generic[K, T]):
 
     async def _keep(self) -> None:
         """Keep the wanted number waiting until the pool is closed."""
-        with self._keeping:
-            while not self._closing:
-                self._changed = anyio.Event()
-                with anyio.move_on_after(self._tend()):
-                    await self._changed.wait()
+        while True:
+            self._changed = anyio.Event()
+            with anyio.move_on_after(self._tend()):
+                await self._changed.wait()
 
     def _tend(self) -> float | None:
         """Start and destroy resources as decided; return the seconds until the next decision."""
@@ -375,26 +369,25 @@ class WarmPool(Generic[K, T]):
         quiet = anyio.current_time() - self._stirred
         if quiet < SETTLE_SECONDS:
             return SETTLE_SECONDS - quiet
-        unclaimed = self._unclaimed()
-        self._discard([slot for slot in unclaimed if slot.key != key])
-        mine = sum(slot.key == key for slot in unclaimed)
+        self._discard([slot for slot in self._unclaimed() if slot.key != key])
+        waiting = self._waiting()
         decision = decide(
             wanted=self._wanted(),
-            waiting=len(self._idle),
-            starting=mine - len(self._idle),
+            waiting=len(waiting),
+            starting=len(self._unclaimed()) - len(waiting),
             awaited=sum(slot.awaited for slot in self._all),
             running=sum(slot.running for slot in self._all),
             quiet=quiet,
             cores=self._cores,
         )
-        self._discard(self._idle[: decision.drop])
+        self._discard(waiting[: decision.drop])
         if not self._resting:
             for _ in range(decision.start):
                 self._start(key, claimed=False)
             if decision.again is not None:
                 return decision.again
         # While any waits: whether fewer should.
-        return 30.0 if self._idle else None
+        return 30.0 if self._waiting() else None
 
     async def _own(self, slot: _Slot[K, T]) -> None:
         """Enter, keep and leave one resource's context."""
@@ -405,11 +398,8 @@ class WarmPool(Generic[K, T]):
                     slot.value = value
                     self._start_seconds = anyio.current_time() - began
                     if slot.free:
-                        self._idle.append(slot)
-                        slot.ready.set()
                         self._changed.set()
                         await self._idle_until_claimed(slot, value)
-                    slot.ready.set()
                     if slot.claimed:
                         await self._lend(slot)
         except Exception as error:
@@ -422,12 +412,9 @@ class WarmPool(Generic[K, T]):
                 self._counts["failed"] += 1
                 logger.warning("could not start a sandbox ahead of time: %s", error)
         finally:
-            if slot in self._idle:
-                self._idle.remove(slot)
-            self._all.discard(slot)
+            self._all.remove(slot)
             slot.value = None
             slot.released.set()
-            slot.ready.set()
             slot.handed_over.set()
             slot.gone.set()
             slot.let_go()
@@ -438,9 +425,8 @@ class WarmPool(Generic[K, T]):
         slot.handed_over.set()
         self._stir()
         await slot.released.wait()
-        if not self._closing:
-            # Destroying it takes CPU time, which the run's answer should get first.
-            await anyio.sleep(SETTLE_SECONDS)
+        # Destroying it takes CPU time, which the run's answer should get first.
+        await anyio.sleep(SETTLE_SECONDS)
 
     async def _idle_until_claimed(self, slot: _Slot[K, T], value: T) -> None:
         with slot.idling:
@@ -449,8 +435,6 @@ class WarmPool(Generic[K, T]):
             # Whatever killed it may continue, or may have been intended.
             self._resting = True
             self._counts["died"] += 1
-        if slot in self._idle:
-            self._idle.remove(slot)
         if not slot.claimed:
             # Destroying it takes time; it must not be claimed meanwhile.
             slot.released.set()

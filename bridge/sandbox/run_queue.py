@@ -10,6 +10,8 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import anyio
@@ -24,15 +26,13 @@ PositionListener = Callable[[int | None], None]
 """Called with the number of runs ahead of a waiting one; with None once it has its slot."""
 
 
+@dataclass(eq=False)
 class _Ticket:
     """A waiting run."""
 
-    __slots__ = ("granted", "owner", "on_position")
-
-    def __init__(self, owner: str, on_position: PositionListener) -> None:
-        self.owner = owner
-        self.on_position = on_position
-        self.granted = anyio.Event()
+    owner: str
+    on_position: PositionListener
+    granted: anyio.Event = field(default_factory=anyio.Event)
 
 
 class RunSlot:
@@ -96,10 +96,6 @@ class RunQueue:
         finally:
             let_go()
 
-    def _give_on(self) -> None:
-        self._taken -= 1
-        self._grant()
-
     async def _wait(self, ticket: _Ticket) -> None:
         if self.waiting >= MAX_WAITING:
             raise self._overloaded(f"{self.waiting} more wait already")
@@ -124,32 +120,30 @@ class RunQueue:
         if ticket.granted.is_set():
             self._give_on()
             return
-        tickets = self._waiting[ticket.owner]
-        tickets.remove(ticket)
-        if not tickets:
-            del self._waiting[ticket.owner]
+        self._waiting[ticket.owner].remove(ticket)
         self._report_positions()
 
-    def _grant(self) -> None:
-        """Grant free slots to the runs whose turn it is."""
+    def _give_on(self) -> None:
+        """Give a slot that became free to the run whose turn it is."""
+        self._taken -= 1
         if not self._waiting:
             return
-        while self._waiting and self._taken < self._places:
-            owner = next(iter(self._waiting))
-            tickets = self._waiting.pop(owner)
-            ticket = tickets.popleft()
-            if tickets:
-                self._waiting[owner] = tickets
-            self._taken += 1
-            ticket.granted.set()
-            ticket.on_position(None)
+        owner, tickets = next(iter(self._waiting.items()))
+        # The owner's next turn comes after those of all others.
+        del self._waiting[owner]
+        self._waiting[owner] = tickets
+        ticket = tickets.popleft()
+        self._taken += 1
+        ticket.granted.set()
+        ticket.on_position(None)
         self._report_positions()
 
     def _report_positions(self) -> None:
-        lengths = [len(tickets) for tickets in self._waiting.values()]
-        for turn, tickets in enumerate(self._waiting.values()):
-            for number, ticket in enumerate(tickets):
-                ticket.on_position(runs_ahead(lengths, turn, number))
+        self._waiting = {owner: tickets for owner, tickets in self._waiting.items() if tickets}
+        # In each round, one run of each owner gets a slot.
+        rounds = chain.from_iterable(zip_longest(*self._waiting.values()))
+        for ahead, ticket in enumerate(filter(None, rounds)):
+            ticket.on_position(ahead)
 
     def _overloaded(self, why: str) -> BridgeError:
         message = f"As many runs are under way as there may be at once ({self._taken}), and {why}."
@@ -159,22 +153,6 @@ class RunQueue:
             "steps into one program. MCP_BRIDGE_RUNS sets how many may run at once.",
             code="overloaded",
         )
-
-
-def runs_ahead(lengths: list[int], turn: int, number: int) -> int:
-    """Return how many runs get a slot before a waiting one.
-
-    Args:
-        lengths: How many runs of each owner wait, in the order of their turns.
-        turn: The owner's index in that order.
-        number: The run's index among the owner's.
-    """
-    others = sum(
-        min(length, number + (other < turn))
-        for other, length in enumerate(lengths)
-        if other != turn
-    )
-    return others + number
 
 
 def default_runs(cores: int, memory: int | None, run_memory: int) -> int:

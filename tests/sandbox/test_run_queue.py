@@ -10,7 +10,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.sandbox import run_queue
-from bridge.sandbox.run_queue import RunQueue, default_runs, runs_ahead, usable_memory
+from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
 from tests.waiting import until
 
 GIB = 1024**3
@@ -131,20 +131,6 @@ async def test_nobody_waits_for_ever() -> None:
         await until(lambda: bool(crowd.errors))
         assert "has waited 0.01 s" in crowd.errors[0].message
         assert crowd.queue.waiting == 0
-
-
-@pytest.mark.parametrize(
-    ("lengths", "turn", "number", "ahead"),
-    [
-        ([3], 0, 2, 2),
-        ([3, 1], 0, 2, 3),
-        ([3, 1], 1, 0, 1),
-        ([1, 5], 1, 4, 5),
-        ([5, 5, 5], 1, 1, 4),
-    ],
-)
-def test_turns_are_counted(lengths: list[int], turn: int, number: int, ahead: int) -> None:
-    assert runs_ahead(lengths, turn, number) == ahead
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ made for that; the session is not changed after its creation.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from functools import partial
-from typing import Any, TypeVar, cast
+from http.client import HTTPConnection, HTTPException
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -21,8 +23,8 @@ import docker
 import docker.errors
 import requests.exceptions
 from docker.tls import TLSConfig
+from requests.structures import CaseInsensitiveDict
 
-from bridge.errors import EngineDownError
 from bridge.model import Json
 from bridge.sandbox.container import facts, faults
 from bridge.sandbox.container.endpoints import EngineEndpoint
@@ -36,15 +38,8 @@ THREADS = 16
 """Calls under way at once. Each takes 5 to 300 ms, so this is hundreds a second; more would only
 queue in the engine."""
 
-OLDEST_API = "1.40"
-"""For the ping, whose address has no version in it; what is spoken is what the engine names."""
-
-_DESCRIBE = "describe itself"
-_ATTACH = "attach to a container"
-
 LIBPOD_PREFIX = "/v4.0.0/libpod"  # podman's own API, oldest version that podman 4 and 5 both serve.
 
-_T = TypeVar("_T")
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 
 
@@ -61,13 +56,13 @@ class EngineApi:
 
     @property
     def client(self) -> docker.APIClient:
-        """The SDK's client, for those who do more with an engine than run containers."""
+        """The SDK's client, whose calls are passed to `ask`."""
         return self._client
 
     async def facts(self) -> EngineFacts:
         if self.kind == "docker":
-            return facts.docker_facts(await self._read(self._client.info, doing=_DESCRIBE))
-        return facts.podman_facts(await self._read(partial(self._libpod, "/info"), doing=_DESCRIBE))
+            return facts.docker_facts(await self.ask("describe itself", self._client.info))
+        return facts.podman_facts(await self.ask("describe itself", self._libpod, "/info"))
 
     async def create(self, config: Mapping[str, Json], name: str) -> str:
         """Create a container and return its id. Never left half-way by cancellation.
@@ -79,41 +74,43 @@ class EngineApi:
 
         def make() -> str:
             create = cast("Callable[..., Any]", self._client.create_container_from_config)
-            answer = create(dict(config), name)
-            container = str(answer["Id"])
+            container = str(create(dict(config), name)["Id"])
             if lost.is_set():
                 self._client.remove_container(container, force=True, v=True)
             return container
 
         try:
-            return await self._read(make, doing="create a container", change=True)
+            return str(await self.ask("create a container", make, change=True))
         except BaseException:
             lost.set()
             raise
 
-    async def attach(self, container: str) -> AttachedStream:
-        """Connect to a created container's stdin, stdout and stderr."""
-        return await self._read(partial(self._attach, container), doing=_ATTACH, change=True)
-
-    async def attach_separately(self, container: str) -> AttachedStream:
-        """Connect to a created container twice: what it prints comes by another way than its stdin.
+    async def attach(self, container: str, *, separately: bool = False) -> AttachedStream:
+        """Connect to a created container's stdin, stdout and stderr.
 
         podman's monitor ends a connection by a reset when the container ends with input unread, and
         what was printed and not yet read of that connection is lost. One that carries no input is
         read to its end.
+
+        Args:
+            separately: Whether to connect twice: what it prints comes by another way than its
+                stdin.
         """
 
-        def separate_streams() -> AttachedStream:
-            # With the outputs: podman does not read what the monitor writes when no one wants it,
-            # and then the monitor waits.
-            feeding = self._attach(container)
+        def open_streams() -> AttachedStream:
+            first = self._attach(container)
+            if not separately:
+                return first
+            # The first one has outputs too: podman does not read what the monitor writes when no
+            # one wants it, and then the monitor waits.
             try:
-                return self._attach(container, feeding)
+                return self._attach(container, first)
             except BaseException:
-                feeding.close()
+                first.close()
                 raise
 
-        return await self._read(separate_streams, doing=_ATTACH, change=True)
+        stream: AttachedStream = await self.ask("attach to a container", open_streams, change=True)
+        return stream
 
     def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
         stdin = "" if feeding is not None else "&stdin=1"
@@ -127,20 +124,19 @@ class EngineApi:
         Cancelled, it returns at once: removing the container, which must follow, waits in the
         engine for a start that is under way.
         """
-        await self._read(partial(self._client.start, container), doing="start a container")
+        await self.ask("start a container", self._client.start, container)
 
     async def inspect(self, container: str) -> Mapping[str, Json] | None:
         """Return what the engine knows of a container, or None if there is no such."""
-        return await self._read(
-            partial(self._tolerate, faults.is_gone, self._client.inspect_container, container),
-            doing="inspect a container",
-        )
+        look = self._client.inspect_container
+        seen = await self.ask("inspect a container", look, container, harmless=(faults.is_gone,))
+        return cast("Mapping[str, Json] | None", seen)
 
     async def oci_runtime_of(self, container: str) -> str:
         """Return the OCI runtime a container was really started with; empty if untold."""
         if self.kind == "podman":
-            look = partial(self._libpod, f"/containers/{container}/json")
-            seen = await self._read(look, doing="inspect a container")
+            path = f"/containers/{container}/json"
+            seen = await self.ask("inspect a container", self._libpod, path)
             return facts.runtime_name(str(seen.get("OCIRuntime") or ""))
         seen = await self.inspect(container) or {}
         return facts.runtime_name(str((seen.get("HostConfig") or {}).get("Runtime") or ""))
@@ -152,9 +148,6 @@ class EngineApi:
         and where that fails, as with a configuration that is gone by then, after 20 seconds.
         """
 
-        def settled(error: BaseException) -> bool:
-            return faults.is_gone(error) or faults.is_not_running(error)
-
         def kill() -> None:
             if self.kind == "podman":
                 address = f"{self._client.base_url}{LIBPOD_PREFIX}/containers/{container}/kill"
@@ -162,34 +155,24 @@ class EngineApi:
             else:
                 self._client.kill(container, "SIGKILL")
 
-        await self._read(partial(self._tolerate, settled, kill), doing="kill a container")
+        harmless = (faults.is_gone, faults.is_not_running)
+        await self.ask("kill a container", kill, harmless=harmless)
 
-    async def remove(self, container: str) -> bool:
-        """Kill and remove a container with its volumes; tell whether it was still there."""
-        answer = await self._read(
-            partial(
-                self._tolerate,
-                lambda e: faults.is_gone(e) or faults.is_being_removed(e),
-                self._remove_now,
-                container,
-            ),
-            doing="remove a container",
-        )
-        return answer is not None
+    async def remove(self, container: str) -> None:
+        """Kill and remove a container with its volumes. Harmless when it is gone."""
+        remove = partial(self._client.remove_container, force=True, v=True)
+        harmless = (faults.is_gone, faults.is_being_removed)
+        await self.ask("remove a container", remove, container, harmless=harmless)
 
     async def labelled(self, label: str) -> Sequence[tuple[str, Mapping[str, str]]]:
         """List containers in any state that carry a label, as (id, labels)."""
         look = partial(self._client.containers, all=True, filters={"label": label})
-        found = await self._read(look, doing="list containers")
+        found = await self.ask("list containers", look)
         return [(str(c["Id"]), dict(c.get("Labels") or {})) for c in found]
 
     def close(self) -> None:
         """Close the connections. Streams handed out stay open."""
         self._client.close()
-
-    def _remove_now(self, container: str) -> bool:
-        self._client.remove_container(container, force=True, v=True)
-        return True
 
     def _libpod(self, path: str) -> Mapping[str, Any]:
         address = f"{self._client.base_url}{LIBPOD_PREFIX}{path}"
@@ -206,69 +189,73 @@ class EngineApi:
             ) from error
         return response
 
-    @staticmethod
-    def _tolerate(
-        harmless: Callable[[BaseException], bool], call: Callable[..., _T], *args: object
-    ) -> _T | None:
-        try:
-            return call(*args)
-        except docker.errors.APIError as error:
-            if harmless(error):
-                return None
-            raise
-
-    async def _read(self, call: Callable[[], _T], *, doing: str, change: bool = False) -> _T:
-        """Run a call; cancelled, its thread continues and no one waits for it.
+    async def ask(
+        self,
+        doing: str,
+        call: Callable[..., Any],
+        *args: object,
+        change: bool = False,
+        harmless: Sequence[Callable[[BaseException], bool]] = (),
+    ) -> Any:
+        """Call in a thread; cancelled, the thread continues and no one waits for it.
 
         Args:
+            doing: What it does, for errors.
             change: Whether its result must not be lost: then cancellation waits for it.
+            harmless: The errors for which it returns None.
         """
         try:
             return await anyio.to_thread.run_sync(
-                call, abandon_on_cancel=not change, limiter=self._limiter
+                call, *args, abandon_on_cancel=not change, limiter=self._limiter
             )
         except _FOREIGN as error:
+            if any(check(error) for check in harmless):
+                return None
             raise faults.from_exception(error, doing=doing, engine=self.kind) from error
 
 
 async def connect(endpoint: EngineEndpoint, *, asked: EngineKind) -> EngineApi:
+    """Connect to an engine, which may be another one than `asked`.
+
+    Raises:
+        SandboxError: It does not answer, or refuses this user.
+    """
+
     def open_client() -> tuple[docker.APIClient, EngineKind]:
-        headers = _ping(endpoint)
-        version = headers.get("Api-Version", OLDEST_API)
-        return _client(endpoint, version, ANSWER_SECONDS), facts.engine_kind(headers)
+        headers = ping(endpoint)
+        # Asked before it is made: the SDK leaves a socket open that cannot connect.
+        return _client(endpoint, headers.get("Api-Version", "1.40")), facts.engine_kind(headers)
 
     try:
         # Not abandoned: no one else would close the client.
         client, kind = await anyio.to_thread.run_sync(open_client)
-    except _FOREIGN as error:
-        raise faults.from_exception(error, doing="answer a ping", engine=asked) from error
-    except ValueError as error:
-        message = f"{endpoint.url} is no engine: {error}."
-        raise EngineDownError(message, remedy=faults.down_remedy(asked)) from error
+    except (*_FOREIGN, ValueError) as error:
+        doing = f"reach {endpoint.url}, {endpoint.origin}"
+        raise faults.from_exception(error, doing=doing, engine=asked) from error
     return EngineApi(client, kind, endpoint)
 
 
-def answers(endpoint: EngineEndpoint) -> bool:
-    """Return whether an engine answers a ping within `HELLO_SECONDS`. Blocks."""
-    with suppress(*_FOREIGN):
-        _ping(endpoint)
-        return True
-    return False
+def ping(endpoint: EngineEndpoint) -> Mapping[str, str]:
+    """Return the headers of an engine's answer to a ping. Blocks.
+
+    Raises:
+        OSError: No engine answers there.
+    """
+    with closing(HTTPConnection("engine")) as http:
+        http.sock = endpoint.connect(HELLO_SECONDS)
+        try:
+            # The SDK would ask for `/version`, for which podman runs half a dozen commands.
+            http.request("GET", "/_ping")
+            with http.getresponse() as answer:
+                headers, status = CaseInsensitiveDict(answer.getheaders()), answer.status
+        except HTTPException as error:
+            raise OSError(errno.EPROTO, f"what listens there is no engine ({error!r})") from error
+    if status != 200:
+        raise OSError(errno.EPROTO, f"it answers {status} to a ping")
+    return headers
 
 
-def _ping(endpoint: EngineEndpoint) -> Mapping[str, str]:
-    """Return the headers of an engine's answer."""
-    # The SDK would ask for `/version`, for which podman runs half a dozen commands.
-    client = _client(endpoint, OLDEST_API, HELLO_SECONDS)
-    try:
-        answer = client.get(f"{client.base_url}/_ping", timeout=HELLO_SECONDS)
-        answer.raise_for_status()
-        return answer.headers
-    finally:
-        client.close()
-
-
-def _client(endpoint: EngineEndpoint, version: str, timeout: float) -> docker.APIClient:
+def _client(endpoint: EngineEndpoint, version: str) -> docker.APIClient:
     tls: TLSConfig | bool = False
     url = endpoint.url
     if endpoint.certificates is not None:
@@ -280,7 +267,11 @@ def _client(endpoint: EngineEndpoint, version: str, timeout: float) -> docker.AP
         )
         url = url.replace("tcp://", "https://", 1)
     client = docker.APIClient(
-        base_url=url, version=version, timeout=int(timeout), tls=tls, max_pool_size=THREADS
+        base_url=url,
+        version=version,
+        timeout=int(ANSWER_SECONDS),
+        tls=tls,
+        max_pool_size=THREADS,
     )
     # Proxies and credentials come from settings or not at all, never from the process's own
     # environment or a .netrc.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import resource
 import secrets
 import sys
@@ -36,7 +35,7 @@ from bridge.errors import (
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
-from bridge.sandbox.container.api import EngineApi, answers
+from bridge.sandbox.container.api import EngineApi, ping
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.connection import (
     NAMED_RUNTIME_REMEDY,
@@ -44,7 +43,6 @@ from bridge.sandbox.container.connection import (
     EngineConnection,
     EnsureMachine,
 )
-from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.examination import examined_isolation, look_inside
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import choose as choose_image
@@ -52,7 +50,7 @@ from bridge.sandbox.container.image import ensure_present
 from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
-from bridge.sandbox.container.service import SshForward, reap_services
+from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor, this_kernel
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import IDENTITY_LABEL, OWNER_LABEL, Owner, current_owner, is_dead
@@ -95,7 +93,7 @@ class ContainerBackend(Backend):
         self._connector = Connector(
             engine,
             runtime_dir=runtime_dir,
-            around=Surroundings(environ=environ, uid=os.getuid()),
+            environ=environ,
             oci_runtime=oci_runtime,
             ensure_machine=machine,
             run=run or SystemRunner(env=environ),
@@ -123,12 +121,8 @@ class ContainerBackend(Backend):
     async def images(self) -> ImageEngine:
         """Return the engine's images, over this backend's connection."""
         connection = await self._connector.connected()
-        return ImageEngine(
-            connection.api.client,
-            connection.facts.kind,
-            command=self._connector.command(connection),
-            run=self._connector.run,
-        )
+        command = self._connector.command(connection)
+        return ImageEngine(connection.api, command=command, run=self._connector.run)
 
     def use_image(self, image: str) -> None:
         self._image = image
@@ -145,7 +139,7 @@ class ContainerBackend(Backend):
             self._success,
             self._limits,
             no_answer_remedy="Rebuild the image with `mcp-code-bridge image build`.",
-            timeout_error=partial(EngineDownError, remedy=faults.down_remedy(self.name)),
+            timeout_error=partial(faults.down, self.name),
         )
 
     @asynccontextmanager
@@ -211,43 +205,40 @@ class ContainerBackend(Backend):
         command = spec.command
         if not self._image and command is None:
             raise ImageMissingError("No runtime image was chosen.")
-        async with AsyncExitStack() as stack:
-            await self._remove_leftovers(connection.api)
-            if spec.binds or command is not None:
-                await self.require_shared_files(command.image if command is not None else "")
-            facts, asked = connection.facts, connection.extra_layers
-            placement = await self._placement(connection)
-            if spec.binds:
-                placement = await anyio.to_thread.run_sync(
-                    hardening.with_host_paths, placement, spec, facts, asked.seccomp
-                )
-            config = hardening.container_config(spec, facts, placement)
-            isolation = hardening.isolation(
-                spec,
-                facts,
-                placement,
-                oci_runtime=connection.oci_runtime,
-                lacking=asked.lacking,
-                host_kernel=connection.host_kernel,
+        await self._remove_leftovers(connection.api)
+        if spec.binds or command is not None:
+            await self.require_shared_files(command.image if command is not None else "")
+        facts, asked = connection.facts, connection.extra_layers
+        placement = await self._placement(connection)
+        if spec.binds:
+            placement = await anyio.to_thread.run_sync(
+                hardening.with_host_paths, placement, spec, facts, asked.seccomp
             )
-            if command is not None:
-                isolation = await examined_isolation(
-                    connection.api, config, isolation, connection.examinations, self._unremoved.add
-                )
-            sandbox = await stack.enter_async_context(
-                run_container(
-                    connection.api,
-                    hardening.container_name(spec.run_id, secrets.token_hex(4)),
-                    config,
-                    isolation=isolation,
-                    # podman's monitor misses the event when the first process itself is killed.
-                    reports_oom=facts.limits_memory and facts.kind == "docker",
-                    not_removed=self._unremoved.add,
-                    # Commands may end without having read their input; programs read all of it.
-                    separate_streams=command is not None and facts.kind == "podman",
-                    drained=connection.endpoint.remote,
-                )
+        config = hardening.container_config(spec, facts, placement)
+        isolation = hardening.isolation(
+            spec,
+            facts,
+            placement,
+            oci_runtime=connection.oci_runtime,
+            lacking=asked.lacking,
+            host_kernel=connection.host_kernel,
+        )
+        if command is not None:
+            isolation = await examined_isolation(
+                connection.api, config, isolation, connection.examinations, self._unremoved.add
             )
+        async with run_container(
+            connection.api,
+            hardening.container_name(spec.run_id, secrets.token_hex(4)),
+            config,
+            isolation=isolation,
+            # podman's monitor misses the event when the first process itself is killed.
+            reports_oom=facts.limits_memory and facts.kind == "docker",
+            not_removed=self._unremoved.add,
+            # Commands may end without having read their input; programs read all of it.
+            separate_streams=command is not None and facts.kind == "podman",
+            drained=connection.endpoint.remote,
+        ) as sandbox:
             await self._verify_runtime(connection, sandbox)
             if command is not None:
                 sandbox.on_error(command.on_error)
@@ -303,11 +294,13 @@ class ContainerBackend(Backend):
             connection = await self._connector.connected()
         except BridgeError as error:
             return str(error)
-        if await anyio.to_thread.run_sync(answers, connection.endpoint, abandon_on_cancel=True):
-            return ""
-        if isinstance(connection.service, SshForward):
-            return str(connection.service.failure())
-        return f"{self.name} does not answer at {connection.endpoint.url}."
+        try:
+            await anyio.to_thread.run_sync(ping, connection.endpoint, abandon_on_cancel=True)
+        except (OSError, ValueError):
+            if connection.service is not None and connection.endpoint.remote:
+                return str(connection.service.failure())
+            return f"{self.name} does not answer at {connection.endpoint.url}."
+        return ""
 
     async def _verify_runtime(
         self, connection: EngineConnection, sandbox: ContainerSandbox
@@ -370,7 +363,6 @@ NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of th
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
     """Return the backend for one engine, without starting or connecting to anything."""
-    run = SystemRunner(env=settings.environ)
     machine = None
     # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
     remote = sys.platform != "linux" or "CONTAINER_CONNECTION" in settings.environ
@@ -378,10 +370,9 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
         machine = partial(
             ensure_machine,
             MachineContext(
-                run=run,
-                platform=sys.platform,
+                run=SystemRunner(env=settings.environ),
                 env=settings.environ,
-                podman="podman" if engine == "podman" else engine,
+                podman=engine,
                 idle_timeout=settings.runtime_idle_timeout or math.inf,
                 progress=logger.info,
             ),
@@ -394,7 +385,6 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
         user=settings.container_user,
         oci_runtime=settings.oci_runtime or None,
         machine=machine,
-        run=run,
         limits=limits_for(settings),
     )
 

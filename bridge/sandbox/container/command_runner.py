@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL
+from tempfile import TemporaryFile
+from typing import IO
 
 import anyio
 from anyio.abc import Process
@@ -63,15 +65,16 @@ class SystemRunner:
         Args:
             on_line: Called with each line of either stream as it comes.
         """
-        with _pipe() as out, _pipe() as err:
+        # Not pipes: helpers of `podman machine start` hold them open while the machine runs.
+        with TemporaryFile() as out, TemporaryFile() as err:
             try:
                 # Cancelled in the middle, it would leave a process that no one waits for.
                 with anyio.CancelScope(shield=True):
                     process = await anyio.open_process(
                         list(argv),
                         stdin=DEVNULL,
-                        stdout=out[-1],
-                        stderr=err[-1],
+                        stdout=out,
+                        stderr=err,
                         cwd=self.cwd,
                         env=self.env,
                         start_new_session=True,
@@ -81,91 +84,50 @@ class SystemRunner:
                 return CompletedCommand(
                     exit_code=None, stderr=f"{argv[0]}: {error}", missing=missing
                 )
-            os.close(out.pop())
-            os.close(err.pop())
-            return await _finish(process, *out, *err, timeout=timeout, on_line=on_line)
-
-
-@contextmanager
-def _pipe() -> Iterator[list[int]]:
-    """Yield a pipe's descriptors: the last one is the writer's, until it is popped and closed.
-
-    asyncio's own pipes stay open, with a warning, when a helper keeps the other end.
-    """
-    ends = list(os.pipe())
-    try:
-        os.set_blocking(ends[0], False)
-        yield ends
-    finally:
-        for end in ends:
-            os.close(end)
-
-
-@dataclass
-class _Output:
-    """One stream's text, and its unfinished line."""
-
-    on_line: Callable[[str], None] | None
-    data: bytearray = field(default_factory=bytearray)
-    line: bytes = b""
-
-    async def read(self, descriptor: int) -> None:
-        while True:
-            await anyio.wait_readable(descriptor)
+            ended = anyio.Event()
             try:
-                chunk = os.read(descriptor, 65536)
-            except BlockingIOError:
-                continue
-            if not chunk:
-                return
-            self.data += chunk
+                async with anyio.create_task_group() as tasks:
+                    if on_line is not None:
+                        tasks.start_soon(_follow, out.fileno(), on_line, ended)
+                        tasks.start_soon(_follow, err.fileno(), on_line, ended)
+                    with anyio.move_on_after(timeout) as patience:
+                        await process.wait()
+                    ended.set()
+            finally:
+                if process.returncode is None:
+                    await end_group(process)
+            return CompletedCommand(
+                exit_code=None if patience.cancelled_caught else process.returncode,
+                stdout=_text(out),
+                stderr=_text(err),
+                timed_out=patience.cancelled_caught,
+            )
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
+
+
+async def _follow(file: int, on_line: Callable[[str], None], ended: anyio.Event) -> None:
+    """Pass on the lines that a command writes to a file, until it has ended."""
+    position, rest, last = 0, b"", False
+    while not last:
+        with anyio.move_on_after(0.1):
+            await ended.wait()
+        last = ended.is_set()
+        while chunk := os.pread(file, 65536, position):
+            position += len(chunk)
             # Progress bars redraw with a bare carriage return.
-            *lines, self.line = (self.line + chunk.replace(b"\r", b"\n")).split(b"\n")
-            self.emit(*lines)
-
-    def emit(self, *lines: bytes) -> None:
-        for line in lines:
-            text = line[:LINE_BYTES].decode("utf-8", "replace").rstrip()
-            if text and self.on_line is not None:
-                self.on_line(text)
-
-    def text(self) -> str:
-        self.emit(self.line)
-        return self.data.decode("utf-8", "replace")
+            *lines, rest = (rest + chunk.replace(b"\r", b"\n")).split(b"\n")
+            for line in lines:
+                _show(line, on_line)
+    _show(rest, on_line)
 
 
-async def _finish(
-    process: Process,
-    stdout: int,
-    stderr: int,
-    *,
-    timeout: float,
-    on_line: Callable[[str], None] | None,
-) -> CompletedCommand:
-    """Collect a started command's output until it ends, is out of time or is cancelled."""
-    out, err = _Output(on_line), _Output(on_line)
-    ended = False
-    try:
-        async with anyio.create_task_group() as readers:
-            readers.start_soon(out.read, stdout)
-            readers.start_soon(err.read, stderr)
-            with anyio.move_on_after(timeout):
-                await process.wait()
-                ended = True
-            if not ended:
-                await end_group(process)
-            # Helpers of `podman machine start` may hold the pipes open for as long as
-            # the machine runs.
-            readers.cancel_scope.deadline = anyio.current_time() + 1.0
-    finally:
-        if process.returncode is None:
-            await end_group(process)
-    return CompletedCommand(
-        exit_code=process.returncode if ended else None,
-        stdout=out.text(),
-        stderr=err.text(),
-        timed_out=not ended,
-    )
+def _show(line: bytes, on_line: Callable[[str], None]) -> None:
+    if text := line[:LINE_BYTES].decode("utf-8", "replace").rstrip():
+        on_line(text)
 
 
 async def end_group(process: Process) -> None:

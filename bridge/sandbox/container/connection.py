@@ -8,7 +8,8 @@ uses its own.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +17,13 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import EngineDownError, LaunchError
+from bridge.errors import EngineDownError, LaunchError, SandboxError
 from bridge.model import HostKernel
 from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.command_runner import SystemRunner
-from bridge.sandbox.container.endpoints import EngineEndpoint, Surroundings
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.examination import Examinations
 from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
@@ -91,7 +92,7 @@ class Connector:
         engine: str,
         *,
         runtime_dir: Path,
-        around: Surroundings,
+        environ: Mapping[str, str],
         oci_runtime: str | None,
         ensure_machine: EnsureMachine | None,
         run: SystemRunner,
@@ -99,7 +100,7 @@ class Connector:
         self.machine: PodmanMachine | None = None
         self._engine = engine
         self._runtime_dir = runtime_dir
-        self._around = around
+        self._environ = environ
         self.oci_runtime = oci_runtime or None
         self._ensure_machine = ensure_machine
         self.run = run
@@ -160,46 +161,84 @@ class Connector:
             self._connection = None
 
     async def _open(self) -> EngineConnection:
-        kind = self._kind
-        if kind is None:
-            kind = self._kind = await engines.kind_of(self._engine, self.run)
-        endpoint = await self._find_endpoint(kind)
-        if endpoint is not None:
-            connection = await self._connect_to(endpoint)
+        kind = self._kind = self._kind or await engines.kind_of(self._engine, self.run)
+        refused: SandboxError | None = None
+        for endpoint in await self._endpoints(kind):
+            try:
+                connection = await self._connect_to(endpoint)
+            except SandboxError as error:
+                if error.code == "engine_permission":
+                    # A later socket may admit this user, for example a rootless engine's.
+                    refused = refused or error
+                elif endpoint.explicit or not faults.is_absent(error):
+                    raise
+                continue
             # podman uses the one that its service was started with, whatever is requested.
             has, wanted = connection.facts.oci_runtime, self.oci_runtime
             if connection.facts.kind == "docker" or not wanted or runtime_name(wanted) == has:
                 return connection
             await connection.aclose()
             if endpoint.explicit:
-                message = f"podman at {endpoint.url} starts {has}, not {self.oci_runtime}."
+                message = f"podman at {endpoint.url} starts {has}, not {wanted}."
                 raise LaunchError(
                     message, remedy=faults.OWN_PODMAN_REMEDY, code="oci_runtime_broken"
                 )
-        return await self._own_service()
+            refused = None
+            break
+        if refused is not None:
+            raise refused
+        command = self._which(self._engine)
+        if kind == "podman" and command is not None:
+            service = PodmanService(
+                podman=command,
+                runtime_dir=self._runtime_dir,
+                environ=self._environ,
+                oci_runtime=self.oci_runtime,
+            )
+            return await self._connect_through(service)
+        if command is None and (kind == "podman" or self._which("dockerd") is None):
+            raise faults.not_found(kind)
+        raise faults.down("docker", "docker is installed, but its daemon is not running.")
+
+    def _which(self, command: str) -> str | None:
+        return shutil.which(command, path=self._environ.get("PATH"))
+
+    async def _endpoints(self, kind: EngineKind) -> Sequence[EngineEndpoint]:
+        """Return where to try: the one place that is named, or the usual ones."""
+        if kind == "podman":
+            if self._ensure_machine is not None and self.machine is None:
+                self.machine = await self._ensure_machine()
+            if self.machine is not None:
+                return [await self.machine.endpoint()]
+            named = await engines.podman_connection(self._engine, self._environ, self.run)
+            if named is not None:
+                return [named]
+        return engines.candidates(kind, self._environ)
 
     async def _connect_to(self, endpoint: EngineEndpoint) -> EngineConnection:
-        """Connect to an endpoint that was found; over a forward if it is behind SSH."""
+        """Connect to an endpoint; over a forward if it is behind SSH."""
         if endpoint.exposed:
             text = "%s (%s) has no TLS: who is on the way can run anything there; use ssh:// or TLS"
             logger.warning(text, endpoint.url, endpoint.origin)
         if endpoint.target is None:
             return await self._connect(endpoint)
-        if self._around.which("ssh") is None:
+        if self._which("ssh") is None:
             message = f"{endpoint.origin} names an engine over SSH, and OpenSSH is not installed."
             raise EngineDownError(message, remedy="Install openssh-client.")
-        forward = SshForward(endpoint.target, self._runtime_dir, self._around.environ)
-        forwarded = await forward.start()
+        return await self._connect_through(
+            SshForward(endpoint, endpoint.target, self._runtime_dir, self._environ)
+        )
+
+    async def _connect_through(self, service: SocketService) -> EngineConnection:
+        endpoint = await service.start()
         try:
-            origin = f"{endpoint.origin}, over SSH to {forward.origin}"
-            near = replace(forwarded, origin=origin, explicit=True, remote=True)
-            return await self._connect(near, forward)
-        except EngineDownError as error:
-            failure = forward.failure()
-            await forward.aclose()
-            raise failure from error
-        except BaseException:
-            await forward.aclose()
+            return await self._connect(endpoint, service)
+        except BaseException as error:
+            # Its log goes with it.
+            reason = service.failure() if endpoint.remote else None
+            await service.aclose()
+            if reason is not None and isinstance(error, EngineDownError):
+                raise reason from error
             raise
 
     async def _connect(
@@ -240,42 +279,6 @@ class Connector:
             host_kernel=here if local else HostKernel(release=facts.kernel),
             extra_layers=extra_layers,
         )
-
-    async def _own_service(self) -> EngineConnection:
-        podman = self._around.which(self._engine)
-        if podman is None:
-            raise faults.not_found("podman")
-        service = PodmanService(
-            podman=podman,
-            runtime_dir=self._runtime_dir,
-            environ=self._around.environ,
-            oci_runtime=self.oci_runtime,
-        )
-        try:
-            return await self._connect(await service.start(), service)
-        except BaseException:
-            await service.aclose()
-            raise
-
-    async def _find_endpoint(self, kind: EngineKind) -> EngineEndpoint | None:
-        if kind == "podman" and self._ensure_machine is not None and self.machine is None:
-            self.machine = await self._ensure_machine()
-        if self.machine is not None:
-            # It may have been stopped since.
-            await self.machine.bring_up()
-            return await engines.machine_endpoint(self._engine, self.machine.name, self.run)
-        if kind == "podman":
-            named = await engines.podman_connection(self._engine, self._around, self.run)
-            if named is not None:
-                return named
-        endpoints = engines.candidates(kind, self._around)
-        found = await engines.first_listening(endpoints, engine=kind)
-        if found is None and kind == "docker":
-            if self._around.which("docker") is None and self._around.which("dockerd") is None:
-                raise faults.not_found(kind)
-            message = "docker is installed, but its daemon is not running."
-            raise EngineDownError(message, remedy=faults.down_remedy("docker"))
-        return found
 
 
 def _shares_files(

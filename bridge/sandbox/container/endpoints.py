@@ -1,28 +1,24 @@
 """Where an engine listens.
 
-Owns the list of endpoints to try, in order, and finding the first that answers. Decides from values
-(an environment mapping, a platform, a user id); starts nothing and speaks no API. `service` starts
-a podman service, `machine` podman's virtual machine.
+Owns the list of endpoints to try, in order. Decides from values (an environment mapping, a
+platform, a user id); starts nothing and speaks no API. `service` starts a podman service, `machine`
+podman's virtual machine; `connection` tries them.
 """
 
 from __future__ import annotations
 
-import errno
 import json
-import shutil
+import os
 import socket
 import ssl
-import stat
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import anyio
-
-from bridge.errors import EngineDownError, SandboxError
+from bridge.errors import EngineDownError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.facts import EngineKind
@@ -33,9 +29,6 @@ from bridge.sandbox.container.remote import (
     named_address,
     ssh_target,
 )
-
-ASK_SECONDS = 20.0
-"""For `podman machine inspect` and `--version`: tenths of a second, seconds on a loaded machine."""
 
 _SCHEMES = ("unix", "tcp", "http", "https")
 
@@ -91,182 +84,94 @@ class EngineEndpoint:
         Raises:
             OSError: No one is there, or not whom the certificates name.
         """
-        path = self.socket_path
-        if path is not None:
-            local = socket.socket(socket.AF_UNIX)
-            try:
-                local.settimeout(seconds)
-                local.connect(str(path))
-            except BaseException:
-                local.close()
-                raise
-            return local
-        plain = socket.create_connection(self.address, seconds)
-        here = self.certificates
-        if here is None and not self.url.startswith("https:"):
-            return plain
-        try:
-            context = ssl.create_default_context(cafile=here and here / "ca.pem")
-            if here is not None:
-                context.load_cert_chain(here / "cert.pem", here / "key.pem")
-            if not self.verify:
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            return context.wrap_socket(plain, server_hostname=self.address[0])
-        except BaseException:
-            plain.close()
-            raise
+        path, here = self.socket_path, self.certificates
+        with ExitStack() as stack:
+            if path is not None:
+                made = stack.enter_context(socket.socket(socket.AF_UNIX))
+                made.settimeout(seconds)
+                made.connect(str(path))
+            else:
+                made = stack.enter_context(socket.create_connection(self.address, seconds))
+            if path is None and (here is not None or self.url.startswith("https:")):
+                context = ssl.create_default_context(cafile=here and here / "ca.pem")
+                if here is not None:
+                    context.load_cert_chain(here / "cert.pem", here / "key.pem")
+                if not self.verify:
+                    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                made = context.wrap_socket(made, server_hostname=self.address[0])
+            stack.pop_all()
+            return made
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """The values that finding an engine depends on.
+def candidates(
+    kind: EngineKind, environ: Mapping[str, str], *, uid: int | None = None
+) -> tuple[EngineEndpoint, ...]:
+    """Return where `kind` may listen, the likeliest first; only there, if the user named a place.
 
-    Attributes:
-        platform: As `sys.platform` spells it.
+    Args:
+        uid: The user's; this process's unless given.
+
+    Raises:
+        EngineDownError: The named address cannot be used.
     """
-
-    environ: Mapping[str, str]
-    uid: int
-    platform: str = sys.platform
-
-    @property
-    def home(self) -> Path:
-        """The user's home, from the environment."""
-        return Path(self.environ.get("HOME") or "/")
-
-    @property
-    def runtime_dir(self) -> Path | None:
-        """`XDG_RUNTIME_DIR`, if set."""
-        text = self.environ.get("XDG_RUNTIME_DIR")
-        return Path(text) if text else None
-
-    def which(self, command: str) -> str | None:
-        """Return a command's path, found on the environment's PATH unless it is a path."""
-        return shutil.which(command, path=self.environ.get("PATH"))
-
-
-def candidates(kind: EngineKind, around: Surroundings) -> tuple[EngineEndpoint, ...]:
-    """Return where `kind` may listen, the likeliest first."""
-    return _docker_candidates(around) if kind == "docker" else _podman_candidates(around)
-
-
-def _docker_candidates(around: Surroundings) -> tuple[EngineEndpoint, ...]:
-    named = named_address("docker", around.environ)
+    named = named_address(kind, environ)
     if named is not None:
-        return (_explicit(*named, "docker", around),)
-    paths = [Path(DOCKER_SOCKET)]
-    if around.runtime_dir is not None:
-        paths.append(around.runtime_dir / "docker.sock")
-    home = around.home
-    paths.append(home / ".docker/run/docker.sock")
-    paths.append(home / ".docker/desktop/docker.sock")
-    paths.append(home / ".colima/default/docker.sock")
-    paths.append(home / ".orbstack/run/docker.sock")
-    return tuple(EngineEndpoint(url=f"unix://{path}", origin="the usual place") for path in paths)
+        return (_explicit(*named, kind, environ),)
+    own = os.getuid() if uid is None else uid
+    places = _docker_places(environ) if kind == "docker" else _podman_places(environ, own)
+    return tuple(
+        EngineEndpoint(url=f"unix://{path}", origin="the usual place")
+        for path in dict.fromkeys(places)
+    )
 
 
-def _podman_candidates(around: Surroundings) -> tuple[EngineEndpoint, ...]:
-    named = named_address("podman", around.environ)
-    if named is not None:
-        return (_explicit(*named, "podman", around),)
+def _docker_places(environ: Mapping[str, str]) -> Iterator[Path]:
+    yield Path(DOCKER_SOCKET)
+    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime_dir, "docker.sock")
+    for below in (".docker/run", ".docker/desktop", ".colima/default", ".orbstack/run"):
+        yield _home(environ) / below / "docker.sock"
+
+
+def _podman_places(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     # A service that is listening already was started with its own storage and OCI runtime.
-    if any(around.environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
-        return ()
-    paths = []
-    if around.runtime_dir is not None:
-        paths.append(around.runtime_dir / "podman/podman.sock")
-    if around.uid == 0:
-        paths.append(Path("/run/podman/podman.sock"))
-    else:
-        paths.append(Path(f"/run/user/{around.uid}/podman/podman.sock"))
-    unique = dict.fromkeys(paths)
-    return tuple(EngineEndpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
+    if any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
+        return
+    if runtime_dir := environ.get("XDG_RUNTIME_DIR"):
+        yield Path(runtime_dir, "podman/podman.sock")
+    yield Path(f"/run/user/{uid}" if uid else "/run", "podman/podman.sock")
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or "/")
 
 
 def _explicit(
-    url: str, origin: str, engine: EngineKind, around: Surroundings, identity: str = ""
+    url: str, origin: str, engine: EngineKind, environ: Mapping[str, str], identity: str = ""
 ) -> EngineEndpoint:
     scheme, separator, rest = url.partition("://")
     if scheme == "ssh":
-        identity = identity or around.environ.get("CONTAINER_SSHKEY", "")
+        identity = identity or environ.get("CONTAINER_SSHKEY", "")
         target = ssh_target(url, origin, engine, identity if engine == "podman" else "")
         return EngineEndpoint(url=url, origin=origin, explicit=True, target=target)
     if not separator or scheme not in _SCHEMES or not rest:
         message = f"{origin} is {url!r}, which {engine} cannot be reached by."
         remedy = "Use unix:///path/to/socket, ssh://user@host or tcp://host:port."
         raise EngineDownError(message, remedy=remedy)
-    environ = around.environ
+    found = EngineEndpoint(url=url, origin=origin, explicit=True)
     verify = bool(environ.get("DOCKER_TLS_VERIFY"))
-    certificates = environ.get("DOCKER_CERT_PATH")
-    if engine != "docker" or scheme == "unix" or not (verify or certificates or scheme == "https"):
-        return EngineEndpoint(url=url, origin=origin, explicit=True)
-    return EngineEndpoint(
-        url=url,
-        origin=origin,
-        explicit=True,
-        certificates=Path(certificates) if certificates else around.home / ".docker",
-        verify=verify,
-    )
-
-
-async def first_listening(
-    endpoints: Sequence[EngineEndpoint], *, engine: EngineKind
-) -> EngineEndpoint | None:
-    """Return the first endpoint that accepts a connection; None if none does.
-
-    Raises:
-        SandboxError: A socket is there and refuses this user, or the one the user named is dead.
-    """
-    refused: SandboxError | None = None
-    for endpoint in endpoints:
-        if endpoint.target is not None:
-            return endpoint
-        try:
-            await _try_connect(endpoint)
-        except PermissionError:
-            # A later socket may admit this user, for example a rootless engine's.
-            refused = refused or SandboxError(
-                f"{engine}'s socket {endpoint.url} refuses this user.",
-                remedy=faults.permission_remedy(engine),
-                code="engine_permission",
-            )
-        except OSError as error:
-            if endpoint.explicit:
-                message = f"Nothing answers at {endpoint.url} ({endpoint.origin}): {error}."
-                raise EngineDownError(message, remedy=faults.down_remedy(engine)) from error
-            # There is no socket, or no process listens on it.
-            if error.errno not in {errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK}:
-                raise
-        else:
-            return endpoint
-    if refused is not None:
-        raise refused
-    return None
-
-
-async def _try_connect(endpoint: EngineEndpoint) -> None:
-    path = endpoint.socket_path
-    try:
-        with anyio.fail_after(5.0):
-            if path is None:
-                tcp = await anyio.connect_tcp(*endpoint.address)
-                await tcp.aclose()
-                return
-            if not stat.S_ISSOCK(path.stat().st_mode):
-                raise OSError(errno.ENOTSOCK, "not a socket", str(path))
-            unix = await anyio.connect_unix(path)
-            await unix.aclose()
-    except TimeoutError as error:
-        raise OSError(errno.ETIMEDOUT, "no answer within 5 s") from error
-    except ValueError as error:
-        raise OSError(errno.EINVAL, str(error)) from error
+    path = environ.get("DOCKER_CERT_PATH")
+    if engine != "docker" or scheme == "unix" or not (verify or path or scheme == "https"):
+        return found
+    certificates = Path(path) if path else _home(environ) / ".docker"
+    return replace(found, certificates=certificates, verify=verify)
 
 
 async def kind_of(command: str, run: SystemRunner) -> EngineKind:
     """Return which engine an executable is, by its name or by running it."""
     if command == "docker" or command == "podman":
         return "docker" if command == "docker" else "podman"
-    result = await run([command, "--version"], timeout=ASK_SECONDS)
+    result = await run([command, "--version"], timeout=20.0)
     said = result.stdout.lower()
     if result.missing:
         raise faults.not_found(command)
@@ -282,7 +187,7 @@ async def kind_of(command: str, run: SystemRunner) -> EngineKind:
 
 
 async def podman_connection(
-    podman: str, around: Surroundings, run: SystemRunner
+    podman: str, environ: Mapping[str, str], run: SystemRunner, *, platform: str = sys.platform
 ) -> EngineEndpoint | None:
     """Return the connection that podman is set to use, unless it is its own machine's.
 
@@ -293,18 +198,18 @@ async def podman_connection(
     Raises:
         SandboxError: There is no connection of that name, or its address cannot be used.
     """
-    name = around.environ.get("CONTAINER_CONNECTION", "")
-    remote = name or around.platform != "linux" or _is_remote_client(around)
-    if around.environ.get("CONTAINER_HOST") or not remote:
+    name = environ.get("CONTAINER_CONNECTION", "")
+    remote = name or platform != "linux" or _is_remote_client(environ)
+    if environ.get("CONTAINER_HOST") or not remote:
         return None
     argv = [podman, "system", "connection", "list", "--format", "json"]
-    result = await run(argv, timeout=ASK_SECONDS)
+    result = await run(argv, timeout=20.0)
     try:
         for row in json.loads(result.stdout or "null") or []:
             chosen = row["Name"].rstrip("*") == name if name else row.get("Default") is True
             if chosen and (name or not row.get("IsMachine")):
                 origin = f"podman's connection {row['Name']}"
-                return _explicit(row["URI"], origin, "podman", around, row.get("Identity") or "")
+                return _explicit(row["URI"], origin, "podman", environ, row.get("Identity") or "")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         message = f"`{' '.join(argv)}` printed no list of connections: {error!r}."
         raise EngineDownError(message, remedy="Update podman.") from error
@@ -314,29 +219,13 @@ async def podman_connection(
     raise EngineDownError(message, remedy="See `podman system connection list`.")
 
 
-def _is_remote_client(around: Surroundings) -> bool:
+def _is_remote_client(environ: Mapping[str, str]) -> bool:
     """Return whether containers.conf makes podman a remote client."""
-    named = around.environ.get("CONTAINERS_CONF")
-    own = around.home / ".config/containers/containers.conf"
+    named = environ.get("CONTAINERS_CONF")
+    own = _home(environ) / ".config/containers/containers.conf"
     remote: object = False
     for path in [Path(named)] if named else [Path("/etc/containers/containers.conf"), own]:
         with suppress(OSError, ValueError, AttributeError):
             engine = tomllib.loads(path.read_text(encoding="utf-8")).get("engine", {})
             remote = engine.get("remote", remote)
     return remote is True
-
-
-async def machine_endpoint(podman: str, machine: str, run: SystemRunner) -> EngineEndpoint:
-    """Ask podman where its virtual machine's socket is forwarded to."""
-    template = "{{.ConnectionInfo.PodmanSocket.Path}}"
-    result = await run(
-        [podman, "machine", "inspect", "--format", template, machine], timeout=ASK_SECONDS
-    )
-    path = result.stdout.strip()
-    if not result.ok or not path.startswith("/"):
-        raise faults.from_text(
-            result.stderr or path or "no path printed",
-            doing="say where its machine's socket is",
-            engine="podman",
-        )
-    return EngineEndpoint(url=f"unix://{path}", origin=f"podman machine {machine}", explicit=True)

@@ -20,13 +20,13 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import get_args
 
+from bridge.atomic_files import replace_file
 from bridge.errors import SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.facts import EngineFacts
@@ -158,13 +158,5 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
     with suppress(OSError):
         if path.read_bytes() == text:
             return path
-    # Renamed into place: another bridge's podman may be reading.
-    draft = directory / f".{path.name}-{os.getpid()}-{secrets.token_hex(3)}"
-    draft.touch(mode=0o600, exist_ok=False)
-    try:
-        draft.write_bytes(text)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    replace_file(path, text)  # Another bridge's podman may be reading.
     return path

@@ -9,10 +9,11 @@ very strings. Order matters: the first pattern that matches decides, so specific
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import docker.errors
 import requests.exceptions
@@ -144,34 +145,31 @@ _PATTERNS: tuple[_Pattern, ...] = (
 )
 
 
-def permission_remedy(engine: str) -> str:
-    """Return the remedy for a socket of `engine` that this user may not use."""
-    if engine == "docker":
-        return (
-            "Add this user to the group `docker` (`sudo usermod -aG docker $USER`, then log in"
-            " again; the group is as good as root), or use rootless podman:"
-            " MCP_BRIDGE_RUNTIME=podman."
-        )
-    return "Unset CONTAINER_HOST to use this user's own rootless podman."
+_REMEDIES = {
+    ("docker", "permission"): "Add this user to the group `docker` (`sudo usermod -aG docker $USER`"
+    ", then log in again; the group is as good as root), or use rootless podman:"
+    " MCP_BRIDGE_RUNTIME=podman.",
+    ("podman", "permission"): "Unset CONTAINER_HOST to use this user's own rootless podman.",
+    ("docker", "down"): "Start it (`sudo systemctl start docker`, or Docker Desktop), or check"
+    " DOCKER_HOST.",
+    ("podman", "down"): "Start it (`systemctl --user start podman.socket`, or `podman machine"
+    " start`), or check CONTAINER_HOST.",
+    ("docker", "missing"): "Install Docker, or use podman: MCP_BRIDGE_RUNTIME=podman.",
+    ("podman", "missing"): "Install podman (`apt install podman`, `brew install podman`), or use"
+    " docker: MCP_BRIDGE_RUNTIME=docker.",
+}
 
 
-def down_remedy(engine: str) -> str:
-    if engine == "docker":
-        return "Start it (`sudo systemctl start docker`, or Docker Desktop), or check DOCKER_HOST."
-    return (
-        "Start it (`systemctl --user start podman.socket`, or `podman machine start`), or check"
-        " CONTAINER_HOST."
-    )
+def remedy_for(engine: str, problem: Literal["permission", "down", "missing"]) -> str:
+    return _REMEDIES["docker" if engine == "docker" else "podman", problem]
+
+
+def down(engine: str, message: str) -> EngineDownError:
+    return EngineDownError(message, remedy=remedy_for(engine, "down"))
 
 
 def not_found(engine: str) -> SandboxError:
-    if engine == "docker":
-        remedy = "Install Docker, or use podman: MCP_BRIDGE_RUNTIME=podman."
-    else:
-        remedy = (
-            "Install podman (`apt install podman`, `brew install podman`), or use docker:"
-            " MCP_BRIDGE_RUNTIME=docker."
-        )
+    remedy = remedy_for(engine, "missing")
     return SandboxError(f"{engine} is not installed.", remedy=remedy, code="engine_not_found")
 
 
@@ -203,22 +201,22 @@ def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeEr
     if isinstance(os_error, PermissionError):
         return SandboxError(
             f"{engine}'s socket refuses this user (trying to {doing}).",
-            remedy=permission_remedy(engine),
+            remedy=remedy_for(engine, "permission"),
             code="engine_permission",
         )
-    if isinstance(error, requests.exceptions.Timeout):
-        return EngineDownError(
-            f"{engine} did not answer in time (trying to {doing}).", remedy=down_remedy(engine)
-        )
-    if os_error is not None or isinstance(
-        error, (requests.exceptions.RequestException, docker.errors.DockerException)
-    ):
+    if isinstance(error, requests.exceptions.Timeout | TimeoutError):
+        return down(engine, f"{engine} did not answer in time (trying to {doing}).")
+    if os_error is not None or isinstance(error, (OSError, docker.errors.DockerException)):
         reason = os_error.strerror if os_error and os_error.strerror else str(os_error or error)
-        return EngineDownError(
-            f"{engine} does not answer (trying to {doing}): {shorten(reason)}.",
-            remedy=down_remedy(engine),
-        )
+        return down(engine, f"{engine} does not answer (trying to {doing}): {shorten(reason)}.")
     return LaunchError(f"{engine} could not {doing}: {shorten(repr(error))}.")
+
+
+def is_absent(error: BaseException) -> bool:
+    """Return whether an error means that no process listens at a local socket's path."""
+    found = _first_os_error(error)
+    absent = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK)
+    return found is not None and found.errno in absent
 
 
 def is_gone(error: BaseException) -> bool:
@@ -230,20 +228,31 @@ def is_gone(error: BaseException) -> bool:
 
 def is_not_running(error: BaseException) -> bool:
     """Return whether an engine refused to kill because nothing is running."""
-    return isinstance(error, docker.errors.APIError) and bool(
-        re.search(
-            r"is not running|can only kill running containers|container state improper"
-            r"|no such process",
-            _explanation(error),
-            re.IGNORECASE,
-        )
+    words = (
+        r"is not running|can only kill running containers|container state improper|no such process"
     )
+    return _says(error, words)
+
+
+def is_no_image(error: BaseException) -> bool:
+    """Return whether an error means that an image does not exist, whatever the status code."""
+    # podman 4 answers 500 to the id of an image that is gone: it tries to read it as a name.
+    missing = isinstance(error, docker.errors.APIError) and error.status_code == 404
+    return missing or _says(error, "cannot specify 64-byte hexadecimal")
+
+
+def is_in_use(error: BaseException) -> bool:
+    return isinstance(error, docker.errors.APIError) and error.status_code == 409
 
 
 def is_being_removed(error: BaseException) -> bool:
     """Return whether an engine refused because the container is already being removed."""
+    return _says(error, r"removal of container .* is already in progress")
+
+
+def _says(error: BaseException, words: str) -> bool:
     return isinstance(error, docker.errors.APIError) and bool(
-        re.search(r"removal of container .* is already in progress", _explanation(error), re.I)
+        re.search(words, _explanation(error), re.IGNORECASE)
     )
 
 

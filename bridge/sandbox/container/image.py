@@ -12,7 +12,7 @@ from typing import Literal
 
 from bridge.errors import ImageMissingError
 from bridge.sandbox.container.facts import EngineKind
-from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
+from bridge.sandbox.container.image_engine import ImageEngine, Progress
 
 Flavour = Literal["slim", "data"]
 
@@ -108,20 +108,21 @@ class ImageStatus:
     stale: str = ""
 
 
-def describe(
-    engine: EngineKind, name: str, facts: ImageFacts | None, *, guest_digest: str, version: str
+async def describe(
+    engine: ImageEngine, name: str, *, guest_digest: str, version: str
 ) -> ImageStatus:
-    """Return an image's status from the engine's facts.
+    """Return an image's status.
 
     A stale image still works: a run always uses the bridge's own guest, and the image's copy only
     if its digest is the same.
     """
+    facts = await engine.inspect(name)
     if facts is None:
-        return ImageStatus(engine=engine, name=name, present=False)
+        return ImageStatus(engine=engine.kind, name=name, present=False)
     ours = LABEL_VERSION in facts.labels
     matches = facts.labels.get(LABEL_GUEST) == guest_digest if ours else None
     return ImageStatus(
-        engine=engine,
+        engine=engine.kind,
         name=name,
         present=True,
         id=facts.id,
@@ -141,18 +142,10 @@ async def status(
     """Return what `image status` shows of one engine: both flavours, and the image runs get."""
     chosen = await choose(setting, engine)
     names = dict.fromkeys([*(local_name(flavour) for flavour in FLAVOURS), chosen])
-    return tuple(
-        [
-            describe(
-                engine.kind,
-                name,
-                await engine.inspect(name),
-                guest_digest=guest_digest,
-                version=version,
-            )
-            for name in names
-        ]
-    )
+    told = [
+        await describe(engine, name, guest_digest=guest_digest, version=version) for name in names
+    ]
+    return tuple(told)
 
 
 def _stale(labels: Mapping[str, str], matches: bool | None, version: str) -> str:

@@ -8,23 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
-
-import anyio.to_thread
-import docker
-import docker.errors
-import requests.exceptions
 
 from bridge.errors import ImageMissingError, SandboxError
 from bridge.sandbox.container import faults
+from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.facts import EngineKind
 
 Progress = Callable[[str], None]
-_T = TypeVar("_T")
-_FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +31,7 @@ class ImageFacts:
 
 
 class ImageEngine:
-    """One engine's images, on a client of the docker SDK that it does not close.
+    """One engine's images, over a connection that it does not close.
 
     What is looked at raises `SandboxError` when the engine does not answer.
 
@@ -47,24 +39,17 @@ class ImageEngine:
         command: The engine's command, with the options that lead it to this engine.
     """
 
-    def __init__(
-        self,
-        client: docker.APIClient,
-        kind: EngineKind,
-        *,
-        command: Sequence[str] = (),
-        run: SystemRunner | None = None,
-    ) -> None:
-        self._client = client
-        self.kind: EngineKind = kind
-        self._command = command or [kind]
-        self._run = run or SystemRunner()
+    def __init__(self, api: EngineApi, *, command: Sequence[str], run: SystemRunner) -> None:
+        self._api = api
+        self.kind: EngineKind = api.kind
+        self._command = command
+        self._run = run
 
     async def inspect(self, name: str) -> ImageFacts | None:
         """Return what is known of an image; None if there is no such."""
-        try:
-            seen = await self._call(partial(self._client.inspect_image, name), "look for an image")
-        except ImageMissingError:
+        look, harmless = self._api.client.inspect_image, (faults.is_no_image,)
+        seen = await self._api.ask("look for an image", look, name, harmless=harmless)
+        if seen is None:
             return None
         config = seen.get("Config") or seen.get("ContainerConfig") or {}
         return ImageFacts(
@@ -77,7 +62,7 @@ class ImageEngine:
 
     async def names(self, repository: str) -> frozenset[str]:
         """Return the names, tags included, of the images of a repository."""
-        found = await self._call(self._client.images, "list images")
+        found = await self._api.ask("list images", self._api.client.images)
         return frozenset(
             name
             for image in found
@@ -123,29 +108,14 @@ class ImageEngine:
     async def tag(self, name: str, new: str) -> None:
         """Give an image a further name with a tag, taking it from another image that has it."""
         repository, _, tag = new.rpartition(":")
-        await self._call(partial(self._client.tag, name, repository, tag), "tag an image")
+        await self._api.ask("tag an image", self._api.client.tag, name, repository, tag)
 
     async def remove(self, name: str) -> None:
         """Take a name or id away, and with the last name the image. Harmless if gone or in use."""
-
-        def remove() -> None:
-            try:
-                self._client.remove_image(name)
-            except docker.errors.APIError as error:
-                # 409: a container uses it; it goes with `image prune`.
-                if error.status_code != 409 and not _is_missing(error):
-                    raise
-
-        await self._call(remove, "remove an image")
-
-    async def _call(self, call: Callable[[], _T], doing: str) -> _T:
-        try:
-            return await anyio.to_thread.run_sync(call)
-        except _FOREIGN as error:
-            if _is_missing(error):
-                message = f"{self.kind} has no such image (trying to {doing})."
-                raise ImageMissingError(message) from error
-            raise faults.from_exception(error, doing=doing, engine=self.kind) from error
+        # What a container uses goes with `image prune`.
+        harmless = (faults.is_no_image, faults.is_in_use)
+        remove = self._api.client.remove_image
+        await self._api.ask("remove an image", remove, name, harmless=harmless)
 
     async def _order(
         self, *words: str, seconds: float, progress: Progress | None = None
@@ -178,16 +148,6 @@ _REGISTRY = (
     "tls handshake", "connection refused", "request canceled while waiting for connection",
     "temporary failure", "could not resolve",
 )  # fmt: skip
-
-
-def _is_missing(error: BaseException) -> bool:
-    """Return whether an error means that the image does not exist, whatever the status code."""
-    if not isinstance(error, docker.errors.APIError):
-        return False
-    # podman 4 answers 500 to the id of an image that is gone: it tries to read it as a name.
-    return error.status_code == 404 or "cannot specify 64-byte hexadecimal" in str(
-        error.explanation
-    )
 
 
 def _names(tags: Iterable[object] | None) -> tuple[str, ...]:

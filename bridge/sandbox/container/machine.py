@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import anyio
-from anyio.abc import TaskStatus
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.faults import shorten
 
 logger = logging.getLogger(__name__)
@@ -97,9 +97,6 @@ def decide(
 def failure(result: CompletedCommand, verb: str, machine: str = "") -> EngineDownError:
     """Return the error for a `podman machine` command that failed."""
     command = f"podman machine {verb} {machine}".strip()
-    if result.timed_out:
-        message = f"`{command}` did not finish in time."
-        return EngineDownError(message, remedy=f"Run `{command}` yourself and see where it stops.")
     remedy = f"Run `{command}` yourself to see all it says."
     if verb == "start":
         remedy += " If another machine runs, stop that with `podman machine stop NAME` first."
@@ -107,12 +104,12 @@ def failure(result: CompletedCommand, verb: str, machine: str = "") -> EngineDow
 
 
 def _machine_rows(result: CompletedCommand) -> list[Mapping[str, Any]]:
-    if not result.ok:
-        raise failure(result, "list")
     rows = _rows(result)
-    if rows is None:
+    if rows is None and result.ok:
         message = f"`podman machine list` printed no JSON list: {shorten(result.stdout)}"
         raise EngineDownError(message, remedy="Update podman.")
+    if rows is None:
+        raise failure(result, "list")
     return [row for row in rows if isinstance(row.get("Name"), str) and row["Name"]]
 
 
@@ -151,6 +148,8 @@ def _remote_engine_down(info: CompletedCommand) -> EngineDownError:
 
 def _reason(result: CompletedCommand) -> str:
     """Return the line that says why: podman's last "Error:" line, or its last line."""
+    if result.timed_out:
+        return "it did not finish in time"
     lines = [line.strip() for line in (result.stderr or result.stdout).splitlines()]
     errors = [line.removeprefix("Error:").strip() for line in lines if line.startswith("Error:")]
     return shorten((errors or [line for line in lines if line] or ["it wrote nothing"])[-1])
@@ -263,6 +262,17 @@ class PodmanMachine:
         self._up = False
         self.started_by_us = False
 
+    async def endpoint(self) -> EngineEndpoint:
+        """Return where the machine's socket is forwarded to; bring the machine up if needed."""
+        await self.bring_up()
+        template = "{{.ConnectionInfo.PodmanSocket.Path}}"
+        result = await self._context.ask("machine", "inspect", "--format", template, self.name)
+        path = result.stdout.strip()
+        if not result.ok or not path.startswith("/"):
+            raise failure(result, "inspect", self.name)
+        origin = f"podman machine {self.name}"
+        return EngineEndpoint(url=f"unix://{path}", origin=origin, explicit=True)
+
     async def bring_up(self) -> None:
         """Make podman answer, starting the machine if it does not."""
         async with self._gate:
@@ -291,11 +301,8 @@ class PodmanMachine:
         message = f"The podman machine {self.name} does not become ready."
         raise EngineDownError(message, remedy=f"Run {stop}, then {start}, and see what it says.")
 
-    async def stop_when_idle(
-        self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def stop_when_idle(self) -> None:
         """Stop the machine after each idle period, if that is ours to do. Runs until cancelled."""
-        task_status.started()
         context, idle = self._context, self._context.idle_timeout
         while not self._closed:
             await context.sleep(max(0.0, self._last_use + idle - context.clock()))
@@ -313,32 +320,27 @@ class PodmanMachine:
                 await self._try_to_stop("was left running")
 
     async def _try_to_stop(self, otherwise: str, *, unless_used: bool = False) -> None:
+        """Stop the machine if this bridge started it and nothing runs there.
+
+        The user, or another bridge, may have come to rely on the machine since it was started.
+        """
         async with self._gate:
-            if unless_used and (self._active or not self._up):
+            if not self.started_by_us or (unless_used and (self._active or not self._up)):
                 return
             # From here on a new run waits at the gate, then looks again at how things are. It also
             # does after a stop that failed half-way.
             self._up = False
             try:
-                self._up = not await self._stop()
+                if self.before_stop is not None:
+                    await self.before_stop()
+                running = await self._context.ask("ps", "--quiet")
+                if not running.ok or running.stdout.strip():
+                    logger.info("The podman machine %s stays up: it may run containers.", self.name)
+                    self._up = True
+                    return
+                result = await self._context.command("stop", self.name)
+                if not result.ok and "does not exist" not in result.stderr:
+                    raise failure(result, "stop", self.name)
+                self.started_by_us = False
             except SandboxError as error:
                 logger.warning("The podman machine %s %s: %s", self.name, otherwise, error)
-
-    async def _stop(self) -> bool:
-        """Stop the machine if this bridge started it and nothing runs there; tell whether it did.
-
-        The user, or another bridge, may have come to rely on the machine since it was started.
-        """
-        if not self.started_by_us:
-            return False
-        if self.before_stop is not None:
-            await self.before_stop()
-        running = await self._context.ask("ps", "--quiet")
-        if not running.ok or running.stdout.strip():
-            logger.info("The podman machine %s stays up: it may run containers.", self.name)
-            return False
-        result = await self._context.command("stop", self.name)
-        if not result.ok and "does not exist" not in result.stderr:
-            raise failure(result, "stop", self.name)
-        self.started_by_us = False
-        return True

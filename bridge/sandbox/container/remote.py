@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bridge.errors import EngineDownError, SandboxError
 
@@ -144,20 +144,17 @@ def is_loopback(host: str) -> bool:
 def _context_address(environ: Mapping[str, str]) -> str | None:
     """Return the host of the docker context in use; None for the default one or none at all."""
     config = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "/") / ".docker")
-    name = environ.get("DOCKER_CONTEXT") or _read(config / "config.json").get("currentContext")
-    if not isinstance(name, str) or name in ("", "default"):
+    try:
+        name = environ.get("DOCKER_CONTEXT") or _read(config / "config.json")["currentContext"]
+        if name == "default":
+            return None
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        meta = _read(config / "contexts" / "meta" / digest / "meta.json")
+        host = meta["Endpoints"]["docker"]["Host"]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    meta = _read(config / "contexts" / "meta" / digest / "meta.json")
-    endpoints = meta.get("Endpoints")
-    docker = endpoints.get("docker") if isinstance(endpoints, dict) else None
-    host = docker.get("Host") if isinstance(docker, dict) else None
     return host if isinstance(host, str) and host else None
 
 
-def _read(path: Path) -> dict[str, object]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -147,7 +147,7 @@ async def run_container(
     Args:
         not_removed: Called with the name if the engine does not remove it now.
         separate_streams: Whether stdin and the outputs get a connection each; see
-            `EngineApi.attach_separately`.
+            `EngineApi.attach`.
         drained: Whether its output is read until it is removed. Through OpenSSH, closing a
             connection that is full both ways reaches no one: the engine's monitor would wait.
     """
@@ -155,7 +155,7 @@ async def run_container(
     try:
         container = await api.create(config, name)
         # Before the start, so that no byte is missed: nothing is logged to read it from later.
-        stream = await (api.attach_separately if separate_streams else api.attach)(container)
+        stream = await api.attach(container, separately=separate_streams)
         await api.start(container)
         yield ContainerSandbox(api, container, stream, isolation=isolation, reports_oom=reports_oom)
     finally:

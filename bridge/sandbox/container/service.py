@@ -20,6 +20,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from subprocess import DEVNULL
 
@@ -85,13 +86,15 @@ class SocketService:
 
     Args:
         runtime_dir: The parent of its directory; private to this user.
+        endpoint: What is behind it; its address is that of the socket.
     """
 
-    origin = ""  # What its endpoint is called in messages.
-
-    def __init__(self, prefix: str, runtime_dir: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, prefix: str, runtime_dir: Path, environ: Mapping[str, str], endpoint: EngineEndpoint
+    ) -> None:
         self._directory = runtime_dir / f"{prefix}-{os.getpid()}-{secrets.token_hex(3)}"
         self._environ = environ
+        self._endpoint = endpoint
         self._process: Process | None = None
 
     @property
@@ -119,7 +122,7 @@ class SocketService:
         except BaseException:
             await self.aclose()
             raise
-        return EngineEndpoint(url=f"unix://{self.socket}", origin=self.origin)
+        return replace(self._endpoint, url=f"unix://{self.socket}")
 
     async def aclose(self) -> None:
         """End the service and remove its directory. Idempotent; done even when cancelled."""
@@ -128,6 +131,10 @@ class SocketService:
             if process is not None:
                 await end_group(process)
             shutil.rmtree(self._directory, ignore_errors=True)
+
+    def failure(self) -> SandboxError:
+        """Return the error for an engine that does not answer behind it."""
+        return self._failure(self._log_tail(), timed_out=False)
 
     def _argv(self) -> list[str]:
         raise NotImplementedError
@@ -183,8 +190,6 @@ class PodmanService(SocketService):
         oci_runtime: The OCI runtime of its containers; None for podman's default.
     """
 
-    origin = "the bridge's own podman service"
-
     def __init__(
         self,
         *,
@@ -193,18 +198,19 @@ class PodmanService(SocketService):
         environ: Mapping[str, str],
         oci_runtime: str | None = None,
     ) -> None:
-        super().__init__(_PODMAN, runtime_dir, service_environment(environ))
-        self.oci_runtime = oci_runtime
+        endpoint = EngineEndpoint(url="", origin="the bridge's own podman service")
+        super().__init__(_PODMAN, runtime_dir, service_environment(environ), endpoint)
         self._podman = podman
+        self._oci_runtime = oci_runtime
 
     def _argv(self) -> list[str]:
-        return service_argv(self._podman, self.socket, self.oci_runtime)
+        return service_argv(self._podman, self.socket, self._oci_runtime)
 
     def _failure(self, said: str, *, timed_out: bool) -> SandboxError:
         doing = f"listen within {START_SECONDS:g} s" if timed_out else "start its service"
         failure = faults.from_text(said or "it wrote nothing", doing=doing, engine=_PODMAN)
         if failure.code == LaunchError.code:
-            return EngineDownError(failure.message, remedy=faults.down_remedy(_PODMAN))
+            return faults.down(_PODMAN, failure.message)
         return failure
 
 
@@ -214,17 +220,16 @@ class SshForward(SocketService):
     The user's configuration of OpenSSH applies: aliases, jump hosts, known hosts and keys.
     """
 
-    def __init__(self, target: SshTarget, runtime_dir: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, far: EngineEndpoint, target: SshTarget, runtime_dir: Path, environ: Mapping[str, str]
+    ) -> None:
         names = ("HOME", "PATH", "USER", "LOGNAME", "SSH_AUTH_SOCK")
         passed = {name: environ[name] for name in names if name in environ}
+        origin = f"{far.origin}, over SSH to {target.destination}"
+        near = replace(far, origin=origin, target=None, remote=True)
         # Its messages are read.
-        super().__init__("ssh", runtime_dir, {**passed, "LC_ALL": "C"})
-        self.origin = target.destination
+        super().__init__("ssh", runtime_dir, {**passed, "LC_ALL": "C"}, near)
         self._target = target
-
-    def failure(self) -> SandboxError:
-        """Return the error for an engine that does not answer at the other end."""
-        return self._target.failure(self._log_tail())
 
     def _argv(self) -> list[str]:
         # A line is written for each connection that fails there: at most a megabyte.

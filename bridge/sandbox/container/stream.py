@@ -30,7 +30,6 @@ from bridge.sandbox.container import faults
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.facts import EngineKind
 
-HEADER_BYTES = 8
 _HEADER = struct.Struct(">BxxxL")
 
 _STDERR = 2
@@ -52,14 +51,14 @@ class FrameDecoder:
     def __init__(self) -> None:
         self.stderr = self.engine_error = b""
         self.on_error: Callable[[bytes], None] | None = None
-        self._header = b""
+        self._unread = bytearray()
         self._stream = 0
         self._left = 0
 
     @property
     def at_boundary(self) -> bool:
         """Whether the stream may end here without having been cut short."""
-        return not self._left and not self._header
+        return not self._left and not self._unread
 
     def feed(self, data: bytes) -> bytes:
         """Return the stdout bytes in the next piece of the stream.
@@ -68,29 +67,23 @@ class FrameDecoder:
             ValueError: A header names no stream that there is.
         """
         out: list[bytes] = []
-        view = memoryview(data)
-        position = 0
-        while position < len(view):
+        self._unread += data
+        while self._unread:
             if self._left:
-                payload = bytes(view[position : position + self._left])
-                position += len(payload)
+                payload = bytes(self._unread[: self._left])
+                del self._unread[: self._left]
                 self._left -= len(payload)
                 self._sort(payload, out)
-            else:
-                missing = HEADER_BYTES - len(self._header)
-                self._header += bytes(view[position : position + missing])
-                position += missing
-                self._open_frame()
-        return out[0] if len(out) == 1 else b"".join(out)
-
-    def _open_frame(self) -> None:
-        if len(self._header) < HEADER_BYTES:
-            return
-        self._stream, self._left = _HEADER.unpack(self._header)
-        # 3 is for the engine's own messages.
-        if self._stream > 3 or self._header[1:4] != b"\0\0\0":
-            raise ValueError(f"not an attach stream: frame header {self._header!r}")
-        self._header = b""
+                continue
+            header = bytes(self._unread[: _HEADER.size])
+            if len(header) < _HEADER.size:
+                break
+            del self._unread[: _HEADER.size]
+            self._stream, self._left = _HEADER.unpack(header)
+            # 3 is for the engine's own messages.
+            if self._stream > 3 or header[1:4] != b"\0\0\0":
+                raise ValueError(f"not an attach stream: frame header {header!r}")
+        return b"".join(out)
 
     def _sort(self, payload: bytes, out: list[bytes]) -> None:
         # 0 is stdin echoed by an engine, which its documentation assigns to stdout.

@@ -86,8 +86,8 @@ async def build(
 
 
 async def _status(engine: ImageEngine, image: str, context: RootfsContext) -> ImageStatus:
-    facts, version = await engine.inspect(image), recipe_version(context.recipe)
-    return describe(engine.kind, image, facts, guest_digest=guest_digest(), version=version)
+    version = recipe_version(context.recipe)
+    return await describe(engine, image, guest_digest=guest_digest(), version=version)
 
 
 async def _import(

@@ -5,29 +5,29 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 import pytest
 
-from bridge.errors import EngineDownError, SandboxError
+from bridge.errors import EngineDownError
+from bridge.sandbox.container import faults
+from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import CompletedCommand
 from bridge.sandbox.container.endpoints import (
     EngineEndpoint,
-    Surroundings,
     candidates,
-    first_listening,
     kind_of,
-    machine_endpoint,
 )
 from tests.fakes.command_line import Scripted
 from tests.raised import raises_code
 from tests.waiting import PATIENCE_SECONDS
 
 
-def around(uid: int = 1000, **environ: str) -> Surroundings:
-    return Surroundings(environ={"HOME": "/home/u", **environ}, uid=uid, platform="linux")
+def around(**environ: str) -> dict[str, str]:
+    return {"HOME": "/home/u", **environ}
 
 
 def urls(endpoints: Sequence[EngineEndpoint]) -> list[str]:
@@ -47,12 +47,12 @@ def test_dockers_usual_places_in_order() -> None:
 
 
 def test_podmans_usual_places() -> None:
-    found = candidates("podman", around(XDG_RUNTIME_DIR="/tmp/x"))
+    found = candidates("podman", around(XDG_RUNTIME_DIR="/tmp/x"), uid=1000)
     assert urls(found) == [
         "unix:///tmp/x/podman/podman.sock",
         "unix:///run/user/1000/podman/podman.sock",
     ]
-    assert urls(candidates("podman", around(uid=0))) == ["unix:///run/podman/podman.sock"]
+    assert urls(candidates("podman", around(), uid=0)) == ["unix:///run/podman/podman.sock"]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,7 @@ def test_podmans_usual_places() -> None:
 def test_a_place_that_is_named_is_the_only_one(kind: str, variable: str) -> None:
     """An explicit wish is never replaced by a guess."""
     environ = {variable: "unix:///tmp/e.sock"}
-    named = Surroundings(environ=environ, uid=1000)
-    (found,) = candidates("docker" if kind == "docker" else "podman", named)
+    (found,) = candidates("docker" if kind == "docker" else "podman", environ)
     assert (found.url, found.origin, found.explicit) == ("unix:///tmp/e.sock", variable, True)
     assert found.socket_path == Path("/tmp/e.sock")
 
@@ -97,49 +96,52 @@ def test_the_docker_context_in_use_is_followed(tmp_path: Path) -> None:
     meta.parent.mkdir(parents=True)
     meta.write_text(json.dumps({"Endpoints": {"docker": {"Host": "unix:///c.sock"}}}))
     home = {"HOME": str(tmp_path)}
-    by_name = Surroundings(environ={**home, "DOCKER_CONTEXT": "colima"}, uid=1)
+    by_name = {**home, "DOCKER_CONTEXT": "colima"}
     assert urls(candidates("docker", by_name)) == ["unix:///c.sock"]
     (tmp_path / ".docker/config.json").write_text('{"currentContext": "colima"}')
-    assert urls(candidates("docker", Surroundings(environ=home, uid=1))) == ["unix:///c.sock"]
-    default = Surroundings(environ={**home, "DOCKER_CONTEXT": "default"}, uid=1)
+    assert urls(candidates("docker", home)) == ["unix:///c.sock"]
+    default = {**home, "DOCKER_CONTEXT": "default"}
     assert urls(candidates("docker", default))[0] == "unix:///var/run/docker.sock"
 
 
-async def test_the_first_that_listens_is_taken(tmp_path: Path) -> None:
+async def _refusal(url: str) -> EngineDownError:
+    endpoint = EngineEndpoint(url=url, origin="DOCKER_HOST", explicit=True)
+    with anyio.fail_after(PATIENCE_SECONDS), pytest.raises(EngineDownError) as caught:
+        await connect(endpoint, asked="docker")
+    return caught.value
+
+
+def _answer(live: socket.socket, said: bytes) -> None:
+    near, _ = live.accept()
+    with near:
+        near.recv(4096)
+        near.sendall(said)
+
+
+async def test_only_a_place_where_nobody_listens_is_passed_over(tmp_path: Path) -> None:
+    """What listens and does not answer is an error, which names the place."""
     (tmp_path / "file").write_text("")
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
     dead.close()
-    live = socket.socket(socket.AF_UNIX)
-    live.bind(str(tmp_path / "live"))
-    live.listen()
-    with live:
-        names = ("absent", "file", "dead", "live")
-        endpoints = [
-            EngineEndpoint(url=f"unix://{tmp_path}/{name}", origin="a test") for name in names
-        ]
-        found = await first_listening(endpoints, engine="docker")
-        assert found is not None
-        assert found.url.endswith("/live")
-        assert await first_listening(endpoints[:3], engine="docker") is None
-
-
-async def test_a_named_place_where_nobody_listens_is_an_error(tmp_path: Path) -> None:
-    endpoint = EngineEndpoint(url=f"unix://{tmp_path}/x", origin="DOCKER_HOST", explicit=True)
-    with pytest.raises(EngineDownError, match="DOCKER_HOST"):
-        await first_listening([endpoint], engine="docker")
+    with socket.socket(socket.AF_UNIX) as live:
+        live.bind(str(tmp_path / "live"))
+        live.listen()
+        for name in ("absent", "file", "dead", "file/below"):
+            error = await _refusal(f"unix://{tmp_path}/{name}")
+            assert faults.is_absent(error), name
+            assert f"{tmp_path}/{name}, DOCKER_HOST" in error.message
+        for said in (b"hello\r\n", b"", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"):
+            threading.Thread(target=_answer, args=(live, said)).start()
+            assert not faults.is_absent(await _refusal(f"unix://{tmp_path}/live"))
 
 
 async def test_a_port_where_nobody_listens_is_an_error() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        url = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
-        endpoint = EngineEndpoint(url=url, origin="DOCKER_HOST", explicit=True)
-        with (
-            anyio.fail_after(PATIENCE_SECONDS),
-            pytest.raises(EngineDownError, match="DOCKER_HOST"),
-        ):
-            await first_listening([endpoint], engine="docker")
+        error = await _refusal(f"tcp://127.0.0.1:{unused.getsockname()[1]}")
+    assert "DOCKER_HOST" in error.message
+    assert "DOCKER_HOST" in error.remedy
 
 
 async def test_an_executable_is_asked_what_it_is() -> None:
@@ -155,12 +157,3 @@ async def test_an_executable_that_is_neither_is_refused() -> None:
         await kind_of("/bin/true", Scripted(CompletedCommand(exit_code=0, stdout="")))
     with raises_code("engine_not_found"):
         await kind_of("/no/podman", Scripted(CompletedCommand(exit_code=None, missing=True)))
-
-
-async def test_the_machines_socket_is_asked_for() -> None:
-    run = Scripted(CompletedCommand(exit_code=0, stdout="/var/folders/x/podman-api.sock\n"))
-    found = await machine_endpoint("podman", "podman-machine-default", run)
-    assert found.url == "unix:///var/folders/x/podman-api.sock"
-    assert run.asked[0][-1] == "podman-machine-default"
-    with pytest.raises(SandboxError, match="socket"):
-        await machine_endpoint("podman", "m", Scripted(CompletedCommand(exit_code=1, stderr="no")))

@@ -119,11 +119,12 @@ async def test_an_image_that_cannot_be_fetched_points_to_the_offline_build() -> 
         ({"maintainer": "somebody"}, None, ""),
     ],
 )
-def test_an_image_is_stale_when_its_recipe_or_its_guest_is_not_this_bridges(
+async def test_an_image_is_stale_when_its_recipe_or_its_guest_is_not_this_bridges(
     labels: dict[str, str], matches: bool | None, stale: str
 ) -> None:
     facts = ImageFacts(id="1", size=2, created="2026-01-01T00:00:00Z", labels=labels)
-    told = describe("docker", "x", facts, guest_digest="abc", version="3")
+    engine = FakeImages(images={"x": facts})
+    told = await describe(engine, "x", guest_digest="abc", version="3")
     assert told.present
     assert told.guest_matches is matches
     assert (stale in told.stale) if stale else (told.stale == "")

@@ -18,7 +18,6 @@ from bridge.errors import EngineDownError, SandboxError
 from bridge.sandbox.container import machine
 from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunner
 from bridge.sandbox.container.connection import Connector
-from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
 from tests.sandbox.container.test_machine_plan import MACHINE, recorded
 
@@ -129,7 +128,7 @@ async def used(podman: FakePodman, clock: Clock | None = None) -> PodmanMachine:
 async def idling(found: PodmanMachine) -> AsyncIterator[None]:
     """Run the machine's idle watch for the duration."""
     async with anyio.create_task_group() as tasks:
-        await tasks.start(found.stop_when_idle)
+        tasks.start_soon(found.stop_when_idle)
         yield
         tasks.cancel_scope.cancel()
 
@@ -196,6 +195,13 @@ async def test_a_refusal_reaches_the_user_with_its_remedy(podman: FakePodman, re
     with pytest.raises(EngineDownError) as caught:
         await used(podman)
     assert remedy in caught.value.remedy
+
+
+async def test_the_machines_socket_is_asked_for() -> None:
+    found = await used(FakePodman(inspect="inspect_socket"))
+    assert (await found.endpoint()).url == "unix:///var/folders/x/podman-api.sock"
+    with pytest.raises(EngineDownError, match="podman machine inspect"):
+        await (await used(FakePodman())).endpoint()
 
 
 async def test_progress_is_passed_on_while_a_machine_is_started() -> None:
@@ -319,7 +325,7 @@ async def test_a_machine_that_another_bridge_stopped_is_started_when_it_is_conne
     connector = Connector(
         "podman",
         runtime_dir=tmp_path,
-        around=Surroundings(environ={}, uid=0),
+        environ={},
         oci_runtime=None,
         ensure_machine=partial(ensure_machine, context(podman)),
         run=podman,

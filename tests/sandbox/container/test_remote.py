@@ -10,7 +10,7 @@ import pytest
 
 from bridge.errors import EngineDownError
 from bridge.sandbox.container.command_runner import CompletedCommand
-from bridge.sandbox.container.endpoints import Surroundings, candidates, podman_connection
+from bridge.sandbox.container.endpoints import candidates, podman_connection
 from bridge.sandbox.container.remote import names_another_machine, ssh_target
 from bridge.sandbox.selection import _admitted
 from bridge.settings import Settings
@@ -61,7 +61,7 @@ def test_podman_needs_the_path_of_its_socket() -> None:
 
 def test_a_named_key_is_the_only_one() -> None:
     environ = {"CONTAINER_HOST": "ssh://me@big/s", "CONTAINER_SSHKEY": "/k"}
-    [found] = candidates("podman", Surroundings(environ=environ, uid=1))
+    [found] = candidates("podman", environ)
     assert found.target is not None
     words = shlex.join(found.target.argv(SOCKET))
     assert "-i /k -o IdentitiesOnly=yes" in words
@@ -105,7 +105,7 @@ def test_auto_tries_a_named_engine_of_another_machine_alone(
     ],
 )
 def test_plain_tcp_beyond_loopback_is_exposed(url: str, exposed: bool) -> None:
-    [found] = candidates("docker", Surroundings(environ={"DOCKER_HOST": url}, uid=1))
+    [found] = candidates("docker", {"DOCKER_HOST": url})
     assert found.exposed is exposed
 
 
@@ -129,13 +129,12 @@ async def test_podmans_connection_is_chosen_as_podman_does(
 ) -> None:
     run = Scripted(CompletedCommand(exit_code=0, stdout=json.dumps(ROWS)))
     environ = {"CONTAINER_CONNECTION": name, "HOME": "/nowhere"} if name else {"HOME": "/nowhere"}
-    around = Surroundings(environ=environ, uid=1, platform=platform)
-    found = await podman_connection("podman", around, run)
+    found = await podman_connection("podman", environ, run, platform=platform)
     assert (found.url if found else "") == url
 
 
 async def test_a_connection_that_podman_lacks_is_an_error() -> None:
     run = Scripted(CompletedCommand(exit_code=0, stdout="null"))
-    around = Surroundings(environ={"CONTAINER_CONNECTION": "gone"}, uid=1, platform="linux")
+    environ = {"CONTAINER_CONNECTION": "gone"}
     with pytest.raises(EngineDownError, match="no connection gone"):
-        await podman_connection("podman", around, run)
+        await podman_connection("podman", environ, run)

@@ -41,7 +41,7 @@ class StillEngine(EngineApi):
         self.containers.add(name)
         return name
 
-    async def attach(self, container: str) -> AttachedStream:
+    async def attach(self, container: str, *, separately: bool = False) -> AttachedStream:
         await anyio.lowlevel.checkpoint()
         near, far = socket.socketpair()
         near.setblocking(False)
@@ -59,7 +59,7 @@ class StillEngine(EngineApi):
         await anyio.lowlevel.checkpoint()
         self.state = {"Running": False, "Status": "exited", "ExitCode": 137}
 
-    async def remove(self, container: str) -> bool:
+    async def remove(self, container: str) -> None:
         await anyio.lowlevel.checkpoint()
         if self.refusals:
             self.refusals -= 1
@@ -67,7 +67,6 @@ class StillEngine(EngineApi):
         if self.gone:
             raise EngineDownError("the engine has gone")
         self.containers.discard(container)
-        return True
 
     def close(self) -> None:
         for end in self.sockets:

@@ -26,7 +26,9 @@ import pytest
 
 from bridge.errors import EngineDownError, ImageMissingError
 from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.command_runner import SystemRunner
+from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.image import (
     REPOSITORY,
     ImageStatus,
@@ -147,14 +149,14 @@ async def engine(
 ) -> AsyncIterator[tuple[ImageEngine, docker.APIClient]]:
     with contextmanager(_endpoint)(request.param) as url:
         await listening(url)
-        client = docker.APIClient(base_url=url, version="auto")
+        api = await connect(EngineEndpoint(url=url, origin="a test"), asked=request.param)
         try:
             option = "--host" if request.param == "docker" else "--url"
-            images = OwnImages(client, request.param, command=[request.param, option, url])
-            yield images, client
+            images = OwnImages(api, command=[request.param, option, url], run=SystemRunner())
+            yield images, api.client
             await images.remove(SLIM)
         finally:
-            client.close()
+            api.close()
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +291,8 @@ async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down
 async def test_a_dead_engine_is_an_error_of_its_own() -> None:
     # Over TCP, because the SDK leaks the local socket of a refused connection.
     client = docker.APIClient(base_url="tcp://127.0.0.1:9", version="1.41")
-    images = ImageEngine(client, "docker")
+    api = EngineApi(client, "docker", EngineEndpoint(url="tcp://127.0.0.1:9", origin="a test"))
+    images = ImageEngine(api, command=["docker"], run=SystemRunner())
     with pytest.raises(EngineDownError):
         await images.inspect(SLIM)
     client.close()
@@ -303,14 +306,8 @@ async def test_an_image_of_the_users_own_is_no_image_of_ours(
         pass  # an empty one is a root filesystem too
     image = await images.import_rootfs(tmp_path / "x.tar", changes=['CMD ["python3"]'])
     try:
-        facts = await images.inspect(image)
-        told = describe(
-            images.kind,
-            image,
-            facts,
-            guest_digest=guest_digest(),
-            version=recipe_version(recipe_dir()),
-        )
+        version = recipe_version(recipe_dir())
+        told = await describe(images, image, guest_digest=guest_digest(), version=version)
         assert (told.present, told.flavour, told.guest_matches, told.stale) == (True, "", None, "")
     finally:
         await images.remove(image)
