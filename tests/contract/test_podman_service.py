@@ -25,23 +25,6 @@ CLEANING_SECONDS = 18
 """Less than podman's patience with its own cleaning up, which is 20 seconds."""
 
 
-def services(runtime_dir: Path) -> list[Path]:
-    return list(runtime_dir.glob("podman-*"))
-
-
-@pytest.mark.podman
-async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_path: Path) -> None:
-    engine = own_service(engines.get("podman"))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path) as backend:
-            await echoes(backend)
-            assert len(services(tmp_path)) == 1
-            await echoes(backend)
-            assert len(services(tmp_path)) == 1
-    assert services(tmp_path) == []
-    assert engine.ours() == []
-
-
 # The SDK forgets to close a socket that could not connect, and Python says so when it is collected.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.podman

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,20 +58,6 @@ def test_the_order_can_be_set_and_what_it_leaves_out_is_not_tried() -> None:
 def test_the_weaker_tier_is_had_by_its_name_only() -> None:
     assert "landlock" not in LADDER
     assert candidates("landlock") == ("landlock",)
-
-
-async def test_the_weaker_tier_runs_when_named_and_says_what_it_is(tmp_path: Path) -> None:
-    [probe] = await probe_all(_settings(tmp_path, runtime="landlock"))
-    if sys.platform != "linux":
-        assert probe.error_code == "wrong_system"
-        return
-    assert probe.ok, probe.summary
-    assert "the weaker tier" in probe.summary
-    assert probe.isolation is not None
-    assert probe.isolation.weaker[0].startswith("weaker tier: Landlock and seccomp without namesp")
-    backend = await select_backend(_settings(tmp_path, runtime="landlock"))
-    await backend.aclose()
-    assert backend.name == "landlock"
 
 
 async def test_with_nothing_that_works_nothing_is_chosen(tmp_path: Path) -> None:

@@ -13,12 +13,10 @@ from bridge.runs import Engine
 from bridge.settings import Settings
 from bridge.skills.review import question
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, Header, encode_skill, read_skill
-from tests.engine_rig import ListFinder, backend, engine, engine_on, finder, settings
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.skills.skill_rig import run, value
-
-__all__ = ["backend", "engine", "finder", "settings"]
 
 REVIEWED = "from skills import hello\nhello()"
 

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-import anyio
 import pytest
 
 from bridge.errors import EngineDownError, SandboxError
@@ -23,7 +22,6 @@ from bridge.sandbox.container.endpoints import (
 )
 from tests.fakes.command_line import Scripted
 from tests.raised import raises_code
-from tests.waiting import PATIENCE_SECONDS
 
 
 def around(uid: int = 1000, **environ: str) -> Surroundings:
@@ -128,18 +126,6 @@ async def test_a_named_place_where_nobody_listens_is_an_error(tmp_path: Path) ->
     endpoint = EngineEndpoint(url=f"unix://{tmp_path}/x", origin="DOCKER_HOST", explicit=True)
     with pytest.raises(EngineDownError, match="DOCKER_HOST"):
         await first_listening([endpoint], engine="docker")
-
-
-async def test_a_port_where_nobody_listens_is_an_error() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
-        endpoint = EngineEndpoint(url=url, origin="DOCKER_HOST", explicit=True)
-        with (
-            anyio.fail_after(PATIENCE_SECONDS),
-            pytest.raises(EngineDownError, match="DOCKER_HOST"),
-        ):
-            await first_listening([endpoint], engine="docker")
 
 
 async def test_an_executable_is_asked_what_it_is() -> None:
