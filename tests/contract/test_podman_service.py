@@ -18,6 +18,7 @@ from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunn
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import EngineShelf, own_service
 from tests.raised import raises_code
+from tests.sandbox.process.rig import with_argument
 
 PATIENCE = 90
 
@@ -34,20 +35,14 @@ async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_pa
         async with on(engine, tmp_path) as backend:
             await echoes(backend)
             async with backend.launch(spec(ECHO)) as sandbox:
-                _kill_services(tmp_path)
+                for pid in with_argument(f"unix://{tmp_path}/podman-"):
+                    os.kill(pid, signal.SIGKILL)
                 with suppress(BridgeError):
                     while await sandbox.receive():
                         pass
             await echoes(backend)
     assert engine.ours() == []
     gc.collect()
-
-
-def _kill_services(runtime_dir: Path) -> None:
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if f"unix://{runtime_dir}/podman-".encode() in entry.read_bytes():
-                os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
 def copy_of_configuration(directory: Path) -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,14 +23,6 @@ def _settings(tmp_path: Path, **flags: str) -> Settings:
         "CONTAINER_HOST": f"unix://{tmp_path}/none.sock",
     }
     return load({"state_dir": str(tmp_path / "s"), **flags}, environ)
-
-
-@pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that every user may read, unlike those of a test."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
 
 
 def test_auto_tries_engines_before_bubblewrap() -> None:
@@ -101,11 +91,11 @@ async def test_packages_that_are_none_are_refused_before_anything_is_tried(
 
 
 async def test_packages_for_another_python_are_refused_and_not_left_out(
-    tmp_path: Path, open_directory: Path
+    tmp_path: Path, shared: Path
 ) -> None:
     """By the first backend that would use them, with the command that makes them again."""
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
-    place = open_directory / "environment"
+    place = shared / "environment"
     (place / "lib" / "python3.7" / "site-packages").mkdir(parents=True)
     (place / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.7.9\n")
     with pytest.raises(SettingsError, match=r"was made for Python 3\.7, and sandboxes") as caught:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge.model import Json
 from bridge.runs import Engine
 from bridge.server.transports import STDIO
 from bridge.settings import Settings
 from tests.fakes.client import FakeClient
 from tests.plans.plan_rig import audited, opened
-from tests.skills.skill_rig import run, value
+from tests.skills.skill_rig import answering, run, value
 
 pytestmark = pytest.mark.guarantee("kept-through-the-gate", "skills")
 
@@ -22,13 +20,6 @@ USE = "from skills import hello\nhello()"
 HELLO = "def hello():\n    return {!r}\nruntime.save_skill(hello)"
 WRITTEN = "def hello():\n    return 'by hand'\n"
 DELETE = "runtime.delete_skill('hello')"
-
-
-def answering(decision: str) -> FakeClient:
-    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": decision}}
-
-    return FakeClient(answer=answer)
 
 
 def write(engine: Engine, text: str = WRITTEN) -> Path:
