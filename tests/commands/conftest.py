@@ -1,5 +1,15 @@
-"""The fixtures of tests that open an engine."""
+"""A place on the host for each test's commands."""
 
-from tests.engine_rig import backend, engine, finder, settings
+from __future__ import annotations
 
-__all__ = ["backend", "engine", "finder", "settings"]
+from collections.abc import Iterator
+
+import pytest
+
+from tests.commands.command_rig import Place, place
+
+
+@pytest.fixture
+def there() -> Iterator[Place]:
+    with place() as made:
+        yield made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +11,9 @@ from bridge.commands.runner import Commands
 from bridge.errors import SettingsError
 from bridge.model import Directory
 from bridge.settings.commands import parse_commands
-from tests.commands.command_rig import SYSTEM_PYTHON, Place, place, run
+from tests.commands.command_rig import SYSTEM_PYTHON, Place, run
 
 pytestmark = pytest.mark.guarantee("command-executables", "command-grants")
-
-
-@pytest.fixture
-def there() -> Iterator[Place]:
-    with place() as made:
-        yield made
 
 
 @pytest.mark.parametrize("hops", [1, 2])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bridge.commands.runner import Commands
-from tests.commands.command_rig import SYSTEM_PYTHON, Place, place, run
+from tests.commands.command_rig import SYSTEM_PYTHON, Place, run
 
 ATTACKS = """
 import json, os, socket, sys
@@ -57,12 +57,6 @@ print(json.dumps(found))
 
 MAY_BE_LACKING = ("listen unbound on IPv6", "listen by another protocol")
 """Where the tests run."""
-
-
-@pytest.fixture
-def there() -> Iterator[Place]:
-    with place() as made:
-        yield made
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from bridge.errors import EngineDownError, ImageMissingError, LaunchError
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import select_for_profile, with_profile_remedy
 from bridge.settings.commands import parse_commands
-from tests.commands.command_rig import SECRET, Place, place
+from tests.commands.command_rig import SECRET, Place
 from tests.raised import raises_code
 
 FINE = Probe(backend="bubblewrap", ok=True, summary="fine")
@@ -25,12 +24,6 @@ CONTAINER: dict[str, Any] = {
     "image": "localhost/none:1",
     "executables": ["jq"],
 }
-
-
-@pytest.fixture
-def there() -> Iterator[Place]:
-    with place() as made:
-        yield made
 
 
 def _check(there: Place, *probes: Probe, **table: Any) -> CommandCheck:

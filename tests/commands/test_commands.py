@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +32,6 @@ from tests.commands.command_rig import (
     Place,
     listener,
     peeked,
-    place,
     processes,
     run,
 )
@@ -42,12 +40,6 @@ from tests.raised import raises_code
 from tests.waiting import until
 
 TOOLS = ["cat", "false", "grep", "head", "sleep", "sort", "tail", "wc", "yes"]
-
-
-@pytest.fixture
-def there() -> Iterator[Place]:
-    with place() as made:
-        yield made
 
 
 @pytest.mark.guarantee("command-grants")
@@ -263,18 +255,6 @@ async def test_a_call_sets_the_variables_that_its_profile_lists_and_no_others(th
             await run(commands, ["peek"], env={"PATH": "/"})
     seen = json.loads(result.stdout)["env"]
     assert (seen["TONE"], "KEY" in seen) == ("high", False)
-
-
-async def test_the_first_stage_that_fails_is_named_with_its_stderr(there: Place) -> None:
-    async with Commands(there.settings(executables=TOOLS)) as commands:
-        result = await run(
-            commands, ["cat", "a.txt"], ["sort", "missing.txt"], ["grep", "x"], ["wc", "-l"]
-        )
-    assert (result.status, result.reason, result.exit_code) == ("error", "exit", 2)
-    assert "stage 2 of 4 (`sort missing.txt`) exited with status 2" in result.summary
-    assert "missing.txt" in result.stages[1].stderr
-    assert [stage.exit_code for stage in result.stages] == [0, 2, 1, 0]
-    assert result.stdout.strip() == "0"
 
 
 @pytest.mark.slow

@@ -66,6 +66,11 @@ def marks_of(engine: str) -> list[pytest.MarkDecorator]:
     return [getattr(pytest.mark, name) for name in names]
 
 
+def on_engines(*names: str) -> pytest.MarkDecorator:
+    """Run a test on engines by their names."""
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=marks_of(n)) for n in names])
+
+
 def wanted_engines() -> tuple[str, ...]:
     text = os.environ.get("MCP_BRIDGE_TEST_ENGINES", "")
     names = tuple(name.strip() for name in text.split(",") if name.strip()) or ALL_ENGINES

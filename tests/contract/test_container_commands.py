@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -18,7 +19,7 @@ from bridge.sandbox.container.backend import ContainerBackend
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from tests.commands.command_rig import CANARY, ORDINARY_ID, SECRET, place, run
-from tests.contract.rig import Engine, EngineShelf
+from tests.contract.rig import Engine, EngineShelf, on_engines
 
 PATIENCE = 120
 LOOK = (
@@ -55,13 +56,7 @@ print(pair[1].recv(1))
 """
 
 
-ENGINES = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("podman", marks=pytest.mark.podman),
-        pytest.param("docker", marks=pytest.mark.docker),
-    ],
-)
+ENGINES = on_engines("podman", "docker")
 
 
 Open = Callable[[Settings, CommandProfile], Awaitable[Backend]]
@@ -130,27 +125,20 @@ async def test_commands_have_the_sockets_of_their_grant_and_no_way_to_the_hosts(
     engine = engines.get(name)
     open_runner = opener(engine, tmp_path / "run")
     with place() as there, anyio.fail_after(PATIENCE):
-        networked = there.settings(
-            runtime="container",
-            image=engine.image,
-            executables=["python3"],
-            network=True,
-            check_arguments=False,
-        )
-        async with Commands(networked, open_runner) as commands:
+        profile: dict[str, Any] = {
+            "runtime": "container",
+            "image": engine.image,
+            "executables": ["python3"],
+            "check_arguments": False,
+        }
+        async with Commands(there.settings(**profile, network=True), open_runner) as commands:
             sockets = await run(commands, ["python3", "-c", SOCKETS])
-        local = there.settings(
-            runtime="container",
-            image=engine.image,
-            executables=["python3"],
-            check_arguments=False,
-        )
         listening = there.workspace / "host.sock"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(listening))
             listener.listen(8)
             listening.chmod(0o777)
-            async with Commands(local, open_runner) as commands:
+            async with Commands(there.settings(**profile), open_runner) as commands:
                 inside = ["python3", "-c", REACH, "/workspace/host.sock"]
                 reached = await run(commands, inside)
             control = await anyio.run_process([sys.executable, "-c", REACH, str(listening)])

@@ -25,44 +25,6 @@ PATIENCE = 120
 
 ORDINARY_PROGRAM = STANDARD_LIBRARY + "await mcp_work_shop.add(a=1, b=2)\n"
 
-ORPHANS = """
-import os, time
-for _ in range(500):
-    child = os.fork()
-    if child == 0:
-        # Its own child outlives it, if only just.
-        if os.fork() == 0:
-            os._exit(0)
-        os._exit(0)
-    os.waitpid(child, 0)
-
-def left():
-    # Alive or not collected: but for the first process and this one there is none in the end.
-    return len([n for n in os.listdir("/proc") if n.isdigit() and int(n) not in (1, os.getpid())])
-
-while left():
-    time.sleep(0.01)
-left()
-"""
-
-SHOWN = """
-import os, stat
-def shows(path):
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return False
-    if stat.S_ISDIR(mode):
-        return bool(os.listdir(path))
-    try:
-        return bool(open(path, "rb").read(1))
-    except PermissionError:
-        return True  # the real one, which only root may read
-paths = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware", "/proc/acpi")
-[path for path in paths if shows(path)] + [os.statvfs("/proc/sys").f_flag & os.ST_RDONLY]
-"""
-
-
 ID_MAP = """
 print(open('/proc/self/uid_map').read(), flush=True)
 input()
@@ -100,8 +62,6 @@ async def test_with_our_filter_programs_work_and_every_layer_is_seen(
         engine_on(backend, settings, finder=ListFinder(workshop())) as engine,
     ):
         result = await succeeds(engine, ORDINARY_PROGRAM)
-        assert (await succeeds(engine, ORPHANS)).result == 0
-        assert (await succeeds(engine, SHOWN)).result == [os.ST_RDONLY]
     isolation = result.isolation
     assert isolation is not None
     assert not [text for text in isolation.weaker if "seen from inside" in text]

@@ -22,18 +22,11 @@ from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings, paths
 from tests.contract.rig import Engine as EngineUnderTest
-from tests.contract.rig import EngineShelf
+from tests.contract.rig import EngineShelf, on_engines
 from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.packages.rig import Index, allowing, open_directory, wheel
 
-ENGINES = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("bubblewrap"),
-        pytest.param("podman", marks=pytest.mark.podman),
-        pytest.param("docker", marks=pytest.mark.docker),
-    ],
-)
+ENGINES = on_engines("bubblewrap", "podman", "docker")
 
 PATIENCE = 180
 

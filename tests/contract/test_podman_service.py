@@ -18,28 +18,12 @@ from bridge.sandbox.container.command_runner import CompletedCommand, SystemRunn
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import EngineShelf, own_service
 from tests.raised import raises_code
+from tests.sandbox.process.rig import with_argument
 
 PATIENCE = 90
 
 CLEANING_SECONDS = 18
 """Less than podman's patience with its own cleaning up, which is 20 seconds."""
-
-
-def services(runtime_dir: Path) -> list[Path]:
-    return list(runtime_dir.glob("podman-*"))
-
-
-@pytest.mark.podman
-async def test_podmans_service_is_started_and_ended(engines: EngineShelf, tmp_path: Path) -> None:
-    engine = own_service(engines.get("podman"))
-    with anyio.fail_after(PATIENCE):
-        async with on(engine, tmp_path) as backend:
-            await echoes(backend)
-            assert len(services(tmp_path)) == 1
-            await echoes(backend)
-            assert len(services(tmp_path)) == 1
-    assert services(tmp_path) == []
-    assert engine.ours() == []
 
 
 # The SDK forgets to close a socket that could not connect, and Python says so when it is collected.
@@ -51,20 +35,14 @@ async def test_a_service_that_dies_is_started_again(engines: EngineShelf, tmp_pa
         async with on(engine, tmp_path) as backend:
             await echoes(backend)
             async with backend.launch(spec(ECHO)) as sandbox:
-                _kill_services(tmp_path)
+                for pid in with_argument(f"unix://{tmp_path}/podman-"):
+                    os.kill(pid, signal.SIGKILL)
                 with suppress(BridgeError):
                     while await sandbox.receive():
                         pass
             await echoes(backend)
     assert engine.ours() == []
     gc.collect()
-
-
-def _kill_services(runtime_dir: Path) -> None:
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if f"unix://{runtime_dir}/podman-".encode() in entry.read_bytes():
-                os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
 def copy_of_configuration(directory: Path) -> Path:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,12 +18,10 @@ from bridge.runs import open_engine
 from bridge.sandbox.backend import Bind, CommandSpec
 from bridge.sandbox.container import backend as module
 from bridge.sandbox.container.backend import ContainerBackend
-from bridge.sandbox.selection import select_backend
 from bridge.settings import Settings, load
 from tests.contract.programs import ECHO, read_exactly, spec
 from tests.contract.rig import Engine, EngineShelf
 from tests.engine_rig import ListFinder, workshop
-from tests.raised import raises_code
 from tests.sandbox.process.rig import exists
 from tests.ssh_rig import SshServer, ssh_server
 from tests.waiting import until, until_exists
@@ -83,18 +79,6 @@ def forwards(directory: Path) -> list[int]:
         if b"-L" in words and any(word.startswith(os.fsencode(directory)) for word in words):
             found.append(int(entry.parent.name))
     return found
-
-
-async def test_the_current_docker_context_is_forwarded(
-    server: SshServer, docker: Engine, tmp_path: Path
-) -> None:
-    name = hashlib.sha256(b"far").hexdigest()
-    meta = server.directory / ".docker/contexts/meta" / name / "meta.json"
-    meta.parent.mkdir(parents=True)
-    meta.write_text(json.dumps({"Endpoints": {"docker": {"Host": address(docker)}}}))
-    (server.directory / ".docker/config.json").write_text('{"currentContext": "far"}')
-    async with opened(docker, server.environ, tmp_path) as backend:
-        await echoed(backend)
 
 
 @pytest.mark.podman
@@ -161,15 +145,6 @@ async def test_a_host_key_that_changed_is_refused(
     assert "ssh-keygen -R" in caught.value.remedy
 
 
-async def test_a_socket_that_is_not_there_is_named(
-    server: SshServer, docker: Engine, tmp_path: Path
-) -> None:
-    environ = {**server.environ, "DOCKER_HOST": "ssh://there/nowhere/docker.sock"}
-    async with opened(docker, environ, tmp_path) as backend:
-        with pytest.raises(EngineDownError, match=r"does not forward /nowhere/docker\.sock"):
-            await echoed(backend)
-
-
 async def test_what_is_of_this_machine_is_refused(
     server: SshServer, docker: Engine, tmp_path: Path
 ) -> None:
@@ -212,20 +187,6 @@ def settings(server: SshServer, engine: Engine, home: Path, **more: str) -> Sett
         "DOCKER_HOST": address(engine),
     }
     return load({"warm": "0", "image": engine.image, **more}, environ)
-
-
-async def test_auto_uses_the_named_engine_or_none(
-    server: SshServer, docker: Engine, tmp_path: Path
-) -> None:
-    found = settings(server, docker, tmp_path, runtime="auto", image="")
-    found = replace(found, image=docker.image)
-    backend = await select_backend(found)
-    assert backend.name == "docker"
-    await backend.aclose()
-    server.stop()
-    with raises_code("no_sandbox", match="there cannot be reached over SSH") as caught:
-        await select_backend(found)
-    assert "podman" not in str(caught.value)
 
 
 async def test_a_lost_connection_ends_the_run_and_what_ran_there(

@@ -13,16 +13,10 @@ import pytest
 
 from bridge.model import RunResult, SessionState
 from bridge.runs import Engine
-from tests.contract.rig import EngineShelf, rig_on
+from tests.contract.rig import EngineShelf, on_engines, rig_on
 from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.session_rig import OWNER, run, told
 from tests.waiting import until
-
-ENGINES = (
-    "bubblewrap",
-    pytest.param("podman", marks=pytest.mark.podman),
-    pytest.param("docker", marks=pytest.mark.docker),
-)
 
 BEGIN = """
 import json, os
@@ -41,7 +35,7 @@ def _state(result: RunResult) -> SessionState:
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize("name", ENGINES)
+@on_engines("bubblewrap", "podman", "docker")
 async def test_a_session_keeps_its_state_through_a_timeout_and_says_when_a_crash_takes_it(
     name: str, engines: EngineShelf, tmp_path: Path
 ) -> None:

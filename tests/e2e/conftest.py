@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data_image import data_image
 from tests.e2e.rig import User, engines
-
-__all__ = ["data_image"]
 
 
 @pytest.fixture(params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()])

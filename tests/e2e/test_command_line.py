@@ -8,7 +8,6 @@ import pytest
 
 from bridge.cli.main import main
 from tests.e2e.rig import User, engines
-from tests.waiting import until
 
 on_one_engine = pytest.mark.parametrize(
     "engine_name",
@@ -126,21 +125,6 @@ def test_doctor_fetches_no_image_and_says_what_does(user: User) -> None:
     assert f"{user.engine} pull registry.invalid/own:1" in probe["remedy"]
 
 
-@on_one_engine
-def test_doctor_without_an_engine_refuses_with_a_remedy(user: User) -> None:
-    done = user.command("doctor", "--runtime", "/no/such/podman")
-    assert done.returncode == 1
-    assert "runs no programs" in done.stdout
-    run = user.command("run", "-c", "print('ran')", "--runtime", "/no/such/podman")
-    assert (run.returncode, run.stdout) == (3, "")
-
-
 def test_image_status_tells_of_the_image_in_use(user: User) -> None:
     [first, *_] = json.loads(user.command("image", "status", "--json").stdout)
     assert first["engine"] == user.engine
-
-
-async def test_the_command_line_leaves_nothing(user: User) -> None:
-    user.command("run", "-c", "await mcp_workshop.add(a=1, b=1)")
-    await until(lambda: not user.server_processes())
-    await until(lambda: not user.containers())

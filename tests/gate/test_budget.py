@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 from bridge.errors import CallBudgetError
 from bridge.gate.budget import WINDOW, Rates, RunBudget
 from bridge.settings.policy import Budgets
-
-
-class Hands:
-    """A clock that is set by hand."""
-
-    def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
+from tests.audit_rig import FakeClock
 
 
 def test_a_run_has_so_many_calls() -> None:
@@ -55,7 +46,7 @@ def test_a_run_is_returned_so_many_bytes() -> None:
 
 
 def test_a_minute_is_the_last_sixty_seconds_of_all_runs() -> None:
-    clock = Hands()
+    clock = FakeClock()
     rates = Rates(clock)
     budgets = Budgets(per_minute=(("git*", 2), ("*", 3)))
     RunBudget(budgets, rates).spend("github")
@@ -75,7 +66,7 @@ def test_a_minute_is_the_last_sixty_seconds_of_all_runs() -> None:
 
 
 def test_each_server_has_a_minute_of_its_own() -> None:
-    rates = Rates(Hands())
+    rates = Rates(FakeClock())
     budget = RunBudget(Budgets(per_minute=(("a", 1), ("*", 2))), rates)
     for server in ("a", "b", "b", "c"):
         budget.spend(server)
@@ -86,7 +77,7 @@ def test_each_server_has_a_minute_of_its_own() -> None:
 
 
 def test_a_new_policy_goes_on_counting_where_the_old_one_was() -> None:
-    rates = Rates(Hands())
+    rates = Rates(FakeClock())
     RunBudget(Budgets(), rates).spend("a")
     RunBudget(Budgets(per_minute=(("a", 9),)), rates).spend("a")
     with pytest.raises(CallBudgetError):
@@ -95,7 +86,7 @@ def test_a_new_policy_goes_on_counting_where_the_old_one_was() -> None:
 
 def test_what_one_budget_refuses_no_other_counts() -> None:
     """Or a loop that is refused would use up the minute of others."""
-    rates = Rates(Hands())
+    rates = Rates(FakeClock())
     budget = RunBudget(Budgets(run_calls=1, per_minute=(("*", 2),)), rates)
     budget.spend("a")
     for _ in range(5):
@@ -109,7 +100,7 @@ def test_what_one_budget_refuses_no_other_counts() -> None:
     st.lists(st.floats(0, 40, allow_nan=False), max_size=40),
 )
 def test_no_minute_ever_has_more_calls_than_it_may(limit: int, steps: list[float]) -> None:
-    clock = Hands()
+    clock = FakeClock()
     rates = Rates(clock)
     made: list[float] = []
     for step in steps:

@@ -130,6 +130,7 @@ def test_what_a_session_has_read_is_the_same_once_it_comes_back() -> None:
         {"labels": {"a": 1}, "servers": {}, "unknown": {}},
         {"labels": {"a": [{}]}, "servers": {}, "unknown": {}},
         {"labels": {}, "servers": {}, "unknown": []},
+        {"labels": {}, "servers": {}, "unknown": [{}, 0]},
     ],
 )
 def test_a_session_of_which_that_is_not_known_counts_as_having_read_anything(

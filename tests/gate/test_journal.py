@@ -21,7 +21,7 @@ from bridge.gate.journal import (
     key_of,
 )
 from bridge.gate.outcomes import Outcome
-from bridge.model import CallCount, Effect, Json, RetriedReads
+from bridge.model import Effect, Json, RetriedReads
 from tests.raised import raises_code
 
 MIB = 1024 * 1024
@@ -276,48 +276,6 @@ def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
 
 
 # --- retries of retries
-
-
-def test_a_retry_that_stops_at_once_loses_nothing() -> None:
-    journals = Journals()
-    first = journals.begin("a", "me")
-    put(first, "put", {"n": 1}, answer("1"))
-    first.sent("s", "put", {"n": 2}, "write")
-    journals.begin("b", "me", Replay(first, run_id="b"))
-    again = Replay(journals.find("b", "me"), run_id="c")
-    assert again.unused() == (CallCount(server="s", tool="put", count=1),)
-    assert again.answer("s", "put", {"n": 1}, "write") == answer("1")
-    with pytest.raises(OutcomeUnknownError, match="of run a"):
-        again.answer("s", "put", {"n": 2}, "write")
-
-
-def test_a_second_retry_of_a_run_knows_what_the_first_one_did() -> None:
-    journals = Journals()
-    put(journals.begin("a", "me"), "put", {"n": 1}, answer("1"))
-    replay = Replay(journals.find("a", "me"), run_id="b")
-    second = journals.begin("b", "me", replay)
-    with second.recording():
-        assert replay.answer("s", "put", {"n": 2}, "write") is None
-        put(second, "put", {"n": 2}, answer("2"))
-        with pytest.raises(InvalidRequestError, match="Run b goes on"):
-            journals.find("a", "me")
-    third = Replay(journals.find("a", "me"), run_id="c")
-    for number in (1, 2):
-        assert third.answer("s", "put", {"n": number}, "write") == answer(str(number))
-
-
-def test_a_retry_of_a_retry_that_did_nothing_is_known_to_the_first_run_too() -> None:
-    """A slip in between must not part the line."""
-    journals = Journals()
-    put(journals.begin("a", "me"), "put", {"n": 1}, answer("1"))
-    slip = journals.begin("b", "me", Replay(journals.find("a", "me"), run_id="b"))
-    put(slip, "get", {}, answer("read"), effect="read")
-    replay = Replay(journals.find("b", "me"), run_id="c")
-    assert replay.answer("s", "get", {}, "read") == answer("read")
-    last = journals.begin("c", "me", replay)
-    assert replay.answer("s", "put", {"n": 2}, "write") is None
-    put(last, "put", {"n": 2}, answer("2"))
-    assert {journals.find(run_id, "me") for run_id in "abc"} == {last}
 
 
 def test_two_retries_at_once_do_not_both_go_on() -> None:

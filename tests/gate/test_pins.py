@@ -287,15 +287,6 @@ async def test_a_server_that_is_pinned_in_full_is_asked_about_for_every_change(
     assert pins.change(changed) == Pins(file, "git".__eq__).change(TOOL) == ""
 
 
-def test_a_digest_is_worked_out_once_for_each_definition() -> None:
-    before = len(pins_module._known_digests)
-    mine = replace(TOOL, title="y")
-    assert tool_digest(mine) is tool_digest(mine)
-    assert len(pins_module._known_digests) == before + 1
-    del mine
-    assert len(pins_module._known_digests) == before
-
-
 @pytest.mark.guarantee("starts")
 async def test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name(file: Store) -> None:
     changed = replace(TOOL, output_schema={"type": "Pushes elsewhere."})

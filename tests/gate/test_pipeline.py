@@ -37,14 +37,6 @@ async def test_a_server_outside_the_grant_is_refused_by_name() -> None:
     assert gate.calls == 0
 
 
-async def test_a_run_out_of_calls_is_refused() -> None:
-    """A loop that never ends does not call forever."""
-    gate = Gate(Grant(servers=None, calls=1), _answer)
-    await gate.call("a", "t", {})
-    with pytest.raises(CallBudgetError, match="all of the 1 calls"):
-        await gate.call("a", "t", {})
-
-
 async def test_calls_that_failed_changed_nothing_and_those_of_unknown_outcome_may_have() -> None:
     """Only what would not be made again is worth a retry."""
 

@@ -156,14 +156,6 @@ async def test_of_what_nobody_knows_every_rule_begins_and_names_it() -> None:
     assert passed.anything
 
 
-def test_a_state_of_an_earlier_version_may_have_read_anything() -> None:
-    state = FlowState()
-    state.add_call("crm", "read", frozenset({PRIVATE_DATA}))
-    document = state.document()
-    document["unknown"] = [{}, 0]
-    assert FlowState.of(document).read(["any label"])
-
-
 def test_a_thing_found_often_is_one_thing() -> None:
     state, made = FlowState(), Provenance(labels=frozenset(LABELS), servers=frozenset({"crm"}))
     assert state.add_provenance("memory 'a'", made)

@@ -79,28 +79,27 @@ async def test_calls_take_no_time_while_somebody_is_asked_something() -> None:
     assert gate.tally.made == {"s": 1}
 
 
-@pytest.mark.parametrize(("effect", "lost"), [("read", 0), ("write", 1), ("destructive", 1)])
-async def test_a_read_without_an_answer_is_of_no_unknown_outcome(effect: Effect, lost: int) -> None:
-    async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        raise ServerLostError("gone", server=server)
+@pytest.mark.parametrize(
+    ("effect", "says", "lost"),
+    [("read", False, 0), ("write", False, 1), ("destructive", False, 1), (None, True, 0)],
+)
+async def test_a_read_without_an_answer_is_of_no_unknown_outcome(
+    effect: Effect | None, says: bool, lost: int
+) -> None:
+    """By the policy's word, or by the server's own where there is no policy."""
 
-    server = ServerPolicy(servers="s", tools=(ToolPolicy(tools="look", effect=effect),))
-    spec = PolicySpec(present=True, defaults={effect: "allow"}, servers=(server,))
-    gate = Gate(Grant(servers=None, calls=1), call, GateContext(policy=Policy(spec)))
-    with pytest.raises(ServerLostError):
-        await gate.call("s", "look", {})
-    assert (len(gate.tally.unknown), gate.tally.changing) == (lost, lost)
-
-
-@pytest.mark.parametrize("says", [False, True])
-async def test_what_says_that_it_only_reads_is_of_no_unknown_outcome(*, says: bool) -> None:
     async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise ServerLostError("gone", server=server)
 
     async def define(server: str, tool: str) -> Tool:
         return Tool(server=server, name=tool, annotations={"readOnlyHint": says})
 
-    gate = Gate(Grant(servers=None, calls=1), call, GateContext(define=define))
+    spec = PolicySpec()
+    if effect is not None:
+        server = ServerPolicy(servers="s", tools=(ToolPolicy(tools="look", effect=effect),))
+        spec = PolicySpec(present=True, defaults={effect: "allow"}, servers=(server,))
+    context = GateContext(policy=Policy(spec), define=define)
+    gate = Gate(Grant(servers=None, calls=1), call, context)
     with pytest.raises(ServerLostError):
         await gate.call("s", "look", {})
-    assert len(gate.tally.unknown) == (not says)
+    assert (len(gate.tally.unknown), gate.tally.changing) == (lost, lost)

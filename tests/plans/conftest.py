@@ -1,5 +1,6 @@
-"""The fixtures of tests that open an engine."""
+"""An engine with a recorder, and the fixtures that it is made with."""
 
-from tests.engine_rig import backend, engine, finder, settings
+from tests.engine_rig import backend, finder, settings
+from tests.plans.plan_rig import engine, log
 
-__all__ = ["backend", "engine", "finder", "settings"]
+__all__ = ["backend", "engine", "finder", "log", "settings"]

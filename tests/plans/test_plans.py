@@ -19,8 +19,6 @@ from tests.plans.plan_rig import (
     applied,
     approve,
     audited,
-    engine,
-    log,
     opened,
     planned,
     statuses,
@@ -28,8 +26,6 @@ from tests.plans.plan_rig import (
 )
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder, tools_recorded
-
-__all__ = ["engine", "log"]
 
 
 async def test_a_plan_is_made_and_applied_with_results_passed_on(engine: Engine, log: Path) -> None:

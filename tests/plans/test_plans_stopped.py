@@ -19,8 +19,6 @@ from tests.plans.plan_rig import (
     THREE,
     applied,
     audited,
-    engine,
-    log,
     opened,
     planned,
     statuses,
@@ -29,8 +27,6 @@ from tests.plans.plan_rig import (
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder, tools_recorded
 from tests.waiting import until
-
-__all__ = ["engine", "log"]
 
 
 async def test_a_plan_stops_at_the_first_failure(engine: Engine, log: Path) -> None:

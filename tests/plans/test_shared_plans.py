@@ -1,4 +1,4 @@
-"""Plans that any of several bridges applies, once: on a PostgreSQL server."""
+"""Plans that a bridge applies, once, or any of several on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ from bridge.plans.plan_store import Plans, StoredPlan
 from bridge.store import ServerUrl, owner_digest
 from bridge.store.postgresql import ServerStore
 from tests.engine_rig import settings_in
+from tests.gate.held_calls.test_calls import ALLOW, call, held
 from tests.plans.plan_rig import THREE, applied, opened, planned
-from tests.plans.test_plan_store import ALLOW, call, held
 from tests.postgresql import Server, server, store_at
 from tests.raised import raises_code
 from tests.recorder_rig import recorded, recorder
 
-pytestmark = pytest.mark.usefixtures("postgresql")
+
+@pytest.fixture(params=["one bridge", "two bridges"])
+def bridges(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Plans, Plans]:
+    """Two of one store, or one twice, which keeps its plans in memory."""
+    if request.param == "one bridge":
+        return (Plans(store_at(tmp_path)),) * 2
+    found: tuple[Plans, Plans] = request.getfixturevalue("two")
+    return found
 
 
 @pytest.fixture
-def bridges(tmp_path: Path) -> tuple[Plans, Plans]:
+def two(tmp_path: Path, postgresql: Server) -> tuple[Plans, Plans]:
     """Two of one store."""
     return Plans(store_at(tmp_path)), Plans(store_at(tmp_path))
 
@@ -110,21 +117,21 @@ async def test_a_plan_that_is_given_back_can_be_taken_by_another_bridge(
 
 
 async def test_a_plan_of_another_version_is_refused_and_not_used_up(
-    bridges: tuple[Plans, Plans], tmp_path: Path
+    two: tuple[Plans, Plans], tmp_path: Path
 ) -> None:
     plan_id, whose = "0" * 32, owner_digest("me")
     with store_at(tmp_path).writing() as kept:
         kept.put("plan", whose, plan_id, b'{"of": "tomorrow"}')
     with raises_code("unknown_plan", match="another version of the bridge made it"):
-        await bridges[0].take(plan_id, "me", run_id="r1")
+        await two[0].take(plan_id, "me", run_id="r1")
     with store_at(tmp_path).reading() as kept:
         assert kept.get("plan", whose, plan_id) == b'{"of": "tomorrow"}'
 
 
 async def test_a_plan_with_tokens_stays_where_they_are_known(
-    bridges: tuple[Plans, Plans],
+    two: tuple[Plans, Plans],
 ) -> None:
-    first, second = bridges
+    first, second = two
     plan = await first.keep(held(), "me", run_id="r1", here=True)
     with raises_code("unknown_plan"):
         await second.take(plan.plan_id, "me", run_id="r2")
@@ -133,9 +140,9 @@ async def test_a_plan_with_tokens_stays_where_they_are_known(
 
 
 async def test_a_plan_that_is_withdrawn_expired_or_crowded_out_is_nobodys(
-    bridges: tuple[Plans, Plans], monkeypatch: pytest.MonkeyPatch
+    two: tuple[Plans, Plans], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = bridges
+    first, second = two
     plan = await first.keep(held(), "me", run_id="r1")
     gone = await first.withdraw(plan, "me", "the disk is full")
     assert (gone.plan_id, gone.stopped) == ("", "the disk is full")
@@ -147,6 +154,7 @@ async def test_a_plan_that_is_withdrawn_expired_or_crowded_out_is_nobodys(
             await second.take(each.plan_id, "me", run_id="r2")
 
 
+@pytest.mark.usefixtures("postgresql")
 async def test_without_the_server_a_plan_is_not_kept_and_none_is_lost(tmp_path: Path) -> None:
     with server() as own:
         plans = Plans(ServerStore(tmp_path, ServerUrl(own.url())))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from bridge.errors import SettingsError
 from bridge.model import RunRequest
-from bridge.runs import Engine
 from bridge.runs.guest_requests import SAID_BEFORE
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, engine_on
@@ -20,14 +17,6 @@ from tests.fakes.backend import FakeBackend
 ADD = "await mcp_work_shop.add(a=1, b=2)"
 
 DENY = '[policy]\n[[policy.rules]]\nname = "no sums"\ntool = "add"\naction = "deny"\n'
-
-
-@asynccontextmanager
-async def opened(
-    settings: Settings, finder: ListFinder, backend: FakeBackend, config: Path
-) -> AsyncIterator[Engine]:
-    async with engine_on(backend, settings, config=config, finder=finder) as engine:
-        yield engine
 
 
 def write(path: Path, text: str) -> None:
@@ -43,7 +32,7 @@ async def test_a_policy_is_read_again_when_its_file_changes(
     """A file that does not parse stops every run and says where, until it does."""
     config = tmp_path / "config.toml"
     write(config, "")
-    async with opened(settings, finder, backend, config) as engine:
+    async with engine_on(backend, settings, config=config, finder=finder) as engine:
         assert (await engine.run(RunRequest(code=ADD))).result == {"sum": 3}
         write(config, DENY)
         denied = await engine.run(RunRequest(code=ADD))
@@ -89,17 +78,9 @@ for _ in range(3):
     except MCPError as error:
         print(error)
 """
-    async with opened(settings, finder, backend, config) as engine:
+    async with engine_on(backend, settings, config=config, finder=finder) as engine:
         for _ in range(2):
             told = (await engine.run(RunRequest(code=code))).stdout
             assert told.count("needs a person's approval (rule 'no sums')") == 3
             assert told.count("[[policy.rules]]") == 1
             assert told.count(SAID_BEFORE) == 2
-
-
-async def test_a_run_ends_in_the_log_as_it_began_there(engine: Engine) -> None:
-    first = (await engine.run(RunRequest(code="1"))).receipt
-    second = (await engine.run(RunRequest(code="1"))).receipt
-    assert first is not None
-    assert second is not None
-    assert first.audit != second.audit

@@ -142,17 +142,6 @@ async def test_any_other_address_is_refused_with_what_works(
     assert "`named`" in str(caught.value)
 
 
-async def test_nobody_gets_what_is_kept_for_another(tmp_path: Path) -> None:
-    store = ArtifactStore(Store(tmp_path), total_bytes=1000, run_bytes=1000, days=1)
-    kept = store.of_run("me", RUN).add("a", b"1", kind="stdout")
-    for uri in (kept.uri, f"bridge://runs/{RUN}/stdout"):
-        mine = RunRequest(code="", owner="me", files=(InputFile(name="a", uri=uri),))
-        assert (await resolved(mine, Limits(), store)).files[0].data == b"1"
-        other = RunRequest(code="", owner="you", files=(InputFile(name="a", uri=uri),))
-        with pytest.raises(InvalidRequestError, match="No artifact matches"):
-            await resolved(other, Limits(), store)
-
-
 async def test_too_much_is_refused_with_the_file_and_what_there_is_room_for(
     tmp_path: Path,
 ) -> None:

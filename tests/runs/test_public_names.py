@@ -107,14 +107,6 @@ harmless = ("add", "say", "get-Item.v2", "class")
         await value_of(engine, example)
 
 
-async def test_a_tool_that_a_server_adds_is_there_in_the_next_run(engine: Engine) -> None:
-    with anyio.fail_after(120):
-        early = await engine.run(RunRequest(code="await mcp_raw.grown(n=2)"))
-    assert "has no tool" in early.error
-    await value_of(engine, "await mcp_raw.grow()")
-    assert await value_of(engine, "(await mcp_raw.grown(n=2)).n") == 2
-
-
 async def test_output_is_read_while_a_call_waits(engine: Engine) -> None:
     """The first call ends only with the second; more than a pipe holds is written between them."""
     code = """

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 
 import anyio
 import pytest
 
-from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program import repairs
-from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
+from bridge.catalog.program.parsing import MAX_SCANNED_CHARS
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.runs import reading as guarding
-from bridge.settings import GuardMode
 from tests.engine_rig import Opener
 from tests.fakes.backend import FakeBackend
 
-TABLE = NameTable([ServerEntry(name="time", alias="time")])
 SUSPECT = "import subprocess\nprint('ran')\n"
 CALLS = "import subprocess\nprint((await mcp_work_shop.add(a=1, b=2)).sum)\n"
 
@@ -85,21 +78,3 @@ async def test_enforcing_refuses_before_anything_is_started(
         states = engine.servers.pool.states().values()
         assert [(found.state, found.pid) for found in states] == [("idle", None)]
         assert backend.launched == 0
-
-
-@pytest.mark.parametrize("mode", ["off", "advise", "enforce"])
-async def test_a_program_is_parsed_once_for_all_who_read_it(
-    monkeypatch: pytest.MonkeyPatch, mode: GuardMode
-) -> None:
-    parsed = []
-
-    def counting(code: str) -> ast.Module | Unread:
-        parsed.append(code)
-        return parse(code)
-
-    monkeypatch.setattr(repairs, "parse", counting)
-    code = "import subprocess\nawait mcp_time.now()"
-    reading = await guarding.read(code, TABLE, mode)
-    assert parsed == [code]
-    assert reading.references.servers == ("time",)
-    assert bool(reading.scan.findings) is (mode != "off")

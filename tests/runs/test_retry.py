@@ -106,35 +106,6 @@ for turn in range(3):
     assert rest.result == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{"max_timeout": "5"}], indirect=True)
-async def test_a_run_that_was_stopped_in_the_middle_of_a_write_can_be_retried(
-    trusting: Engine, log: Path
-) -> None:
-    """Its time was up, or its client has gone: what was under way is unknown."""
-    code = "await mcp_notes.create(title='one')\nawait mcp_notes.slow()"
-    timed_out = await run_program(trusting, code)
-    assert timed_out.status == "timeout"
-    assert timed_out.receipt is not None
-    assert timed_out.receipt.calls == {"notes": 2}
-    again = await run_program(trusting, code, retry_of=timed_out.run_id)
-    assert "may or may not have happened" in again.error
-    assert tools_recorded(log) == ["create", "slow"]
-
-
-async def test_what_the_server_said_no_to_is_called_again(trusting: Engine, log: Path) -> None:
-    code = """
-for tool in ("fail", "refuse"):
-    try:
-        await runtime.call_tool("notes", tool, {})
-    except Exception as error:
-        print(tool, type(error).__name__)
-"""
-    first = await run_program(trusting, code)
-    await run_program(trusting, code, retry_of=first.run_id)
-    assert tools_recorded(log) == ["fail", "refuse"] * 2
-
-
 async def test_a_plan_of_a_retry_does_not_hold_what_was_done(trusting: Engine, log: Path) -> None:
     first = await run_program(trusting, CREATE.format(fault="1 / 0"))
     planned = await run_program(

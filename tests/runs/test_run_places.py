@@ -108,23 +108,6 @@ async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_
     assert backend.launched == 2
 
 
-@pytest.mark.guarantee("runs-at-once")
-async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Path) -> None:
-    first = tmp_path / "first"
-
-    async def run(request: RunRequest) -> None:
-        await narrow.run(request)
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, RunRequest(code=_waits_for(first)))
-            await until_exists(_begun(first))
-            tasks.start_soon(run, RunRequest(code="1"))
-            await until(lambda: narrow.queue.waiting == 1)
-            tasks.cancel_scope.cancel()
-        assert (await narrow.run(RunRequest(code="2 + 2"))).result == 4
-
-
 async def test_a_command_takes_a_place_as_a_run_does(
     narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import anyio
 import pytest
@@ -45,6 +45,21 @@ async def _ask(run: SuspendedRun) -> RunResult:
 async def _linger(run: SuspendedRun) -> RunResult:
     await anyio.sleep_forever()
     raise AssertionError
+
+
+def _impatient() -> tuple[anyio.Event, Callable[[SuspendedRun], Awaitable[RunResult]]]:
+    """Return work that asks something, and at an event goes on without the answer."""
+    give_up = anyio.Event()
+
+    async def work(run: SuspendedRun) -> RunResult:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run.put, "elicitation/create", {})
+                await give_up.wait()
+                scope.cancel()
+        return _result("did without")
+
+    return give_up, work
 
 
 def _start(runs: SuspendedRuns) -> SuspendedRun:
@@ -192,15 +207,7 @@ async def test_a_run_that_nobody_comes_back_for_is_cancelled(runs: SuspendedRuns
 
 
 async def test_a_run_that_ended_meanwhile_keeps_its_result(runs: SuspendedRuns) -> None:
-    async def work(run: SuspendedRun) -> RunResult:
-        with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run.put, "elicitation/create", {})
-                await give_up.wait()
-                scope.cancel()
-        return _result("did without")
-
-    give_up = anyio.Event()
+    give_up, work = _impatient()
     run = runs.start(OWNER, REQUEST, None, work)
     waiting = await runs.follow(run)
     assert isinstance(waiting, Waiting)
@@ -282,15 +289,7 @@ async def test_only_so_many_runs_wait(runs: SuspendedRuns) -> None:
 async def test_runs_that_ended_while_their_clients_were_away_give_way_the_oldest_first(
     runs: SuspendedRuns,
 ) -> None:
-    async def work(run: SuspendedRun) -> RunResult:
-        with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run.put, "elicitation/create", {})
-                await give_up.wait()
-                scope.cancel()
-        return _result("did without")
-
-    give_up = anyio.Event()
+    give_up, work = _impatient()
     ended = [runs.start(OWNER, REQUEST, None, work) for _ in range(MAX_WAITING)]
     for run in ended:
         assert isinstance(await runs.follow(run), Waiting)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,25 +54,17 @@ def test_what_cannot_be_read_is_unknown_and_replaced(tmp_path: Path, stored: byt
     assert recall(settings) == Contents(python="3.12")
 
 
-@pytest.fixture
-def environment() -> Iterator[Path]:
-    """A place for an environment; not below /tmp, where the sandbox has its own."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        Path(directory).chmod(0o755)
-        yield Path(directory)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is of Linux")
 async def test_packages_of_an_environment_are_found_in_the_sandbox_and_run_no_code(
-    tmp_path: Path, environment: Path
+    tmp_path: Path, shared: Path
 ) -> None:
     version = "{}.{}".format(*sys.version_info)
-    packages = environment / "lib" / f"python{version}" / "site-packages"
+    packages = shared / "lib" / f"python{version}" / "site-packages"
     (packages / "acme-1.5.dist-info").mkdir(parents=True)
-    (environment / "pyvenv.cfg").write_text(f"version = {version}.0\n", encoding="utf-8")
+    (shared / "pyvenv.cfg").write_text(f"version = {version}.0\n", encoding="utf-8")
     for name in ("acme.py", "sitecustomize.py", "usercustomize.py"):
         (packages / name).write_text("raise SystemExit('package code ran')\n", encoding="utf-8")
-    settings = Settings(state_dir=tmp_path, runtime="bubblewrap", packages=environment)
+    settings = Settings(state_dir=tmp_path, runtime="bubblewrap", packages=shared)
     backend = await select_backend(settings)
     await backend.aclose()
     assert recall(settings) == Contents(python=version, packages=(("acme", "1.5"),))

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
+
 from bridge.sandbox.ownership import IDENTITY_LABEL, Owner, current_owner, is_dead, process_start
 
 ME = current_owner()
@@ -22,34 +24,27 @@ def test_labels_name_no_host() -> None:
     assert os.uname().nodename not in ME.labels().values()
 
 
-def test_this_process_lives() -> None:
-    assert not is_dead(ME, judge=current_owner())
+LIVING = {
+    "this process": ME,
+    # What cannot be judged from here.
+    "of another host": replace(ME, host="other", boot="other", start="1"),
+    "of another namespace": replace(ME, namespace="1", start="1"),
+    "another user's": replace(ME, pid=1, start=process_start(1) or ""),
+    "beyond all pids": replace(ME, pid=1 << 70),
+}
+
+
+@pytest.mark.parametrize("name", LIVING)
+def test_what_may_live_is_not_dead(name: str) -> None:
+    assert not is_dead(LIVING[name], judge=current_owner())
+
+
+@pytest.mark.parametrize("other", [replace(ME, start="1"), replace(ME, boot="earlier")])
+def test_another_process_of_the_number_or_boot_is_dead(other: Owner) -> None:
+    assert is_dead(other, judge=ME)
 
 
 def test_a_process_that_ended_is_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert is_dead(replace(ME, pid=child.pid, start="1"), judge=ME)
-
-
-def test_a_reused_pid_is_another_process() -> None:
-    assert is_dead(replace(ME, start="1"), judge=ME)
-
-
-def test_another_boot_of_this_host_is_over() -> None:
-    assert is_dead(replace(ME, boot="earlier"), judge=ME)
-
-
-def test_what_cannot_be_judged_from_here_lives() -> None:
-    assert not is_dead(replace(ME, host="other", boot="other", start="1"), judge=ME)
-    assert not is_dead(replace(ME, namespace="1", start="1"), judge=ME)
-
-
-def test_another_users_process_is_not_dead() -> None:
-    start = process_start(1)
-    assert start is not None
-    assert not is_dead(replace(ME, pid=1, start=start), judge=ME)
-
-
-def test_a_pid_beyond_all_pids_is_no_reason_to_fail() -> None:
-    assert not is_dead(replace(ME, pid=1 << 70), judge=ME)

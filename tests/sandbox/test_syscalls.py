@@ -14,7 +14,6 @@ from bridge.sandbox.syscalls import (
     NAMESPACE_MASK,
     REFUSED,
     UNKNOWN,
-    Purpose,
     oci_profile,
 )
 from tests.raised import raises_code
@@ -88,23 +87,6 @@ def test_an_engine_lets_a_network_have_the_internets_families_and_no_other() -> 
         for family in range(1024)
         if not any(family & argument["value"] == argument["valueTwo"] for argument in refusals)
     ] == [2, 10]
-
-
-def test_an_engine_lets_commands_have_no_socket_that_reaches_the_hosts() -> None:
-    purposes: tuple[Purpose, ...] = ("command", "networked")
-    for purpose in purposes:
-        rules = oci_profile(purpose)["syscalls"]
-        allowed = [
-            rule["args"]
-            for rule in rules
-            if rule["names"] == ["socketpair"] and rule["action"] == "SCMP_ACT_ALLOW"
-        ]
-        assert [(family["value"], kind["valueTwo"]) for family, kind in allowed] == [(1, 1), (1, 5)]
-    command = oci_profile("command")["syscalls"]
-    refused = [rule["names"] for rule in command if rule["action"] == "SCMP_ACT_ERRNO"]
-    assert any("connect" in names for names in refused)
-    assert not any("connect" in r["names"] for r in command if r["action"] == "SCMP_ACT_ALLOW")
-    assert len([r for r in command if r["names"] == ["socket"] and len(r["args"]) == 2]) == 2
 
 
 def test_an_engine_allows_no_other_architecture() -> None:

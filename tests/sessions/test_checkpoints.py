@@ -11,6 +11,7 @@ from bridge.model import Loss
 from bridge.sessions import checkpoints
 from bridge.sessions.checkpoints import Checkpoints, Saved
 from bridge.store.schema import sessions
+from tests.audit_rig import FakeClock
 from tests.postgresql import store_at
 
 pytestmark = [
@@ -31,23 +32,13 @@ ONE = Saved(
 )
 
 
-class Time:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def clock() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def kept(tmp_path: Path, clock: Time) -> Checkpoints:
+def kept(tmp_path: Path, clock: FakeClock) -> Checkpoints:
     return Checkpoints(store_at(tmp_path), days=7, now=clock)
 
 
@@ -60,7 +51,7 @@ def contents(tmp_path: Path) -> list[Path]:
 on_files = pytest.mark.parametrize("each_database", ["sqlite"], indirect=True)
 
 
-async def test_what_is_saved_comes_back_as_it_was(kept: Checkpoints, clock: Time) -> None:
+async def test_what_is_saved_comes_back_as_it_was(kept: Checkpoints, clock: FakeClock) -> None:
     kept.write("me", ONE)
     expected = replace(ONE, moment=clock.now)
     assert kept.loaded("me", "s-1") == (expected, "")
@@ -80,7 +71,9 @@ def test_saving_again_replaces_and_leaves_nothing_of_before(
     assert len(kept.all("me")) == len(contents(tmp_path)) == 1
 
 
-async def test_of_several_of_a_name_the_last_saved_is_found(kept: Checkpoints, clock: Time) -> None:
+async def test_of_several_of_a_name_the_last_saved_is_found(
+    kept: Checkpoints, clock: FakeClock
+) -> None:
     for number in range(3):
         clock.now += 1
         kept.write("me", replace(ONE, session_id=f"s-{number}"))
@@ -127,7 +120,7 @@ def test_a_row_that_says_nothing_is_refused(kept: Checkpoints, tmp_path: Path, f
     assert kept.all("me") == ()
 
 
-def test_time_makes_it_go(kept: Checkpoints, tmp_path: Path, clock: Time) -> None:
+def test_time_makes_it_go(kept: Checkpoints, tmp_path: Path, clock: FakeClock) -> None:
     kept.write("me", ONE)
     clock.now += 7 * DAY
     assert kept.loaded("me", "s-1")[0] is not None
@@ -138,7 +131,7 @@ def test_time_makes_it_go(kept: Checkpoints, tmp_path: Path, clock: Time) -> Non
     assert contents(tmp_path) == []
 
 
-def test_of_too_much_the_oldest_go(kept: Checkpoints, tmp_path: Path, clock: Time) -> None:
+def test_of_too_much_the_oldest_go(kept: Checkpoints, tmp_path: Path, clock: FakeClock) -> None:
     for number in range(5):
         clock.now += 1
         kept.write("me", replace(ONE, session_id=f"s-{number}", data=bytes([number]) * 3000))

@@ -66,21 +66,6 @@ async def test_what_was_saved_outlasts_a_run_that_ends_while_it_is_restored(
             assert "what was saved after run 1" in told(cut).note
 
 
-async def test_a_bridge_that_ends_keeps_its_sessions_for_the_next(
-    settings: Settings, backend: FakeBackend
-) -> None:
-    async with reopened(settings, backend) as engine:
-        await value(engine, "kept = 1")
-    async with reopened(settings, backend) as engine:
-        again = await run(engine, "kept + 1")
-        assert (again.result, told(again).state, told(again).run) == (2, "restored", 2)
-        with raises_code("unknown_session"):
-            await run(engine, "1", session=told(again).session_id, owner="somebody else")
-        await run(engine, "", end_session=True)
-    async with reopened(settings, backend) as engine:
-        assert told(await run(engine, "1")).state == "new"
-
-
 async def test_a_sandbox_that_dies_while_nobody_uses_it_is_noticed(
     engine: Engine, backend: FakeBackend
 ) -> None:
@@ -120,18 +105,6 @@ async def test_files_that_do_not_fit_beside_what_is_restored_are_for_the_next_ru
     async with reopened(settings, backend) as engine:
         with pytest.raises(InvalidRequestError, match="do not fit beside"):
             await run(engine, "1", files=files)
-
-
-async def test_the_session_idle_for_longest_makes_room(
-    settings: Settings, backend: FakeBackend
-) -> None:
-    async with reopened(settings, backend, sessions=2) as engine:
-        for name in ("one", "two", "three"):
-            await value(engine, f"kept = {name!r}", session=name)
-        assert engine.sessions.open == 2
-        states = {each.name: each.state for each in await engine.sessions.listed(OWNER)}
-        assert states == {"one": "put away", "two": "open", "three": "open"}
-        assert await value(engine, "kept", session="one") == "one"
 
 
 async def test_a_checkpoint_that_is_damaged_is_told_of_and_the_session_begins_anew(

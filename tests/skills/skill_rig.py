@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from bridge.cli.run import TERMINAL
@@ -13,6 +14,7 @@ SAVE = '''
 import json
 import os.path
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 LIMIT = {"most": 3, "words": ["a", "b"]}
@@ -36,6 +38,17 @@ async def shout(text: str, *, times: int = 2) -> Any:
 
 runtime.save_skill(shout, description="Shout in the work-shop")
 '''
+
+
+def answering(*decisions: str) -> FakeClient:
+    """Return a client whose person answers in this order, the last answer for ever."""
+    left = list(decisions)
+
+    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        decision = left.pop(0) if len(left) > 1 else left[0]
+        return {"action": "accept", "content": {"decision": decision}}
+
+    return FakeClient(answer=answer)
 
 
 async def run(

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
 
-from bridge.cli.run import TERMINAL
-from bridge.model import Directory, InputFile, RunRequest, RunResult
+from bridge.model import Directory, InputFile, RunResult
 from bridge.runs import Engine
 from bridge.settings import Settings
 from bridge.skills.review import question
-from bridge.store import Store
-from tests.fakes.client import FakeClient
 from tests.plans.plan_rig import audited, log, opened
 from tests.recorder_rig import recorded, recorder
+from tests.skills.skill_rig import answering, run
 
 __all__ = ["log"]
 
@@ -42,13 +38,6 @@ async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator
     specs = [recorder("log", log, notes={"a": "4711"}), recorder("chat", log)]
     async with opened(settings, specs, policy=POLICY, tmp_path=tmp_path) as engine:
         yield engine
-
-
-async def run(
-    engine: Engine, code: str, client: FakeClient | None = None, **fields: Any
-) -> RunResult:
-    with anyio.fail_after(60):
-        return await engine.run(RunRequest(code=code, principal=TERMINAL, **fields), client)
 
 
 async def keep(engine: Engine, code: str) -> RunResult:
@@ -113,17 +102,6 @@ runtime.save_skill(passed_on, description="What the note says")
     assert "4711" not in str([given for tool, given in recorded(log) if tool == "send"])
 
 
-async def test_labels_are_passed_on_from_run_to_run(engine: Engine, log: Path) -> None:
-    await keep(engine, "save_memory('a', said)")
-    await run(engine, "open('out/b', 'w').write(load_memory('a'))")
-    [artifact] = [one for one in engine.artifacts.listed("") if one.name == "b"]
-    given = (InputFile(name="b", uri=artifact.uri),)
-    await run(engine, "kept = open('b').read()", session="s", files=given)
-    later = await run(engine, SEND.format(what="kept"), session="s")
-    stopped(later, f"{artifact.uri} (saved by run {artifact.run_id})")
-    stopped(await run(engine, "x = load_memory('a')" + SEND.format(what="x"), mode="run"))
-
-
 async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings: Settings) -> None:
     await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f)")
     use = "from skills import f" + SEND.format(what="f()")
@@ -138,11 +116,7 @@ async def test_a_skill_that_a_person_has_seen_is_theirs(engine: Engine, settings
     # The same source, and what it says of itself is another's.
     other = READ + "def f():\n    return 'hello'\nruntime.save_skill(f, description=said)"
     assert "needs a person's approval" in (await run(engine, other)).error
-
-    async def yes(params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"action": "accept", "content": {"decision": "call"}}
-
-    assert (await run(engine, other, FakeClient(answer=yes))).status == "success"
+    assert (await run(engine, other, answering("call"))).status == "success"
     assert (await run(engine, use)).reason == "policy"
 
 
@@ -152,31 +126,13 @@ async def test_a_person_who_is_asked_and_says_yes_has_seen_a_skill(
     specs = [recorder("log", log, notes={"a": "4711"}), recorder("chat", log)]
     async with opened(settings, specs, policy=POLICY, tmp_path=tmp_path) as engine:
         await keep(engine, "def f():\n    return 'hello'\nruntime.save_skill(f)")
-    answers = ["once", "once", "always"]
-
-    async def answer(params: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"action": "accept", "content": {"decision": answers.pop(0)}}
-
+    person = answering("once", "once", "always")
     use = "from skills import f" + SEND.format(what="f()")
     async with opened(settings, specs, policy=POLICY, tmp_path=tmp_path) as engine:
         for _ in range(4):
-            sent = await run(engine, use, FakeClient(answer=answer))
+            sent = await run(engine, use, person)
             assert sent.status == "success", sent.error
-    assert answers == []
-
-
-async def test_without_a_policy_nothing_is_written(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
-    specs = [recorder("log", log, notes={"a": "4711"})]
-    async with opened(settings, specs, tmp_path=tmp_path) as engine:
-        await keep(engine, "save_memory('a', said)\nopen('out/a', 'w').write(said)")
-    with Store(settings.state_dir).reading() as kept:
-        [memory] = kept.listed("memory")
-        [(_, document)] = kept.all("memory", memory.owner)
-    assert b"provenance" not in document
-    assert [one.provenance for one in engine.artifacts.listed(None)] == [None]
-    assert "found" not in audited(settings)
+    assert len(person.asked) == 3
 
 
 async def test_a_directory_with_labels_is_read_by_every_run_that_has_it(
@@ -228,8 +184,3 @@ async def test_a_retry_saves_nothing_twice(engine: Engine) -> None:
         "save_skill": ("runtime", 1),
     }
     assert (await run(engine, "[load_memory('n'), load_memory('gone')]")).result == [11, 2]
-    # What failed was not done, and is done again.
-    wrong = await run(engine, "save_memory('k', 'x' * 70000)")
-    assert "65,536" in wrong.error
-    again = await run(engine, "save_memory('k', 'x' * 70000)", retry_of=wrong.run_id)
-    assert "65,536" in again.error

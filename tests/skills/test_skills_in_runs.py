@@ -14,10 +14,8 @@ from bridge.runs import Engine
 from bridge.server.transports import STDIO
 from bridge.settings import Settings
 from bridge.store import Store
-from tests.engine_rig import ListFinder, backend, engine, finder, settings, workshop
+from tests.engine_rig import ListFinder, workshop
 from tests.skills.skill_rig import SAVE, run, value
-
-__all__ = ["backend", "engine", "finder", "settings"]
 
 
 def test_whoever_has_the_terminal_and_the_agent_is_one_person() -> None:

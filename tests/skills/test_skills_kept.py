@@ -10,14 +10,11 @@ import pytest
 from bridge.runs import Engine
 from bridge.server.transports import STDIO
 from bridge.settings import Settings
-from tests.engine_rig import backend, engine, finder, settings
 from tests.fakes.client import FakeClient, deciding
 from tests.plans.plan_rig import audited, opened
 from tests.skills.skill_rig import run, value
 
 pytestmark = pytest.mark.guarantee("kept-through-the-gate", "skills")
-
-__all__ = ["backend", "engine", "finder", "settings"]
 
 USE = "from skills import hello\nhello()"
 HELLO = "def hello():\n    return {!r}\nruntime.save_skill(hello)"
@@ -121,13 +118,6 @@ async def test_an_approval_is_of_the_whole_text(engine: Engine) -> None:
         assert await value(engine, USE) == "x"
         write(engine, text)
         assert (await run(engine, USE)).reason == "policy"
-
-
-async def test_what_nobody_approved_is_not_used_however_it_got_there(engine: Engine) -> None:
-    write(engine)
-    assert (await run(engine, USE)).reason == "policy"
-    loaded = await run(engine, "import skills\ngetattr(skills, 'hel' + 'lo')()")
-    assert "has to be reviewed by a person" in loaded.error
 
 
 async def test_nobody_known_replaces_or_removes_anything(

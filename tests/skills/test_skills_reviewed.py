@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bridge.model import Json, Provenance
+from bridge.model import Provenance
 from bridge.runs import Engine
 from bridge.settings import Settings
 from bridge.skills.review import question
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, Header, encode_skill, read_skill
-from tests.engine_rig import ListFinder, backend, engine, engine_on, finder, settings
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
-from tests.skills.skill_rig import run, value
-
-__all__ = ["backend", "engine", "finder", "settings"]
+from tests.skills.skill_rig import answering, run, value
 
 REVIEWED = "from skills import hello\nhello()"
 
@@ -53,18 +51,12 @@ async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
     assert "return 'hello'" in asked["message"]
     assert "\x1b" not in asked["message"]
 
-    async def once(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": "once"}}
-
-    async def always(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": "always"}}
-
-    client = FakeClient(answer=once)
+    client = answering("once")
     dynamic = "import skills\n[getattr(skills, 'hel' + 'lo')() for _ in range(2)]"
     assert await value(other, dynamic, client) == ["hello", "hello"]
     assert await value(other, REVIEWED, client) == "hello"
     assert len(client.asked) == 2
-    client = FakeClient(answer=always)
+    client = answering("always")
     assert await value(other, REVIEWED, client) == "hello"
     assert await value(other, REVIEWED) == "hello"
 
@@ -118,12 +110,9 @@ async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
     file = engine.skills.shelf.folder / "hello.py"
     file.write_text("import ctypes\n" + file.read_text())
 
-    async def yes(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        return {"action": "accept", "content": {"decision": "always"}}
-
     enforcing = replace(settings, guard="enforce")
     async with engine_on(backend, enforcing, finder=finder) as opened:
-        client = FakeClient(answer=yes)
+        client = answering("always")
         result = await run(opened, code, client)
         assert "guard does not allow the skill 'hello'" in result.error
         assert client.asked == []

@@ -12,7 +12,7 @@ without opening them, or another process of the same user without a signal, are 
 Does not: hide that the host exists. `TIER` lists what a program can see. Without cgroups
 processes are bounded per user only; disk use is not bounded in total.
 
-Verified: `tests/sandbox/process/test_landlock_tier.py` and `test_attack_unguarded.py`.
+Verified: `tests/sandbox/process/test_landlock_tier.py`.
 """
 
 from __future__ import annotations

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge.artifacts import ArtifactStore
-from bridge.gate.redaction import Redactor
-from bridge.gate.result_redaction import clear_result
 from bridge.guest.protocol.wire import Shown
-from bridge.model import Limits, RunResult
-from bridge.model import ShownContent as Item
+from bridge.model import Limits
 from bridge.rpc.channel import RedactStream
 from bridge.runs.collect import Collected
 from bridge.runs.collect.pictures import (
@@ -206,17 +202,6 @@ async def test_a_note_is_one_short_line(rig: Rig) -> None:
     left = await rig.left(picture(note="a\x1b[31m\n\nb" + "x" * 5000))
     assert left.shown[0].note.startswith("a\\x1b[31m b")
     assert len(left.shown[0].note) == 300
-
-
-def test_a_result_is_cleared_of_secrets_in_what_it_shows() -> None:
-    redactor = Redactor({"hunter2hunter2": "TOKEN of shop"})
-    plain = Item(mime_type="text/plain", text="nothing")
-    told = Item(mime_type="text/plain", text="a hunter2hunter2", note="hunter2hunter2")
-    result = RunResult(run_id="r", status="success", summary="", shown=(plain, told))
-    cleared = clear_result(result, redactor)
-    assert cleared.shown[0] == plain
-    assert "hunter2" not in cleared.shown[1].text + cleared.shown[1].note
-    assert clear_result(replace(result, shown=(plain,)), redactor).shown == (plain,)
 
 
 async def test_a_page_with_nothing_to_read_is_kept_and_called_that(rig: Rig) -> None:

@@ -12,7 +12,6 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from bridge.artifacts import ArtifactStore
-from bridge.errors import ArtifactQuotaError
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
@@ -194,10 +193,6 @@ async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     streams.discard()
     assert store.listed(None) == ()
     assert [path for path in (tmp_path / "kept").rglob("*") if path.stat().st_size > 60_000] == []
-
-
-def test_a_full_quota_is_an_error_of_the_store() -> None:
-    assert ArtifactQuotaError("x").code == "artifact_quota"
 
 
 async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:

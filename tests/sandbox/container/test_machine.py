@@ -154,12 +154,6 @@ async def test_a_stopped_machine_is_started_and_nothing_else() -> None:
     assert podman.told == [f"machine start {MACHINE}"]
 
 
-async def test_linux_with_a_local_engine_sees_no_machine_command() -> None:
-    podman = FakePodman(state="running")
-    assert await ensure_machine(context(podman, platform="linux")) is None
-    assert podman.told == []
-
-
 async def test_a_machine_that_is_coming_up_is_waited_for_and_stays_its_starters() -> None:
     podman = FakePodman(state="starting", booting=5)
     found = await used(podman)

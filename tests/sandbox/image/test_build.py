@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -18,6 +20,7 @@ from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
     LABEL_GUEST,
     LABEL_VERSION,
+    ImageStatus,
     local_name,
 )
 from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
@@ -143,21 +146,36 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def context(
-    tmp_path: Path, script: FakeScript, clock: Callable[[], float] | None = None
+    tmp_path: Path, script: FakeScript, clock: Callable[[], float] = time.time
 ) -> RootfsContext:
     recipe = tmp_path / "recipe"
     recipe.mkdir(exist_ok=True)
     (recipe / "VERSION").write_text("1\n", encoding="utf-8")
     (recipe / "Containerfile").write_text(CONTAINERFILE, encoding="utf-8")
     (recipe / "build-rootfs.sh").write_text("exit 1\n", encoding="utf-8")
-    rootfs = RootfsContext(run=script, recipe=recipe, state_dir=tmp_path / "state")
-    if clock is None:
-        return rootfs
     return RootfsContext(run=script, recipe=recipe, state_dir=tmp_path / "state", clock=clock)
 
 
 def quiet(_: str) -> None:
     """Ignore progress."""
+
+
+async def made(
+    tmp_path: Path,
+    engine: FakeEngine | None = None,
+    script: FakeScript | None = None,
+    *,
+    rootfs: RootfsContext | None = None,
+    progress: Progress = quiet,
+    **request: Any,
+) -> ImageStatus:
+    """Build an image, without a registry unless told otherwise."""
+    return await build(
+        engine or FakeEngine(),
+        BuildRequest(**{"offline": True, **request}),
+        rootfs or context(tmp_path, script or FakeScript()),
+        progress=progress,
+    )
 
 
 def tarballs(tmp_path: Path) -> list[Path]:
@@ -169,12 +187,7 @@ async def test_a_build_gives_the_flavours_name_to_an_image_that_carries_this_gue
     tmp_path: Path, offline: bool
 ) -> None:
     engine, lines = FakeEngine(), list[str]()
-    told = await build(
-        engine,
-        BuildRequest(offline=offline),
-        context(tmp_path, FakeScript()),
-        progress=lines.append,
-    )
+    told = await made(tmp_path, engine, progress=lines.append, offline=offline)
     assert told.name == SLIM
     assert (told.flavour, told.version, told.guest_matches) == ("slim", "1", True)
     assert set(engine.by_name) == {SLIM}
@@ -185,17 +198,17 @@ async def test_the_online_build_gets_the_recipe_and_the_guest_as_its_context(
     tmp_path: Path,
 ) -> None:
     engine = FakeEngine()
-    await build(engine, BuildRequest(), context(tmp_path, FakeScript()), progress=quiet)
+    await made(tmp_path, engine, offline=False)
     (files,) = engine.contexts
     assert {"Containerfile", f"guest/{guest_digest()}/bridge/guest/__init__.py"} <= files
 
 
 @pytest.mark.parametrize("step", ["import", "tag", "build"])
 async def test_a_build_that_fails_leaves_the_image_that_worked(tmp_path: Path, step: str) -> None:
-    engine, request = FakeEngine(fail=step), BuildRequest(offline=step != "build")
+    engine = FakeEngine(fail=step)
     engine.add(SLIM, "old", {})
     with raises_code("image_build_failed", match=f"{step} failed"):
-        await build(engine, request, context(tmp_path, FakeScript()), progress=quiet)
+        await made(tmp_path, engine, offline=step != "build")
     assert engine.by_name == {SLIM: "old"}
     assert set(engine.by_id) == {"old"}
 
@@ -214,9 +227,7 @@ async def test_an_image_without_its_settings_never_gets_the_name(
     engine = FakeEngine(labels=labels)
     engine.add(SLIM, "old", {})
     with raises_code("image_build_failed", match="without the settings"):
-        await build(
-            engine, BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet
-        )
+        await made(tmp_path, engine)
     assert engine.by_name == {SLIM: "old"}
 
 
@@ -228,12 +239,7 @@ async def test_a_cancelled_build_leaves_the_image_that_worked(
     engine.add(SLIM, "old", {})
     with anyio.CancelScope() as scope:
         engine.during = scope.cancel
-        await build(
-            engine,
-            BuildRequest(offline=offline),
-            context(tmp_path, FakeScript()),
-            progress=quiet,
-        )
+        await made(tmp_path, engine, offline=offline)
     assert scope.cancelled_caught
     assert engine.by_name == {SLIM: "old"}
 
@@ -242,7 +248,7 @@ async def test_the_replaced_image_stays_if_the_user_gave_it_another_name(tmp_pat
     engine = FakeEngine()
     engine.add(SLIM, "old", {})
     engine.by_name["mine:1"] = "old"
-    await build(engine, BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet)
+    await made(tmp_path, engine)
     assert engine.by_name["mine:1"] == "old"
     assert "old" in engine.by_id
 
@@ -250,9 +256,7 @@ async def test_the_replaced_image_stays_if_the_user_gave_it_another_name(tmp_pat
 async def test_a_root_filesystem_is_made_once_for_both_engines(tmp_path: Path) -> None:
     script = FakeScript()
     for _ in range(2):
-        await build(
-            FakeEngine(), BuildRequest(offline=True), context(tmp_path, script), progress=quiet
-        )
+        await made(tmp_path, script=script)
     assert len(script.calls) == 1
 
 
@@ -262,14 +266,13 @@ async def test_a_root_filesystem_is_made_anew_when_asked_changed_or_old(
 ) -> None:
     script = FakeScript()
     first = context(tmp_path, script)
-    await build(FakeEngine(), BuildRequest(offline=True), first, progress=quiet)
-    made = max(path.stat().st_mtime for path in tarballs(tmp_path))
-    clock = made + (15 * 24 * 3600 if cause == "age" else 1)
+    await made(tmp_path, rootfs=first)
+    latest = max(path.stat().st_mtime for path in tarballs(tmp_path))
+    clock = latest + (15 * 24 * 3600 if cause == "age" else 1)
     second = context(tmp_path, script, lambda: clock)
     if cause == "recipe":
         _write(second.recipe / "packages-slim.txt", b"python3\n")
-    request = BuildRequest(offline=True, fresh=cause == "fresh")
-    await build(FakeEngine(), request, second, progress=quiet)
+    await made(tmp_path, rootfs=second, fresh=cause == "fresh")
     assert len(script.calls) == 2
     assert len(tarballs(tmp_path)) == 1
 
@@ -277,30 +280,18 @@ async def test_a_root_filesystem_is_made_anew_when_asked_changed_or_old(
 async def test_a_script_that_fails_leaves_no_file_and_keeps_what_was_made_before(
     tmp_path: Path,
 ) -> None:
-    await build(
-        FakeEngine(), BuildRequest(offline=True), context(tmp_path, FakeScript()), progress=quiet
-    )
+    await made(tmp_path)
     kept = tarballs(tmp_path)
     failing = FakeScript(result=CompletedCommand(exit_code=1, stderr="build-rootfs: it broke"))
     with raises_code("image_build_failed", match="it broke"):
-        await build(
-            FakeEngine(),
-            BuildRequest(offline=True, fresh=True),
-            context(tmp_path, failing),
-            progress=quiet,
-        )
+        await made(tmp_path, script=failing, fresh=True)
     assert tarballs(tmp_path) == kept
 
 
 async def test_an_unusable_state_directory_is_told_with_its_remedy(tmp_path: Path) -> None:
     _write(tmp_path / "state", b"in the way")
     with raises_code("image_build_failed", match="nowhere to build") as caught:
-        await build(
-            FakeEngine(),
-            BuildRequest(offline=True),
-            context(tmp_path, FakeScript()),
-            progress=quiet,
-        )
+        await made(tmp_path)
     assert "MCP_BRIDGE_STATE_DIR" in caught.value.remedy
 
 
@@ -308,7 +299,7 @@ async def test_an_installation_without_its_containerfile_says_so(tmp_path: Path)
     rootfs = context(tmp_path, FakeScript())
     (rootfs.recipe / "Containerfile").unlink()
     with raises_code("image_build_failed", match="no Containerfile"):
-        await build(FakeEngine(), BuildRequest(), rootfs, progress=quiet)
+        await made(tmp_path, rootfs=rootfs, offline=False)
 
 
 def test_the_context_leaves_compiled_files_out(tmp_path: Path) -> None:
@@ -329,10 +320,9 @@ def test_the_context_leaves_compiled_files_out(tmp_path: Path) -> None:
 async def test_an_image_carries_what_was_added_and_its_tarball_is_another(
     tmp_path: Path, offline: bool
 ) -> None:
-    script, rootfs = FakeScript(), tmp_path
+    script = FakeScript()
     for packages in ((), ("python-pptx", "scikit-image"), ("python-pptx", "scikit-image")):
-        request = BuildRequest(packages=packages, offline=offline)
-        built = await build(FakeEngine(), request, context(rootfs, script), progress=quiet)
+        built = await made(tmp_path, script=script, packages=packages, offline=offline)
         assert built.packages == packages
     if offline:
         added = [argv[2:-4] for argv in script.calls if "--package" in argv]

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import tarfile
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -24,21 +23,20 @@ import anyio
 import docker
 import pytest
 
-from bridge.errors import EngineDownError, ImageMissingError
+from bridge.errors import ImageMissingError
 from bridge.sandbox.bundle import guest_digest
-from bridge.sandbox.container.api import EngineApi, connect
+from bridge.sandbox.container.api import connect
 from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.endpoints import EngineEndpoint
 from bridge.sandbox.container.image import (
     REPOSITORY,
     ImageStatus,
     choose,
-    describe,
     local_name,
 )
 from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image.build import BuildRequest, assemble, build
-from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir, recipe_version
+from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir
 from tests.contract.rig import listens
 from tests.raised import raises_code
 
@@ -286,28 +284,3 @@ async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down
     with raises_code("image_pull_failed") as caught:
         await images.pull("localhost:9/mcb/none:1", progress=print)
     assert "--offline" in caught.value.remedy
-
-
-async def test_a_dead_engine_is_an_error_of_its_own() -> None:
-    # Over TCP, because the SDK leaks the local socket of a refused connection.
-    client = docker.APIClient(base_url="tcp://127.0.0.1:9", version="1.41")
-    api = EngineApi(client, "docker", EngineEndpoint(url="tcp://127.0.0.1:9", origin="a test"))
-    images = ImageEngine(api, command=["docker"], run=SystemRunner())
-    with pytest.raises(EngineDownError):
-        await images.inspect(SLIM)
-    client.close()
-
-
-async def test_an_image_of_the_users_own_is_no_image_of_ours(
-    engine: tuple[ImageEngine, docker.APIClient], tmp_path: Path
-) -> None:
-    images, _ = engine
-    with tarfile.open(tmp_path / "x.tar", "w"):
-        pass  # an empty one is a root filesystem too
-    image = await images.import_rootfs(tmp_path / "x.tar", changes=['CMD ["python3"]'])
-    try:
-        version = recipe_version(recipe_dir())
-        told = await describe(images, image, guest_digest=guest_digest(), version=version)
-        assert (told.present, told.flavour, told.guest_matches, told.stale) == (True, "", None, "")
-    finally:
-        await images.remove(image)

@@ -139,17 +139,6 @@ async def test_an_exit_code_is_known_although_the_stream_reports_success(
             assert (await sandbox.wait()).exit_code == 7
 
 
-async def test_a_pod_deleted_by_somebody_else_is_noticed(
-    backend: KubernetesBackend, server: ApiServer
-) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with backend.launch(spec(FOREVER)) as sandbox:
-            await read_exactly(sandbox, 6)
-            server.remove(sandbox.id)
-            assert await read_all(sandbox) == b""
-            assert "removed" in (await sandbox.wait()).detail
-
-
 async def test_a_server_that_restarts_breaks_the_stream_and_serves_the_next_run(
     backend: KubernetesBackend, server: ApiServer
 ) -> None:

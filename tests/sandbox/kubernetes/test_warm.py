@@ -55,6 +55,17 @@ async def tended(
         tasks.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def warmed(
+    server: ApiServer, directory: Path
+) -> AsyncIterator[tuple[KubernetesBackend, set[str]]]:
+    """Yield a backend and the pods that wait, after a first run."""
+    async with tended(server, directory) as backend:
+        await echo(backend)
+        await until(server, ["warm", "warm"])
+        yield backend, set(server.pods)
+
+
 @pytest.mark.slow
 async def test_a_run_takes_a_pod_that_waits_and_another_one_is_started(
     server: ApiServer, tmp_path: Path
@@ -76,10 +87,7 @@ async def test_runs_with_other_limits_get_a_pod_of_their_own(
     server: ApiServer, tmp_path: Path
 ) -> None:
     with anyio.fail_after(PATIENCE):
-        async with tended(server, tmp_path) as backend:
-            await echo(backend)
-            await until(server, ["warm", "warm"])
-            waiting = set(server.pods)
+        async with warmed(server, tmp_path) as (backend, waiting):
             other = spec(ECHO, limits=replace(Limits(), memory_bytes=2**28))
             async with backend.launch(other) as sandbox:
                 assert sandbox.id not in waiting
@@ -110,10 +118,7 @@ async def test_a_pod_taken_by_another_in_between_is_left_to_it(
 ) -> None:
     """The cluster says so (409), and the next one is tried."""
     with anyio.fail_after(PATIENCE):
-        async with tended(server, tmp_path) as backend:
-            await echo(backend)
-            await until(server, ["warm", "warm"])
-            waiting = set(server.pods)
+        async with warmed(server, tmp_path) as (backend, waiting):
             server.faults.patch_pods = [Refusal(409, "Conflict", "it has been modified")]
             assert await echo(backend) in waiting
 
@@ -147,9 +152,7 @@ async def test_a_server_that_is_away_is_known_and_its_return_as_well(
     server: ApiServer, tmp_path: Path
 ) -> None:
     with anyio.fail_after(PATIENCE):
-        async with tended(server, tmp_path) as backend:
-            await echo(backend)
-            await until(server, ["warm", "warm"])
+        async with warmed(server, tmp_path) as (backend, _):
             await server.stop()
             with raises_code("cluster_down"):
                 await echo(backend)
@@ -259,9 +262,7 @@ async def test_a_quota_without_room_for_waiting_pods_costs_no_lease_and_no_readi
     """Otherwise all bridges of a busy service would stop, and delete each other's pods."""
     full = Refusal(403, "Forbidden", "exceeded quota: pods")
     with anyio.fail_after(PATIENCE):
-        async with tended(server, tmp_path) as backend:
-            await echo(backend)
-            await until(server, ["warm", "warm"])
+        async with warmed(server, tmp_path) as (backend, _):
             server.faults.create = [full] * 50
             await echo(backend)
             while len(server.faults.create) == 50:

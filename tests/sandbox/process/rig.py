@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -81,30 +79,6 @@ async def wait_ready(sandbox: Sandbox) -> None:
         data = await sandbox.receive()
         assert data, sandbox.diagnostics()
         heard += data
-
-
-def outside(program: str) -> Ran:
-    """Run the same program outside, with all capabilities over namespaces of its own."""
-    done = subprocess.run(
-        [
-            "unshare",
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "--uts",
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            program,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    return Ran(out=done.stdout, err=done.stderr)
 
 
 def exists(pid: int) -> bool:

@@ -26,6 +26,7 @@ from bridge.sandbox.process.cgroups import (
     settings,
 )
 from tests.raised import raises_code
+from tests.sandbox.golden import is_golden
 
 OWNER = Owner(pid=42, start="12345", namespace="4026531836", boot="0f-1e", host="0123456789abcdef")
 
@@ -91,55 +92,21 @@ def test_other_groups_are_nobodys(name: str) -> None:
     assert group_owner(name) is None
 
 
-def test_both_versions_are_told_the_same_limits() -> None:
+def test_both_versions_and_systemd_are_told_the_same_limits() -> None:
     limits = Limits(memory_bytes=64 * MEBIBYTE, pids=10, cpus=0.5)
-    written = {
-        unified: {
-            file: text
-            for controller in ("memory", "pids", "cpu")
-            for file, text, _ in settings(limits, controller, unified=unified)
-        }
-        for unified in (False, True)
-    }
-    assert written[True] == {
-        "memory.max": "67108864",
-        "memory.swap.max": "0",
-        "pids.max": "11",
-        "cpu.max": "50000 100000",
-    }
-    assert written[False] == {
-        "memory.limit_in_bytes": "67108864",
-        "memory.memsw.limit_in_bytes": "67108864",
-        "memory.swappiness": "0",
-        "pids.max": "11",
-        "cpu.cfs_period_us": "100000",
-        "cpu.cfs_quota_us": "50000",
-    }
+    for unified in (False, True):
+        told = [settings(limits, name, unified=unified) for name in ("memory", "pids", "cpu")]
+        assert is_golden(f"control groups of version {1 + unified}", told)
     assert settings(Limits(), "cpu", unified=True) == []
+    assert is_golden("a scope of systemd's", scope_command("systemd-run", limits, "unit"))
+    group = scope_group("0::/user.slice/x.scope\n", UNIFIED_MOUNTS)
+    assert group == "/sys/fs/cgroup/user.slice/x.scope"
 
 
 def test_kills_are_counted_in_both_versions() -> None:
     assert oom_kills("low 0\nhigh 0\noom 3\noom_kill 2\noom_group_kill 0\n") == 2
     assert oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n") == 1
     assert oom_kills("oom_kill_disable 0\nunder_oom 0\n") is None
-
-
-def test_systemd_is_asked_for_the_same() -> None:
-    assert scope_command("/usr/bin/systemd-run", Limits(cpus=1.5), "unit") == [
-        "/usr/bin/systemd-run",
-        "--user",
-        "--scope",
-        "--quiet",
-        "--collect",
-        "--unit=unit",
-        f"--property=MemoryMax={512 * MEBIBYTE}",
-        "--property=MemorySwapMax=0",
-        "--property=TasksMax=129",
-        "--property=CPUQuota=150%",
-        "--",
-    ]
-    group = scope_group("0::/user.slice/x.scope\n", UNIFIED_MOUNTS)
-    assert group == "/sys/fs/cgroup/user.slice/x.scope"
 
 
 def test_what_is_lacking_is_told_to_whom_it_concerns() -> None:

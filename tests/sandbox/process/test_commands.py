@@ -14,7 +14,7 @@ from bridge.errors import SettingsError
 from bridge.model import Limits
 from bridge.sandbox import syscalls
 from bridge.sandbox.backend import Bind, CommandSpec, Executable, HostFile, LaunchSpec
-from bridge.sandbox.process import command, landlock
+from bridge.sandbox.process import command
 from bridge.sandbox.process.command import Descriptors, ProcessSurroundings
 from bridge.sandbox.process.executables import find_executables, shebang
 from bridge.sandbox.process.interpreter import Interpreter
@@ -58,53 +58,10 @@ SPEC = LaunchSpec(
     ),
     command=COMMAND,
 )
-NETWORKED = replace(SPEC, command=replace(COMMAND, network=True))
 
 
 def _plan(spec: LaunchSpec = SPEC) -> dict[str, Any]:
     return command.stage_plan(spec, INTERPRETER, AROUND, [b"filter"])
-
-
-def _pairs(words: list[str], option: str) -> list[tuple[str, str]]:
-    return [(words[n + 1], words[n + 2]) for n, word in enumerate(words) if word == option]
-
-
-def test_only_what_is_named_may_be_executed_and_only_what_is_granted_written() -> None:
-    rules = _plan()["landlock"]["rules"]
-    executable = {path for path, rights in rules if rights & landlock.EXECUTE}
-    writable = {path for path, rights in rules if rights & landlock.WRITE_FILE}
-    assert executable == {"/opt/t/bin/tool", "/lib/loader"}
-    assert {path for path in writable if not path.startswith(("/dev/", "/proc"))} == {
-        "/home/sandbox/.aws/cli",
-        "/tmp",
-        "/workspace/out",
-    }
-
-
-def test_mounts_are_read_only_unless_they_are_granted_to_be_written() -> None:
-    """By bubblewrap as well as by Landlock, so that either would do."""
-    words = command.options(SPEC, INTERPRETER, AROUND, DESCRIPTORS)
-    assert _pairs(words, "--bind") == [("/srv/ws/out", "/workspace/out")]
-    assert ("/srv/ws", "/workspace") in _pairs(words, "--ro-bind")
-    assert ("/opt/t/bin/tool", "/opt/bin/tool") in _pairs(words, "--symlink")
-    assert ("14", "/home/sandbox/.aws/config") in _pairs(words, "--file")
-    assert words[-4:] == ["--remount-ro", "/", "--chdir", "/"]
-    assert words.index("--bind") < words.index("--remount-ro", words.index("--bind"))
-    assert not [
-        source for source, _ in _pairs(words, "--ro-bind") if source in ("/usr", "/usr/bin")
-    ]
-
-
-def test_a_command_is_not_the_first_process_and_has_a_network_only_when_granted() -> None:
-    words = command.options(SPEC, INTERPRETER, AROUND, DESCRIPTORS)
-    assert "--as-pid-1" not in words
-    assert "--share-net" not in words
-    assert {"--unshare-all", "--clearenv", "--new-session", "--die-with-parent"} <= set(words)
-    granted = command.options(NETWORKED, INTERPRETER, AROUND, DESCRIPTORS)
-    assert "--share-net" in granted
-    assert _plan()["landlock"]["network"] == 0b11
-    # Connecting is allowed then, listening is not.
-    assert _plan(NETWORKED)["landlock"]["network"] == 0b01
 
 
 def test_the_filter_for_a_network_refuses_every_other_family() -> None:
@@ -140,13 +97,6 @@ def test_nothing_is_tried_that_would_leave_something_or_is_not_claimed(abi: int)
     assert "sized-tmpfs-noexec" not in wanted["attempts"]
     assert "no-capabilities" in wanted["attempts"]
     assert wanted["unnamed"] == (INTERPRETER.executable if abi else "")
-
-
-def test_layers_that_a_command_lacks_are_told() -> None:
-    assert "named-executables-only" in command.isolation(SPEC, AROUND).layers
-    without = command.isolation(SPEC, replace(AROUND, landlock_abi=0))
-    assert "named-executables-only" not in without.layers
-    assert any(text.startswith("named executables only") for text in without.weaker)
 
 
 def test_an_executable_is_found_with_its_interpreter_and_environment(tmp_path: Path) -> None:

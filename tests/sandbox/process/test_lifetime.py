@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +18,12 @@ import anyio
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.model import MEBIBYTE, Limits
-from bridge.sandbox.backend import Sandbox
+from bridge.model import Limits
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.sandbox import exit_report, parse_status
 from tests.sandbox.process.rig import (
-    FOREVER,
     PATIENCE,
-    READY,
-    exists,
-    groups_of,
-    left_groups,
-    read_all,
     spec,
-    wait_ready,
     with_argument,
 )
 from tests.waiting import until, until_exists
@@ -39,29 +31,6 @@ from tests.waiting import until, until_exists
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
 ROOT = Path(__file__).parents[3]
-
-
-@asynccontextmanager
-async def ready(backend: BubblewrapBackend, program: str = FOREVER) -> AsyncIterator[Sandbox]:
-    async with backend.launch(spec(program)) as sandbox:
-        await wait_ready(sandbox)
-        yield sandbox
-
-
-def parent_of(pid: int) -> int:
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return int(stat.rpartition(")")[2].split()[1])
-
-
-async def test_everything_dies_when_bubblewrap_is_killed(backend: BubblewrapBackend) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with ready(backend) as sandbox:
-            child = int(sandbox.id)
-            os.kill(parent_of(child), signal.SIGKILL)
-            assert await read_all(sandbox) == b""
-            await until(lambda: not exists(child))
-            report = await sandbox.wait()
-            assert report.signal == signal.SIGKILL
 
 
 LAUNCHER = """
@@ -131,23 +100,6 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
     await backend.reap()
 
 
-async def test_a_living_bridge_is_not_reaped(backend: BubblewrapBackend) -> None:
-    with anyio.fail_after(PATIENCE):
-        await backend.reap()  # what bridges killed by earlier tests have left
-        async with ready(backend) as sandbox:
-            assert await backend.reap() == 0
-            assert exists(int(sandbox.id))
-
-
-async def test_the_program_ends_when_its_stdin_does() -> None:
-    with anyio.fail_after(PATIENCE):
-        async with BubblewrapBackend(environ=os.environ) as backend:
-            async with backend.launch(spec(READY + "sys.stdin.read()\nprint('end')")) as sandbox:
-                await wait_ready(sandbox)
-                child = int(sandbox.id)
-            assert not exists(child)
-
-
 async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend) -> None:
     """Options are separated by NUL, so a value that holds one is refused."""
     hostile = spec("print('ran')", env={"A": "1\0--share-net"})
@@ -156,65 +108,21 @@ async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend
             pass
 
 
-async def test_another_command_than_python_runs_as_well(backend: BubblewrapBackend) -> None:
-    other = replace(
-        spec(""), argv=("/usr/bin/python3", "-S", "-c", "import os; print(os.getpid())")
-    )
-    with anyio.fail_after(PATIENCE):
-        async with backend.launch(other) as sandbox:
-            assert await read_all(sandbox) == b"1\n"
-            assert (await sandbox.wait()).exit_code == 0
-
-
 async def test_a_step_of_the_stage_that_fails_keeps_the_program_from_running(
     backend: BubblewrapBackend,
 ) -> None:
     """No layer is left out because it did not work (law 4)."""
     found = await backend._look_around()
-    broken = [
-        replace(found, filters=(b"\0" * 8,)),
-        replace(found, around=replace(found.around, masked=(("/proc/no-such", True),))),
-    ]
-    for state in broken:
-        backend._found = state
-        with anyio.fail_after(PATIENCE), pytest.raises(LaunchError):
-            async with backend.launch(spec("print('ran')")):
-                pass
+    around = replace(found.around, masked=(("/proc/no-such", True),))
+    backend._found = replace(found, around=around)
+    with anyio.fail_after(PATIENCE), pytest.raises(LaunchError):
+        async with backend.launch(spec("print('ran')")):
+            pass
     backend._found = found
     impossible = replace(Limits(), tmp_bytes=-1)
     with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="mounting /tmp"):
         async with backend.launch(spec("print('ran')", limits=impossible)):
             pass
-
-
-async def test_control_groups_hold_the_limits_while_it_runs(backend: BubblewrapBackend) -> None:
-    found = await backend._look_around()
-    limits = replace(Limits(), memory_bytes=96 * MEBIBYTE, pids=9, cpus=0.5)
-    with anyio.fail_after(PATIENCE):
-        async with backend.launch(spec(FOREVER, limits=limits)) as sandbox:
-            await wait_ready(sandbox)
-            started = read_groups(int(sandbox.id))
-    wanted = {"memory": str(96 * MEBIBYTE), "pids": "10", "cpu": "50000"}
-    assert started == {name: wanted[name] for name in sorted(found.around.controllers)}
-    assert left_groups() == []
-
-
-def read_groups(member: int) -> dict[str, str]:
-    """Return the limits of this process's groups that hold `member`."""
-    files = {
-        "memory.limit_in_bytes": "memory",
-        "memory.max": "memory",
-        "pids.max": "pids",
-        "cpu.max": "cpu",
-        "cpu.cfs_quota_us": "cpu",
-    }
-    found = {}
-    for directory in groups_of():
-        assert str(member) in (directory / "cgroup.procs").read_text().split()
-        for file, name in files.items():
-            if (directory / file).exists():
-                found[name] = (directory / file).read_text().split()[0]
-    return dict(sorted(found.items()))
 
 
 def test_status_documents_are_read_however_they_are_cut() -> None:

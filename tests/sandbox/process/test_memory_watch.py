@@ -14,8 +14,7 @@ from bridge.runs import open_engine
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.landlock_backend import LandlockBackend
 from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder, settings_in
-from tests.packages.rig import allowing, open_directory
+from tests.engine_rig import ListFinder
 from tests.sandbox.process.rig import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
@@ -219,23 +218,3 @@ meet = threading.Barrier(64)
 threads = list(ThreadPoolExecutor(64).map(lambda _: meet.wait(), range(64)))
 [round(LinearRegression().fit(frame[["x"]], frame.y).coef_[0]), len(threads)]
 """
-
-
-@pytest.mark.full
-@pytest.mark.node
-async def test_data_libraries_work_in_the_default_memory(
-    unlimited: BubblewrapBackend | LandlockBackend, tmp_path: Path
-) -> None:
-    if unlimited.name == "landlock":
-        pytest.skip("it takes no packages")
-
-    async def choose(_: Settings) -> BubblewrapBackend | LandlockBackend:
-        return unlimited
-
-    request = RunRequest(code=DATA_WORK, packages=DATA, timeout=300)
-    with open_directory() as cache:
-        dependencies = allowing("", "*", cache=str(cache))
-        settings = replace(settings_in(tmp_path), dependencies=dependencies)
-        async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
-            result = await engine.run(request)
-    assert result.result == [-1, 64], result

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bridge.sandbox.process.backend import BubblewrapBackend
 from tests.contract.rig import ordinary_user, usable_python
 from tests.sandbox.process.rig import PATIENCE
 
@@ -164,27 +161,3 @@ def test_the_users_systemd_is_asked_where_there_is_one() -> None:
     assert told.inside["processes"] == 20
     if asked:  # unless groups can be made directly here
         assert {"--user", "--scope", "--property=TasksMax=21"} <= set(asked)
-
-
-@pytest.mark.parametrize("name", ["no-such-bwrap", "/no/such/bwrap"])
-async def test_an_absent_bubblewrap_is_a_refusal(name: str) -> None:
-    async with BubblewrapBackend(environ=os.environ, bwrap=name) as backend:
-        probe = await backend.probe()
-    assert (probe.ok, probe.error_code) == (False, "engine_not_found")
-    assert "apt install bubblewrap" in probe.remedy
-
-
-async def test_a_bubblewrap_that_is_something_else_is_a_refusal(tmp_path: Path) -> None:
-    for word in ("true", "false", "cat"):
-        async with BubblewrapBackend(environ=os.environ, bwrap=word) as backend:
-            probe = await backend.probe()
-        assert not probe.ok, word
-        assert probe.error_code == "launch_failed"
-
-
-async def test_the_probe_says_what_is_in_force(backend: BubblewrapBackend) -> None:
-    probe = await backend.probe()
-    assert probe.ok, (probe.summary, probe.remedy)
-    assert probe.isolation is not None
-    assert probe.isolation.backend == probe.backend == "bubblewrap"
-    assert set(probe.details) == {"bwrap", "interpreter", "landlock", "control groups", "packages"}

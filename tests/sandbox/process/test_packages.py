@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +19,6 @@ from bridge.sandbox.process.interpreter import SYSTEM_PYTHON, check_environment,
 from bridge.settings import load
 from tests.engine_rig import ListFinder
 from tests.packages.rig import allowing, wheel
-
-
-@pytest.fixture
-def shared() -> Iterator[Path]:
-    """A directory that every user may read."""
-    made = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    made.chmod(0o755)
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made)
 
 
 def environment(place: Path, version: str, line: str = "version = {}.4") -> Path:
