@@ -297,7 +297,7 @@ def test_a_run_that_goes_on_cannot_be_retried_yet() -> None:
     """What it is going to call would be called twice."""
     journals = Journals()
     journal = journals.begin("a", "me")
-    with journal.recording(), pytest.raises(InvalidRequestError, match="Run a goes on"):
+    with journal.recording(), pytest.raises(InvalidRequestError, match="Run a still runs"):
         journals.find("a", "me")
     assert journals.find("a", "me") is journal
 

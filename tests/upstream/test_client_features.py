@@ -287,6 +287,6 @@ async def test_a_server_that_never_has_enough_is_given_up() -> None:
         rounds += 1
         return _wants(a=FORM)
 
-    with on_behalf_of(FakeCaller()), pytest.raises(ToolCallError, match="goes on asking"):
+    with on_behalf_of(FakeCaller()), pytest.raises(ToolCallError, match="still asks for input"):
         await resolve_input("server", "tool 't'", _wants(a=FORM), retry)
     assert rounds == MAX_ROUNDS
