@@ -117,7 +117,7 @@ async def test_a_checkpoint_that_is_damaged_is_told_of_and_the_session_begins_an
     async with reopened(settings, backend) as engine:
         report = told(result := await run(engine, "'kept' in globals()"))
         assert (result.result, report.state) == (False, "new")
-        assert "began anew, with nothing" in report.note
+        assert "began again, with nothing" in report.note
         assert "is damaged" in report.note
         assert not told(await run(engine, "1")).note
 
