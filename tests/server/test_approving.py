@@ -176,13 +176,13 @@ async def test_over_http_without_authentication_no_answer_is_an_approval(
         url = await stack.enter_async_context(web(await stack.enter_async_context(opening())))
         client = await stack.enter_async_context(Client(url, mode=era, elicitation_callback=person))
         refused = _error(await call(client, WRITE))
-        assert "desk.write_note needs a person's approval (default for writes). Nobody" in refused
+        assert "desk.write_note needs a person's approval (default for writes). No user" in refused
         assert "`serve --http` does not authenticate its callers" in refused
         assert "Connect over stdio" in refused
         assert '[[policy.rules]]\nname = "allow desk.write_note"' in refused
         made = await client.call_tool("run_python", {"code": plan, "mode": "plan"})
         applied = [await _applied(client, code) for code in (plan, plan.partition("\n")[0])]
-    assert "refused until the user's rules allow desk.write_note: nobody can" in text_of(made)
+    assert "refused until the user's rules allow desk.write_note: no user can" in text_of(made)
     assert applied[0].is_error is True
     assert "The plan needs a person's approval, for desk.write_note" in text_of(applied[0])
     assert applied[1].is_error is False, text_of(applied[1])

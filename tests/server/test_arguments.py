@@ -134,7 +134,7 @@ def test_packages_are_offered_only_where_some_are_allowed() -> None:
 
 
 def test_the_schema_says_whether_servers_adds_or_bounds_and_which_profiles_there_are() -> None:
-    for listed_only, words in ((False, "besides those that the code names"), (True, "only")):
+    for listed_only, words in ((False, "in addition to those that the code names"), (True, "only")):
         schema = input_schema(5, 5, listed_only=listed_only, profiles=("standard", "mine"))
         assert words in schema["properties"]["servers"]["description"]
         assert schema["properties"]["profile"]["enum"] == ["standard", "mine"]

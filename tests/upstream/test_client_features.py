@@ -260,7 +260,7 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
 @pytest.mark.parametrize(
     ("result", "complaint"),
     [
-        (_wants(a=FORM), "is no run's"),
+        (_wants(a=FORM), "does not belong to a run"),
         (_wants(a={"method": "roots/list"}), "'roots/list', which is not offered"),
         (_wants(a={"method": "shell/run", "params": {}}), "'shell/run', which is not offered"),
         (_wants(a="?"), "which is not offered"),
