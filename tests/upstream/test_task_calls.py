@@ -70,7 +70,7 @@ async def test_a_task_that_wants_to_know_something_asks_the_caller(rig: Rig) -> 
     """Once; without a caller no one can be asked, and the call fails with that."""
     server = Tasker(rig, "2026-07-28")
     async with rig.pool(server.spec) as pool:
-        with pytest.raises(CannotAskError, match="no run's"):
+        with pytest.raises(CannotAskError, match="does not belong to a run"):
             await pool.call_tool("server", "work", {"ends": "asks"})
         assert server.asked()[-1] == "tasks/cancel"
         caller = FakeCaller("me")
