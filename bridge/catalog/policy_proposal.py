@@ -131,7 +131,7 @@ def server_table(name: str, tools: Sequence[Tool]) -> str:
         f"[policy.servers.{key}]  # {count}",
         "trust = false  # true believes all that it says of its own tools, now and later",
     ]
-    named = [tool for tool in tools if _has_line(tool.name)]
+    named = [tool for tool in tools if _writable(tool.name) and tool.name not in _REQUESTS]
     if named:
         lines += ["", f"[policy.servers.{key}.tools]"]
     read: dict[str, None] = {}
@@ -240,7 +240,3 @@ def _shown(name: str) -> str:
 
 def _writable(name: str) -> bool:
     return 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS and valid_text(name) == name
-
-
-def _has_line(name: str) -> bool:
-    return _writable(name) and name not in _REQUESTS

@@ -280,14 +280,12 @@ class Pins:
         """
         if self._kept is None or self.approved(server, definition):
             return
-        if not always and (self.redefined(server, definition) or self._knows(server)):
+        known = server in self._stored.servers or server in self._unstored_servers
+        if not always and (known or self.redefined(server, definition)):
             return
         self._unstored_servers.setdefault(server, {})[definition] = always
         if not self._damage:
             await self._store()
-
-    def _knows(self, server: str) -> bool:
-        return server in self._stored.servers or server in self._unstored_servers
 
     def _before(self, tool: Tool, server_definition: str) -> tuple[_Pin, ...]:
         return self._stored.tools.get((server_definition or tool.server, tool.name), ())

@@ -333,13 +333,10 @@ def looks_random(value: str, *, least: int = LEAST_SHAPED) -> bool:
             any(map(str.isupper, piece)),
             any(map(str.isdigit, piece)),
         )
-        if all(kinds) and entropy(piece) >= _least_entropy(len(piece)):
+        bits = 3.5 if len(piece) >= LEAST_SHAPED else 0.75 * math.log2(len(piece))
+        if all(kinds) and entropy(piece) >= bits:
             return True
     return False
-
-
-def _least_entropy(length: int) -> float:
-    return 3.5 if length >= LEAST_SHAPED else 0.75 * math.log2(length)
 
 
 def entropy(text: str) -> float:

@@ -16,15 +16,11 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
         cpus=settings.cpus,
         tmp_bytes=max(min(Limits.tmp_bytes, settings.memory // 4), settings.memory // 8),
         workspace_bytes=settings.memory // 4,
-        output_bytes=_output_bytes(settings),
+        # Both streams and the files must fit into a run's artifact limit; showing an output's
+        # beginning and end takes 256 KiB.
+        output_bytes=max(min(Limits.output_bytes, settings.artifact_run_bytes // 3), 256 * 1024),
         output_tokens=settings.output_tokens,
         out_bytes=settings.artifact_run_bytes,
         shown_bytes=settings.shown_bytes,
         directories=bool(settings.offered_directories),
     )
-
-
-def _output_bytes(settings: Settings) -> int:
-    """Return the limit of each stream: both and the files must fit into a run's artifact limit."""
-    # Showing an output's beginning and end takes that much.
-    return max(min(Limits.output_bytes, settings.artifact_run_bytes // 3), 256 * 1024)

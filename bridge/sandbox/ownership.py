@@ -96,7 +96,9 @@ def process_start(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        said = _run(("ps", "-o", "lstart=", "-p", str(pid))) if _has_no_proc() else None
+        said = (
+            _run(("ps", "-o", "lstart=", "-p", str(pid))) if platform.system() != "Linux" else None
+        )
         return said and "-".join(said.split())
     # The second field, the command's name in brackets, may itself hold spaces and brackets.
     after_name = stat.rpartition(")")[2].split()
@@ -111,10 +113,6 @@ def _exists(pid: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
-
-
-def _has_no_proc() -> bool:
-    return platform.system() != "Linux"
 
 
 def _pid_namespace() -> str:
