@@ -44,7 +44,7 @@ class BridgeError(Exception):
         self.message = message
         self.host_detail = host_detail
         known = code in ("", type(self).code)
-        default = self.default_remedy if known else CODES[code].remedy
+        default = (not known and CODES[code].remedy) or self.default_remedy
         self.remedy = default if remedy is None else remedy
 
     def __str__(self) -> str:
@@ -290,7 +290,7 @@ class Kind(NamedTuple):
         family: The class that it is raised as.
         meaning: What went wrong.
         advice: What to do, for the reference.
-        remedy: What an error of this code says that brings no remedy of its own.
+        remedy: What an error without a remedy of its own says; empty for the family's.
     """
 
     family: type[BridgeError]
@@ -298,8 +298,6 @@ class Kind(NamedTuple):
     advice: str = ""
     remedy: str = ""
 
-
-_LOST = "What it had called may have happened: see the receipt before running it again."
 
 CODES: Mapping[str, Kind] = {
     "held_result": Kind(
@@ -391,11 +389,9 @@ CODES: Mapping[str, Kind] = {
         "A cluster or the hosts have no room for a sandbox.",
         remedy="Try again later; or add nodes, hosts or slots, or ask for less memory per run.",
     ),
-    "node_lost": Kind(
-        SandboxLostError, "A sandbox's machine does not answer, or was shut down.", remedy=_LOST
-    ),
-    "pod_evicted": Kind(SandboxLostError, "A cluster took a pod's place from it.", remedy=_LOST),
-    "pod_deadline": Kind(SandboxLostError, "A pod lived longer than it may.", remedy=_LOST),
+    "node_lost": Kind(SandboxLostError, "A sandbox's machine does not answer, or was shut down."),
+    "pod_evicted": Kind(SandboxLostError, "A cluster took a pod's place from it."),
+    "pod_deadline": Kind(SandboxLostError, "A pod lived longer than it may."),
     "answered_automatically": Kind(
         ApprovalNeededError,
         "A client answered a question itself, so no person was asked.",

@@ -448,7 +448,12 @@ def errors_page() -> str:
     ]
     rows = [[code(each.code), str(each.exit_status), *_split(each)] for each in classes]
     rows += (
-        [code(name), str(kind.family.exit_status), kind.meaning, kind.remedy or kind.advice]
+        [
+            code(name),
+            str(kind.family.exit_status),
+            kind.meaning,
+            kind.remedy or kind.advice or kind.family.default_remedy,
+        ]
         for name, kind in faults.CODES.items()
     )
     base = attributes(faults.BridgeError)

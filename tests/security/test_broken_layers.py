@@ -242,7 +242,8 @@ async def test_without_libseccomp_nothing_runs(ground: Ground) -> None:
     none = "libseccomp-not-there.so"
     async with BubblewrapBackend(environ=os.environ, seccomp=none) as namespaces:
         assert "libseccomp" in refused(await on(ground, namespaces), "engine_not_found")
-    async with LandlockBackend(environ=os.environ, seccomp=none) as tier:
+    async with LandlockBackend(environ=os.environ) as tier:
+        tier.seccomp = none
         assert "libseccomp" in refused(await on(ground, tier), "engine_not_found")
 
 
@@ -279,7 +280,8 @@ async def test_without_landlock_namespaces_hold_and_the_tier_runs_nothing(ground
         assert result.isolation is not None
         assert any(text.startswith("landlock:") for text in result.isolation.weaker)
         assert "landlock" not in result.isolation.layers
-    async with LandlockBackend(environ=os.environ, version=lambda: 0) as tier:
+    async with LandlockBackend(environ=os.environ) as tier:
+        tier.version = lambda: 0
         refused(await on(ground, tier), "engine_not_found")
 
 

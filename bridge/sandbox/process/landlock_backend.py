@@ -23,10 +23,10 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from bridge.errors import SandboxError
-from bridge.model import Isolation, Json, Limits
+from bridge.model import Isolation, Json
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, landlock, libseccomp, unnamespaced
@@ -148,7 +148,8 @@ def rules(
             ]
             continue
         # Only the interpreter and its dynamic loader are executed.
-        runs = bind.inside == interpreter.executable or _is_loader(bind.inside)
+        loads = PurePosixPath(bind.inside).name.startswith(("ld-", "ld.so", "ld64."))
+        runs = loads or bind.inside == interpreter.executable
         rights = landlock.READ | (landlock.EXECUTE if runs else 0)
         made.append(LandlockRule(path=bind.source, rights=rights, is_file=bind.is_file))
     made += [
@@ -162,10 +163,6 @@ def rules(
     # Opened by the first process, so the rule always means that process's directory.
     made.append(LandlockRule(path="/proc/self", rights=landlock.USE_PROC))
     return made
-
-
-def _is_loader(path: str) -> bool:
-    return PurePosixPath(path).name.startswith(("ld-", "ld.so", "ld64."))
 
 
 def isolation(
@@ -221,38 +218,26 @@ class LandlockFindings(DirectoryFindings):
 class LandlockBackend(UnnamespacedBackend[LandlockFindings]):
     """Runs programs without namespaces.
 
-    Args:
+    Attributes:
         version: Returns the kernel's Landlock ABI version.
         seccomp: File name of libseccomp, for the loader.
     """
 
     name = NAME
     title = "landlock (the weaker tier)"
-
-    def __init__(
-        self,
-        *,
-        environ: Mapping[str, str],
-        interpreter: str | None = None,
-        packages: Path | None = None,
-        limits: Limits | None = None,
-        version: Callable[[], int] = landlock.version,
-        seccomp: str = libseccomp.LIBRARY,
-    ) -> None:
-        super().__init__(environ=environ, interpreter=interpreter, packages=packages, limits=limits)
-        self._version = version
-        self._seccomp = seccomp
+    version: Callable[[], int] = staticmethod(landlock.version)
+    seccomp = libseccomp.LIBRARY
 
     def _look(self) -> LandlockFindings:
         if sys.platform != "linux":
             raise SandboxError("Only Linux has Landlock.", code="wrong_system")
-        abi = self._version()
+        abi = self.version()
         if abi < 1:
             message = f"This kernel ({os.uname().release}) has no Landlock, or has it turned off."
             raise SandboxError(message, remedy=KERNEL_REMEDY, code="engine_not_found")
         filters = (
-            *libseccomp.filters(self._seccomp),
-            libseccomp.refusal_filter(refusals(abi), self._seccomp),
+            *libseccomp.filters(self.seccomp),
+            libseccomp.refusal_filter(refusals(abi), self.seccomp),
         )
         uid, owner = host.nobody(), current_owner()
         as_nobody = uid is not None

@@ -21,10 +21,9 @@ import pwd
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bridge.errors import SandboxError
-from bridge.model import Isolation, Json, Limits
+from bridge.model import Isolation, Json
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, unnamespaced
@@ -148,32 +147,21 @@ class SeatbeltFindings(DirectoryFindings):
 class SeatbeltBackend(UnnamespacedBackend[SeatbeltFindings]):
     """Runs programs under a Seatbelt profile.
 
-    Args:
+    Attributes:
         sandbox_exec: The system's command that applies a profile.
+        system: This machine's, as in `sys.platform`.
     """
 
     name = title = NAME
     linux = False
-
-    def __init__(
-        self,
-        *,
-        environ: Mapping[str, str],
-        sandbox_exec: str = SANDBOX_EXEC,
-        interpreter: str | None = None,
-        packages: Path | None = None,
-        limits: Limits | None = None,
-        system: str = sys.platform,
-    ) -> None:
-        super().__init__(environ=environ, interpreter=interpreter, packages=packages, limits=limits)
-        self._sandbox_exec = sandbox_exec
-        self._system = system
+    sandbox_exec = SANDBOX_EXEC
+    system: str = sys.platform
 
     def _look(self) -> SeatbeltFindings:
-        if self._system != SYSTEM:
+        if self.system != SYSTEM:
             raise SandboxError("Only macOS has Seatbelt.", code="wrong_system")
-        if not os.access(self._sandbox_exec, os.X_OK):
-            message = f"{self._sandbox_exec} is not there."
+        if not os.access(self.sandbox_exec, os.X_OK):
+            message = f"{self.sandbox_exec} is not there."
             raise SandboxError(
                 message,
                 remedy="It is part of macOS; use podman or docker.",
@@ -187,7 +175,7 @@ class SeatbeltBackend(UnnamespacedBackend[SeatbeltFindings]):
             base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
             uid=pwd.getpwnam("nobody").pw_uid if as_nobody else None,
             owner=current_owner(),
-            sandbox_exec=self._sandbox_exec,
+            sandbox_exec=self.sandbox_exec,
             around=ProcessSurroundings(
                 landlock_abi=0, cpus=host.usable_cpus(), processes_per_namespace=False
             ),

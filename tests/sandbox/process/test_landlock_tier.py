@@ -286,7 +286,8 @@ async def test_before_its_third_version_nothing_is_emptied_either(
         "    except OSError as error: found[name] = os.strerror(error.errno)\n"
         "print(json.dumps(found))\n"
     )
-    async with LandlockBackend(environ=dict(os.environ), version=lambda: 2) as backend:
+    async with LandlockBackend(environ=dict(os.environ)) as backend:
+        backend.version = lambda: 2
         ran = await run(backend, f"FILE, OWN = {(str(target.private), 'own')!r}\n{program}")
     assert json.loads(ran.out) == {
         "truncate": "Operation not permitted",

@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,14 +67,18 @@ def stand_in(room: Path, text: str = STAND_IN) -> str:
     return str(path)
 
 
+def mac(environ: Mapping[str, str], command: str, system: str = "darwin") -> SeatbeltBackend:
+    made = SeatbeltBackend(environ=environ)
+    made.sandbox_exec, made.system = command, system
+    return made
+
+
 @pytest.fixture
 async def backend(room: Path) -> AsyncIterator[SeatbeltBackend]:
     """Open a backend that takes this system for macOS."""
     before = processes_below() if sys.platform == "linux" else []
     environ = {**os.environ, "TMPDIR": str(room / "runs"), "CANARY_TOKEN": "canary"}
-    async with SeatbeltBackend(
-        environ=environ, sandbox_exec=stand_in(room), system="darwin"
-    ) as opened:
+    async with mac(environ, stand_in(room)) as opened:
         yield opened
     if sys.platform == "linux":
         assert processes_below() == before
@@ -82,8 +86,7 @@ async def backend(room: Path) -> AsyncIterator[SeatbeltBackend]:
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="it is macOS")
 async def test_elsewhere_it_is_refused_without_trying(room: Path) -> None:
-    command = stand_in(room)
-    async with SeatbeltBackend(environ=os.environ, sandbox_exec=command) as backend:
+    async with mac(os.environ, stand_in(room), sys.platform) as backend:
         probe = await backend.probe()
         assert (probe.ok, probe.error_code) == (False, "wrong_system")
         assert probe.summary == "Only macOS has Seatbelt."
@@ -156,12 +159,10 @@ async def test_what_detaches_itself_is_found_and_ended(
 
 BRIDGE = """
 import os, sys, anyio
-from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
 from tests.sandbox.process.rig import FOREVER, spec, wait_ready
+from tests.sandbox.process.test_seatbelt_backend import mac
 async def main():
-    async with SeatbeltBackend(
-        environ=os.environ, sandbox_exec=sys.argv[1], system="darwin"
-    ) as backend:
+    async with mac(os.environ, sys.argv[1]) as backend:
         async with backend.launch(spec(FOREVER)) as sandbox:
             await wait_ready(sandbox)
             print(sandbox.id, flush=True)
@@ -195,18 +196,14 @@ async def test_a_bridge_that_is_killed_leaves_no_process(
 )
 async def test_one_that_fails_is_an_error_with_its_words(room: Path, text: str, said: str) -> None:
     environ = {"TMPDIR": str(room / "runs")}
-    async with SeatbeltBackend(
-        environ=environ, sandbox_exec=stand_in(room, text), system="darwin"
-    ) as backend:
+    async with mac(environ, stand_in(room, text)) as backend:
         with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match=said):
             async with backend.launch(spec("print('ran')")):
                 pass
 
 
 async def test_an_absent_one_is_a_refusal() -> None:
-    async with SeatbeltBackend(
-        environ={}, sandbox_exec="/no/sandbox-exec", system="darwin"
-    ) as backend:
+    async with mac({}, "/no/sandbox-exec") as backend:
         with raises_code("engine_not_found", match="is not there"):
             async with backend.launch(spec("print('ran')")):
                 pass
