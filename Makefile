@@ -41,7 +41,7 @@ PURE := \
     bridge/runs/collect/picture_formats.py \
     bridge/sessions/record.py \
     bridge/guest/protocol/wire.py \
-    bridge/skills/source.py \
+    bridge/saved_functions/source.py \
     bridge/rpc/* \
     bridge/sandbox/binds.py \
     bridge/sandbox/failure.py \

@@ -23,7 +23,8 @@ It runs all tests on bubblewrap, root's podman and SQLite."""
 
 CASES = tuple(
     f"tests/{name}/"
-    for name in ("contract", "e2e", "sandbox", "security") + ("artifacts", "sessions", "skills")
+    for name in ("contract", "e2e", "sandbox", "security")
+    + ("artifacts", "sessions", "saved_functions")
 )
 
 BEGUN_FIRST = (
@@ -34,7 +35,10 @@ BEGUN_FIRST = (
 """The longest tests: if they came last, one of them would leave the other workers idle."""
 
 MEASURED_TESTS = (
-    *(f"tests/{name}/" for name in ("artifacts", "catalog", "discovery", "gate", "skills")),
+    *(
+        f"tests/{name}/"
+        for name in ("artifacts", "catalog", "discovery", "gate", "saved_functions")
+    ),
     *(f"tests/{name}/" for name in ("render", "rpc", "settings", "packages")),
     *("tests/runs/collect/", "tests/sandbox/container/", "tests/sandbox/test_"),
     *("tests/server/test_arguments", "tests/upstream/test_fail", "tests/upstream/test_framing"),

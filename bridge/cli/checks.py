@@ -10,7 +10,7 @@ import anyio
 from bridge.catalog.prose import joined
 from bridge.cli.output import visible, write_json, write_prose, write_table
 from bridge.cli.status import waiting
-from bridge.clients.writers import WRITERS
+from bridge.client_configs.writers import WRITERS
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
 from bridge.server import known_clients

@@ -16,7 +16,7 @@ from bridge.settings import Settings, load, store_of
 
 
 def clients(incomplete: str) -> list[str]:
-    from bridge.clients.writers import WRITERS
+    from bridge.client_configs.writers import WRITERS
 
     return _matching(incomplete, lambda _: [*WRITERS, "all"])
 
@@ -27,7 +27,7 @@ def servers(incomplete: str) -> list[str]:
 
 def tools(context: typer.Context, incomplete: str) -> list[str]:
     """Return tools as their servers listed them last: SERVER.TOOL, or those of a given server."""
-    from bridge.servers.tool_cache import ToolCache
+    from bridge.inventory.tool_cache import ToolCache
 
     def found(settings: Settings) -> Iterable[str]:
         listings = ToolCache(store_of(settings)).load_all(_specs(settings))
@@ -63,8 +63,8 @@ def sessions(incomplete: str) -> list[str]:
 
 
 def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
-    from bridge.servers.configuration import context_for
-    from bridge.servers.consents import consents_of
+    from bridge.inventory.configuration import context_for
+    from bridge.inventory.consents import consents_of
 
     context = context_for(settings, str(Path.cwd()), sys.platform)
     return tuple(consents_of(settings).discover(context).servers)

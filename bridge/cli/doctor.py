@@ -24,13 +24,13 @@ from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, ImageMissingError, SettingsError
+from bridge.inventory.configuration import context_for
+from bridge.inventory.consents import consents_of
 from bridge.model import MEBIBYTE, Directory, ServerSpec
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.selection import probe_all
-from bridge.servers.configuration import context_for
-from bridge.servers.consents import consents_of
 from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
 from bridge.upstream.launch import explain_missing, server_environment

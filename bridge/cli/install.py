@@ -33,7 +33,7 @@ from bridge.cli.output import (
 )
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
-from bridge.clients.entry import (
+from bridge.client_configs.entry import (
     NAME,
     Entry,
     address,
@@ -43,7 +43,7 @@ from bridge.clients.entry import (
     own_entry,
     shown_address,
 )
-from bridge.clients.install import (
+from bridge.client_configs.install import (
     Change,
     Standing,
     apply,
@@ -56,8 +56,8 @@ from bridge.clients.install import (
     standings,
     with_own_commands,
 )
-from bridge.clients.journal import Journal
-from bridge.clients.writers import (
+from bridge.client_configs.journal import Journal
+from bridge.client_configs.writers import (
     WRITERS,
     Machine,
     Scope,
@@ -69,8 +69,8 @@ from bridge.clients.writers import (
 )
 from bridge.discovery.finder import Discovery, discover
 from bridge.errors import BridgeError, UsageError
-from bridge.servers.configuration import context_for
-from bridge.servers.consents import consents_of
+from bridge.inventory.configuration import context_for
+from bridge.inventory.consents import consents_of
 from bridge.settings import Settings, http_token
 from bridge.text import counted
 

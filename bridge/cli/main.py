@@ -148,8 +148,8 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
 
 def _greeted(settings: Settings) -> Greeting:
     """Answer a client that has asked to `initialize`, before the MCP SDK is imported."""
+    from bridge.inventory.configuration import first_instructions
     from bridge.server.greeting import greet
-    from bridge.servers.configuration import first_instructions
 
     # A client that has its answer sees a signal end the bridge as it does later.
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -10,10 +10,16 @@ from dataclasses import replace
 import anyio.to_thread
 
 from bridge.cli.output import visible, write_err_line
-from bridge.clients.entry import is_bridge
-from bridge.clients.install import Change, open_target, plan_uninstall, read_target, record_of
-from bridge.clients.journal import Journal
-from bridge.clients.move import (
+from bridge.client_configs.entry import is_bridge
+from bridge.client_configs.install import (
+    Change,
+    open_target,
+    plan_uninstall,
+    read_target,
+    record_of,
+)
+from bridge.client_configs.journal import Journal
+from bridge.client_configs.move import (
     KeptServer,
     LoggedIn,
     Mover,
@@ -23,14 +29,14 @@ from bridge.clients.move import (
     with_move,
     with_restore,
 )
-from bridge.clients.writers import Machine, Scope, Target, targets, writer_for
+from bridge.client_configs.writers import Machine, Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
+from bridge.inventory.consents import consents_of
+from bridge.inventory.tool_cache import ToolCache
 from bridge.model import ServerSpec
-from bridge.servers.consents import consents_of
-from bridge.servers.tool_cache import ToolCache
 from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of

@@ -13,13 +13,13 @@ import anyio
 
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
+from bridge.inventory.config_watch import ConfigWatcher, watch_plan
+from bridge.inventory.configuration import context_for
 from bridge.runs import Engine, open_engine
 from bridge.sandbox.selection import select_present
 from bridge.server.app import build_server, error_server
 from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.transports import STDIO, parse_address, serve_http, serve_stdio
-from bridge.servers.config_watch import ConfigWatcher, watch_plan
-from bridge.servers.configuration import context_for
 from bridge.settings import Settings, http_token
 
 ALONE = (

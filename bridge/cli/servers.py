@@ -38,10 +38,10 @@ from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
+from bridge.inventory.configuration import context_for
+from bridge.inventory.consents import consents_of
+from bridge.inventory.project_servers import definition_lines, reference_names
 from bridge.model import ServerSpec, Source
-from bridge.servers.configuration import context_for
-from bridge.servers.consents import consents_of
-from bridge.servers.project_servers import definition_lines, reference_names
 from bridge.settings import Settings, home, store_of
 from bridge.text import counted
 

@@ -27,12 +27,12 @@ from bridge.cli.options import DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
-from bridge.clients.entry import own_entry
-from bridge.clients.writers import Machine, Scope, Target, detected, writer_for
+from bridge.client_configs.entry import own_entry
+from bridge.client_configs.writers import Machine, Scope, Target, detected, writer_for
 from bridge.errors import BridgeError, UsageError
+from bridge.inventory.consents import consents_of
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
-from bridge.servers.consents import consents_of
 from bridge.settings import Settings
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from bridge.cli.person import LEAST_DIGITS, Person
 from bridge.cli.status import open_engine
 from bridge.errors import UnknownError, UsageError
 from bridge.gate.question import visible_lines
+from bridge.saved_functions.source import Skill
 from bridge.settings import Settings
-from bridge.skills.source import Skill
 from bridge.text import counted
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ async def remove(
 async def _skill(engine: Engine, name: str) -> Skill:
     skills = await engine.skills.shelf.all()
     if name not in skills:
-        from bridge.skills.index import unknown
+        from bridge.saved_functions.index import unknown
 
         raise UnknownError(unknown(name, skills), code="unknown_skill")
     return skills[name]

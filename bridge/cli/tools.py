@@ -20,7 +20,7 @@ from bridge.cli.output import (
 from bridge.cli.servers import none_found
 from bridge.cli.status import open_engine, waiting
 from bridge.errors import BridgeError, UnknownError
-from bridge.servers.project_servers import waiting_line
+from bridge.inventory.project_servers import waiting_line
 from bridge.settings import Settings
 from bridge.text import counted
 

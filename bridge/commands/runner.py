@@ -35,6 +35,7 @@ from bridge.gate.audit import RunAudit
 from bridge.gate.canonical import canonical, digest
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import could_be_password, mask
+from bridge.inventory.secrets import command_secrets
 from bridge.model import (
     MEBIBYTE,
     CommandRequest,
@@ -51,7 +52,6 @@ from bridge.sandbox.backend import Backend, ExitReport, Sandbox
 from bridge.sandbox.layers import common
 from bridge.sandbox.run_queue import MOST_RUNS, RunQueue
 from bridge.sandbox.selection import select_for_profile, with_profile_remedy
-from bridge.servers.secrets import command_secrets
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
 from bridge.tasks import background_task

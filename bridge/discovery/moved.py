@@ -1,8 +1,8 @@
 """Reads which servers were moved from clients' files behind the bridge.
 
-`bridge.clients.move` takes entries out of a client's file and keeps them, as they stood there, in
-a file of the bridge's own in the same format. Owns the manifest that says which file of the
-bridge's continues which file of a client's: discovery reads it as if it were the rest of it.
+`bridge.client_configs.move` takes entries out of a client's file and keeps them, as they stood
+there, in a file of the bridge's own in the same format. Owns the manifest that says which file of
+the bridge's continues which file of a client's: discovery reads it as the rest of that file.
 """
 
 from __future__ import annotations

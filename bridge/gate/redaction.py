@@ -1,7 +1,7 @@
 """Takes secrets out of what reaches a sandbox, a model or a log.
 
 Owns the encoded forms in which a secret is looked for, the mark that replaces it, and that JSON
-keeps its shape. `bridge.servers.secrets` provides the secrets; values that only look like one are
+keeps its shape. `bridge.inventory.secrets` provides the secrets; values that only look like one are
 `redaction_shapes`'.
 """
 

@@ -39,13 +39,13 @@ from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.receipt import accounted
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
+from bridge.inventory.servers import Servers
 from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.plan_store import Plans, StoredPlan
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
-from bridge.servers.servers import Servers
 
 MAX_QUESTION = 5_500
 """Characters of a program's list of calls in a question. Less than the question takes: the list

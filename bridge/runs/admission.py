@@ -22,6 +22,7 @@ from bridge.catalog.program.server_references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices
+from bridge.inventory.project_approval import ProjectApproval
 from bridge.model import Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, add_findings, refused
 from bridge.runs.execution import Parts
@@ -30,7 +31,6 @@ from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.reading import Reading, by_size, read
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
-from bridge.servers.project_approval import ProjectApproval
 from bridge.sessions import Sessions
 from bridge.settings import Settings, narrowed
 

@@ -16,6 +16,8 @@ from bridge.commands.runner import Commands
 from bridge.gate.result_redaction import clear_value
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
+from bridge.inventory.guide import GuestGuide
+from bridge.inventory.servers import Servers
 from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
@@ -31,11 +33,9 @@ from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
-from bridge.servers.guide import GuestGuide
-from bridge.servers.servers import Servers
+from bridge.saved_functions.skills import Skills
 from bridge.sessions import Sessions
 from bridge.settings import Settings, store_of
-from bridge.skills.skills import Skills
 from bridge.tasks import background_task
 from bridge.upstream.client_features import current_caller
 

@@ -16,6 +16,8 @@ from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.receipt import accounted
 from bridge.guest.protocol.wire import Call
+from bridge.inventory.guide import GuestGuide
+from bridge.inventory.servers import Servers
 from bridge.model import Json, RunResult, Tool, Usage
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
@@ -32,9 +34,7 @@ from bridge.runs.prepared_run import Place, PreparedRun, run_frame
 from bridge.runs.program import Facts, Program
 from bridge.runs.sandboxes import Sandboxes
 from bridge.sandbox.failure import classify
-from bridge.servers.guide import GuestGuide
-from bridge.servers.servers import Servers
-from bridge.skills.skills import Skills
+from bridge.saved_functions.skills import Skills
 
 _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", "list_offers"})
 """Methods whose answers are a server's own words, as it said them."""

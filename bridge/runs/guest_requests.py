@@ -19,13 +19,13 @@ from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.held_calls import HeldPlaceholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
 from bridge.guest.schema.validation import problem
+from bridge.inventory.guide import GuestGuide, has_match, starting_line
+from bridge.inventory.servers import Servers
 from bridge.large_text import with_plain_text
 from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error
-from bridge.servers.guide import GuestGuide, has_match, starting_line
-from bridge.servers.servers import Servers
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
 from bridge.upstream.server import UpstreamServer
 

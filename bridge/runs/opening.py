@@ -19,18 +19,18 @@ from bridge.callers.client import RunCaller
 from bridge.errors import CannotAskError, LoginFailedError
 from bridge.gate.question import safe_name
 from bridge.gate.result_redaction import clear_logs
+from bridge.inventory.configuration import ConfigFinder, Finder, context_for
+from bridge.inventory.consents import consents_of
+from bridge.inventory.learned_shapes import LearnedShapes
+from bridge.inventory.secrets import Secrets
+from bridge.inventory.servers import Servers
+from bridge.inventory.tool_cache import ToolCache
 from bridge.model import ServerSpec
 from bridge.private_files import in_use, make_directory
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.ownership import current_owner, reap_leftovers
 from bridge.sandbox.selection import select_backend
-from bridge.servers.configuration import ConfigFinder, Finder, context_for
-from bridge.servers.consents import consents_of
-from bridge.servers.learned_shapes import LearnedShapes
-from bridge.servers.secrets import Secrets
-from bridge.servers.servers import Servers
-from bridge.servers.tool_cache import ToolCache
 from bridge.settings import Settings, runtime_dir, store_of
 from bridge.upstream.client_features import current_caller
 from bridge.upstream.launch import Containers

@@ -9,6 +9,8 @@ from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
 from bridge.gate.receipt import BYTES_PER_TOKEN
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Run
+from bridge.inventory.guide import GuestGuide
+from bridge.inventory.inventory import ToolInventory
 from bridge.model import Limits, RunRequest, Tool
 from bridge.packages.packages import NOTHING, PackageSet
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES
@@ -18,11 +20,9 @@ from bridge.runs.input_files import frame_files
 from bridge.runs.reading import Reading
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.layers import guest_limits
-from bridge.servers.guide import GuestGuide
-from bridge.servers.inventory import ToolInventory
+from bridge.saved_functions.skills import SkillUse
 from bridge.sessions import SessionRun
 from bridge.settings import Settings
-from bridge.skills.skills import SkillUse
 
 
 @dataclass(frozen=True, kw_only=True)

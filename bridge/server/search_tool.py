@@ -16,12 +16,12 @@ from bridge.catalog.docs import Detail
 from bridge.catalog.prose import clip, paragraphs
 from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.errors import BridgeError, InvalidRequestError
+from bridge.inventory.guide import has_match, starting_line
+from bridge.inventory.project_servers import waiting_line
 from bridge.model import Json
 from bridge.runs import Engine
 from bridge.server.arguments import checked_arguments
 from bridge.server.content import RESULT_SIZE, result_or_error, tool_result
-from bridge.servers.guide import has_match, starting_line
-from bridge.servers.project_servers import waiting_line
 
 SEARCH_TOOL = "search_tools"
 

@@ -11,9 +11,9 @@ import pytest
 
 from bridge.cli.install import ask_network, carry_out, plan
 from bridge.cli.person import Person
-from bridge.clients.entry import own_entry
-from bridge.clients.writers import machine_of
-from bridge.servers.configuration import context_for
+from bridge.client_configs.entry import own_entry
+from bridge.client_configs.writers import machine_of
+from bridge.inventory.configuration import context_for
 from bridge.settings import load
 from tests.cli.desk import command_line, desk
 from tests.upstream.rig import SERVERS

@@ -18,9 +18,9 @@ from bridge.errors import SettingsError, UpstreamError, UsageError
 from bridge.gate.decision import CallFacts
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
+from bridge.inventory.configuration import ConfigFinder, context_for
+from bridge.inventory.consents import consents_of
 from bridge.model import Tool
-from bridge.servers.configuration import ConfigFinder, context_for
-from bridge.servers.consents import consents_of
 from bridge.settings import Settings, load
 from bridge.settings.policy import parse_policy
 from bridge.store import Store

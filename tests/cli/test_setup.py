@@ -15,7 +15,7 @@ from bridge.cli.install import STOPPED
 from bridge.cli.main import main
 from bridge.cli.run import request_of
 from bridge.cli.setup import setup
-from bridge.clients.entry import network_variables
+from bridge.client_configs.entry import network_variables
 from bridge.errors import ImageMissingError
 from bridge.sandbox.backend import Probe
 from bridge.settings import load

@@ -13,8 +13,8 @@ from bridge.cli.person import Person
 from bridge.cli.skills import approve_of
 from bridge.model import Provenance
 from bridge.runs import open_engine
+from bridge.saved_functions.source import Header, encode_skill, source_digest
 from bridge.settings import load
-from bridge.skills.source import Header, encode_skill, source_digest
 from tests.cli.desk import command_line, desk
 from tests.waiting import typing_answers
 

@@ -14,7 +14,7 @@ FILES = sorted(
         ROOT / "Makefile",
     ]
 )
-EXAMPLES = {"docs/skills.md", "bridge/skills/files.py", "CHANGELOG.md"}
+EXAMPLES = {"docs/skills.md", "bridge/saved_functions/files.py", "CHANGELOG.md"}
 """Where names of files are a user's, or those of earlier versions."""
 
 _FILE = re.compile(r"`([\w/]+\.py)`")

@@ -18,6 +18,9 @@ from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, ChannelClosedError, ServerLostError, ToolCallError
 from bridge.gate.pipeline import Gate, Grant
 from bridge.guest.protocol.wire import Reply, Stop, decode_host_frame
+from bridge.inventory.guide import GuestGuide
+from bridge.inventory.servers import Servers
+from bridge.inventory.tool_cache import ToolCache
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
 from bridge.model.outcome import caught
 from bridge.rpc.channel import Channel
@@ -26,9 +29,6 @@ from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import Facts, Program
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
-from bridge.servers.guide import GuestGuide
-from bridge.servers.servers import Servers
-from bridge.servers.tool_cache import ToolCache
 from bridge.settings import load
 from bridge.store import Store
 from bridge.upstream.pool import Pool

@@ -17,13 +17,13 @@ from mcp_types import InitializeRequestParams, methods
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
+from bridge.inventory.configuration import first_instructions
+from bridge.inventory.tool_cache import Listing, ToolCache
 from bridge.model import Tool
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.greeting import VERSIONS, answer, plain_initialize
 from bridge.server.stdio import StdinMessages, StdoutMessages
-from bridge.servers.configuration import first_instructions
-from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.settings import Settings, store_of
 from tests.engine_rig import engine_on
 from tests.fakes.backend import FakeBackend

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.servers.configuration import context_for
+from bridge.inventory.configuration import context_for
 from bridge.settings import load
 from bridge.settings.directories import parse_directories, refusal
 

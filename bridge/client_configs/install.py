@@ -1,0 +1,397 @@
+"""Puts the bridge's entry into a client's file, and takes it out: planned purely, then written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import anyio
+
+from bridge.client_configs import differences
+from bridge.client_configs.document import Document, Table, open_document
+from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
+from bridge.client_configs.journal import Journal, MoveRecord, digest, turn_in
+from bridge.client_configs.rewrite import Edit, missing_directories, remove_directories, rewrite
+from bridge.client_configs.writers import Machine, Target, Writer, readable
+from bridge.discovery.documents import decode, size_limit
+from bridge.discovery.fields import EntryContext
+from bridge.discovery.files import read_regular
+from bridge.discovery.parser import lookup, parse_document
+from bridge.discovery.report import SkippedServer, printable
+from bridge.discovery.user_lists import Restrictions
+from bridge.discovery.variables import Variables
+from bridge.errors import BridgeError, UneditableError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change of one file, planned and not made.
+
+    Attributes:
+        name: The bridge's entry.
+        value: The entry as it is written; empty where it is taken out.
+        edit: Returns the file's new content for its present one.
+        before, after: The content as it was planned; None for no file.
+        notes: What a person has to know.
+        replaces: Whether an entry of the name is there already.
+        moved: Servers that go behind the bridge, by name, decoded.
+        restored: Those that come back from there.
+        refused: Servers that were to be moved and stay, each with the reason.
+        barred: Why the client does not start the bridge, if one of its lists forbids it.
+        private: Whether only its user may read the file then: it has the bridge's token.
+        commands: The client's own commands that make it in place of us; none for most.
+        turn: Keeps other bridges, whichever state they have, from what `keep` and `finish` change.
+        keep: Called before the file is replaced: keeps what it is about to lose.
+        finish: Called when the file is replaced.
+    """
+
+    target: Target
+    action: Literal["install", "uninstall", "move"]
+    name: str = ""
+    value: Mapping[str, object] = field(default_factory=dict)
+    edit: Edit
+    before: bytes | None
+    after: bytes | None
+    notes: tuple[str, ...] = ()
+    replaces: bool = False
+    moved: Mapping[str, object] = field(default_factory=dict, repr=False)
+    refused: tuple[tuple[str, str], ...] = ()
+    restored: tuple[str, ...] = ()
+    barred: str = ""
+    private: bool = False
+    commands: tuple[tuple[str, ...], ...] = ()
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
+    keep: Callable[[], None] = lambda: None
+    finish: Callable[[], None] = lambda: None
+
+    def diff(self, *later: Change) -> str:
+        """Return the change, with those that are made to the same file after it."""
+        after = self.after
+        for each in later:
+            after = each.edit(after)
+        return differences.unified(str(self.target.path), self.before, after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The bridge as it stands in a file.
+
+    Attributes:
+        command: With its arguments; empty for an address.
+    """
+
+    target: Target
+    name: str
+    command: tuple[str, ...]
+    url: str
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether its command is a path at which nothing can be run."""
+        program = self.command[0] if self.command else ""
+        return os.path.isabs(program) and not os.access(program, os.X_OK)  # noqa: PTH117
+
+
+def read_target(target: Target) -> bytes | None:
+    """Return the content of a target's file; None if there is none.
+
+    Raises:
+        UsageError: It is not to be written by this user or from this project.
+    """
+    real = Path(os.path.realpath(target.path))
+    if target.root is not None and not real.is_relative_to(os.path.realpath(target.root)):
+        message = f"{target.path} leads out of the project, to {real}."
+        raise UsageError(message, remedy="Leave --scope out, or replace the link by a file.")
+    try:
+        found = real.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(f"{target.path} is not changed: {error.strerror}.") from error
+    if found.st_uid != os.geteuid():
+        message = f"{real} belongs to another user, and is not changed."
+        raise UsageError(message, remedy="Run this as the user whom it belongs to.")
+    raw = read_regular(real, limit=size_limit(target.location.format))
+    if isinstance(raw, str):
+        raise UsageError(f"{target.path} is not changed: {raw}.")
+    return raw
+
+
+def plan_install(
+    target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
+) -> Change:
+    """Return the change that puts the bridge into a file, and into its list of allowed servers."""
+    document, table, second = _opened(target, raw)
+    present = document.entries(table)
+    dialect = target.location.dialect
+    own = [name for name, value in present.items() if is_bridge(name, value, dialect)]
+    name = entry.name or next(iter(own), NAME)
+    if name in present and name not in own:
+        message = f"{target.path} has another server called {name}."
+        raise UsageError(message, remedy="Choose a name: --name NAME.")
+    value = entry_value(target, entry, name, second=second)
+
+    def edit(now: bytes | None) -> bytes | None:
+        document, table, _ = _opened(target, now)
+        allowed = _allowed(document, target)
+        add = bool(allowed) and name not in allowed
+        if document.entries(table).get(name) == value and not add:
+            return now
+        document = document.with_entry(table, name, value)
+        return (document.with_item(_allowed_at(target), name) if add else document).encode()
+
+    after = edit(raw)
+    others = [other for other in own if other != name]
+    barred = _refusal(target, name, after, lists or Restrictions())
+    notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
+    return Change(
+        target=target,
+        action="install",
+        name=name,
+        value=value,
+        edit=edit,
+        before=raw,
+        after=after,
+        replaces=name in present,
+        notes=(*notes, *_notes(target, others, raw)),
+        barred=barred,
+        private=bool(entry.token),
+    )
+
+
+def plan_uninstall(
+    target: Target, name: str, raw: bytes | None, record: MoveRecord | None = None
+) -> Change:
+    """Return the change that takes an entry out: to the byte if `record` has the file as it is."""
+
+    def edit(now: bytes | None) -> bytes | None:
+        if record is not None and record.describes(now):
+            return record.before
+        document, _, _ = _opened(target, now)
+        document = document.without(target.table, name)
+        # An empty list would allow every server.
+        if rest := [each for each in _allowed(document, target) if each != name]:
+            outer, _, key = _allowed_at(target).rpartition(".")
+            document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
+        return document.encode()
+
+    notes = ("The file is not as the install left it, so it is edited entry by entry.",)
+    return Change(
+        target=target,
+        action="uninstall",
+        name=name,
+        edit=edit,
+        before=raw,
+        after=edit(raw),
+        notes=notes if record is None else (),
+    )
+
+
+def record_of(
+    journal: Journal, target: Target, name: str, present: bytes | None
+) -> MoveRecord | None:
+    """Return the record of the change that left a file as it is, if that put in this entry."""
+    found = reversed(_installs(journal, target, name))
+    return next((record for record in found if record.describes(present)), None)
+
+
+def _installs(journal: Journal, target: Target, name: str) -> list[MoveRecord]:
+    put = (str(target.path), "install", name)
+    return [each for each in journal.records() if (each.path, each.action, each.name) == put]
+
+
+def apply(change: Change, journal: Journal) -> None:
+    """Write a change into its file.
+
+    Raises:
+        BridgeError: The file was changed meanwhile, again and again, or cannot be written.
+    """
+    try:
+        with turn_in(journal.directory), change.turn():
+            read_target(change.target)  # It may have become a link since it was shown.
+            _apply(change, journal)
+    except OSError as error:
+        message = f"{change.target.path} cannot be changed: {error.strerror or error}."
+        raise BridgeError(message) from error
+
+
+def _apply(change: Change, journal: Journal) -> None:
+    target, moves = change.target, bool(change.moved)
+    made = tuple(map(str, missing_directories(target.path)))
+    last = record_of(journal, target, change.name, change.before)
+    new: list[MoveRecord] = []
+
+    def keep(before: bytes | None, after: bytes | None) -> None:
+        change.keep()
+        if change.action == "install" or moves:
+            # Once more over itself: what was there before the first time is what comes back.
+            first = last if last is not None and last.describes(before) and not moves else None
+            record = MoveRecord(
+                path=str(target.path),
+                action="move" if moves else "install",
+                name=change.name,
+                before=first.before if first else before,
+                after_sha256=digest(after),
+                made_directories=first.made_directories if first else made,
+            )
+            new.append(journal.add(record))
+
+    readers = 0o700 if change.private else 0o777
+    left = rewrite(target.path, change.edit, readers, root=target.root, before_replace=keep)
+    change.finish()
+    old = new[:-1] if last is None or moves else [*new[:-1], last]
+    if change.action == "uninstall":
+        # What the file held before, secrets too, is kept no longer than it can come back.
+        old += _installs(journal, target, change.name)
+        if last is not None and left is None:
+            remove_directories(tuple(map(Path, last.made_directories)))
+    for record in old:
+        journal.drop(record.id)
+
+
+def standings(
+    machine: Machine, broken: dict[Path, tuple[Target, str]] | None = None
+) -> Iterator[Standing]:
+    """Yield each place in clients' files where the bridge stands.
+
+    Args:
+        broken: Receives the files that cannot be read, with the reason; it may be in them.
+    """
+    for target in readable(machine):
+        dialect = target.location.dialect
+        raw = read_regular(target.path, limit=size_limit(target.location.format))
+        try:
+            if isinstance(raw, str):
+                raise UneditableError(raw, path=str(target.path))
+            document = open_target(target, raw)
+        except UneditableError as error:
+            if broken is not None:
+                broken[target.path] = target, str(error)
+            continue
+        entries: list[tuple[str | None, object]] = []
+        with suppress(UneditableError):  # The table may be something else.
+            entries = document.named(target.table)
+        for name, value in entries:
+            if is_bridge(name or "", value, dialect):
+                command, url = command_line(value, dialect), address(value, dialect)
+                yield Standing(target=target, name=name or "", command=command, url=url)
+
+
+def open_target(target: Target, raw: bytes | None) -> Document:
+    """Return a client's file as a document."""
+    location = target.location
+    return open_document(
+        raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
+    )
+
+
+def _opened(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
+    """Return a file's document, where its servers are, and whether it is OpenCode's second kind."""
+    document, second = open_target(target, raw), (*target.table, "servers")
+    if ".".join(second) in target.location.dialect.server_keys and document.entries(second):
+        return document, second, True
+    return document, target.table, False
+
+
+def _allowed_at(target: Target) -> str:
+    """Return where a file has the list of the servers that alone are on; empty for nowhere."""
+    return (target.location.dialect.gates or ("", ""))[0]
+
+
+def _allowed(document: Document, target: Target) -> Sequence[object]:
+    listed = lookup(document.decoded, _allowed_at(target))
+    return listed if isinstance(listed, list) else ()
+
+
+def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions) -> str:
+    """Return why the client would not start what was written; empty if it would."""
+    context = EntryContext(
+        client=target.location.client,
+        scope=target.scope,
+        path=str(target.path),
+        dialect=target.location.dialect,
+        variables=Variables(environ={}),
+    )
+    parsed = parse_document(decode(after or b"", target.location.format), context)
+    spec = next((each for each in parsed.entries if each.name == name), None)
+    if spec is None:
+        raise BridgeError(f"{target.path} is not changed: the entry would not be read from it.")
+    if isinstance(spec, SkippedServer):
+        return spec.reason
+    by = lists.off_by(spec.name, target.location.id)
+    if by == f"{_allowed_at(target)} in {printable(str(target.path))}":
+        by = ""  # The change adds the name.
+    return f"it is switched off by {by}" if by else lists.reason(spec, target.location.id)
+
+
+def _notes(target: Target, others: list[str], raw: bytes | None) -> Iterator[str]:
+    if others:
+        yield f"It stands there as {', '.join(others)} too."
+    if target.writer.contended and target.scope == "user" and raw is not None:
+        yield f"Close {target.writer.name} first: a running one may write the file over."
+    if target.root is not None:
+        yield "The file would hold paths of this machine: keep it out of what others check out."
+    if target.writer.note:
+        yield target.writer.note
+
+
+def with_own_commands(change: Change, machine: Machine) -> Change:
+    """Return a change with the client's commands that make it, where its file is not written."""
+    target = change.target
+    program = machine.program(target.writer.program)
+    if not (target.writer.contended and target.scope == "user" and program):
+        return change
+    # Other users of this machine read a command's arguments, so none has the bridge's token.
+    if len(target.table) > 1 or (isinstance(change.value, dict) and "headers" in change.value):
+        return change
+    remove = (program, "mcp", "remove", "-s", "user", change.name)
+    if change.action == "uninstall":
+        return replace(change, commands=(remove,) if change.before is not None else ())
+    text = json.dumps(change.value, ensure_ascii=False)
+    add = (program, "mcp", "add-json", "-s", "user", change.name, text)
+    return replace(change, commands=(remove, add) if change.replaces else (add,))
+
+
+def listing(writer: Writer, machine: Machine) -> tuple[str, ...]:
+    """Return the command with which a client lists its servers; empty if there is none here."""
+    program = machine.program(writer.program)
+    return (program, *writer.listing) if program and writer.listing else ()
+
+
+async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
+    """Run a client's command; return what it prints.
+
+    It runs in the home directory: to list servers, some clients start those of the project that
+    they are in, approved or not.
+
+    Raises:
+        BridgeError: It failed, or did not end.
+    """
+    environ = {**machine.context.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
+    try:
+        with anyio.fail_after(60):
+            done = await anyio.run_process(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.STDOUT,
+                check=False,
+                env=environ,
+                cwd=machine.context.home,
+            )
+    except TimeoutError:
+        message = f"{argv[0]} did not end within 60 seconds."
+        raise BridgeError(message, remedy="Run it yourself.") from None
+    except OSError as error:
+        raise BridgeError(f"{argv[0]} does not start: {error.strerror}.") from None
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout.decode("utf-8", "replace"))[:20_000]
+    if done.returncode:
+        message = f"{' '.join(argv[:3])} failed with status {done.returncode}."
+        raise BridgeError(message, host_detail=said.strip()[-1000:])
+    return said

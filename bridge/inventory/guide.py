@@ -1,0 +1,355 @@
+"""Returns the texts on servers and tools, for models, programs and people at a terminal.
+
+Connects the current servers, settings and tools with `bridge.catalog`, which owns the wording.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+
+from bridge.catalog.disclosure import outdated
+from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
+from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.offers import Offers, root_names
+from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
+from bridge.catalog.stubs import server_stub
+from bridge.errors import BridgeError, UsageError
+from bridge.guest.schema.names import nearest
+from bridge.inventory.configuration import server_instructions
+from bridge.inventory.project_servers import waiting_line
+from bridge.inventory.servers import Servers
+from bridge.model import Json, Limits, Tool
+from bridge.sandbox.contents import recall
+from bridge.sandbox.limits import limits_for
+from bridge.settings import Settings
+from bridge.settings.time_zone import time_zone
+
+SKILLS_SERVER = "skills\0"
+"""The server name under which the index has skills; no real server can have it."""
+
+
+BRIEF_TOKENS = 450  # Of the description where a client defers all other tools.
+
+
+class SkillDocs(Protocol):
+    """The saved skills, as a search finds them."""
+
+    async def indexed(self) -> tuple[Tool, ...]:
+        """Return the skills as tools of `SKILLS_SERVER`."""
+
+    def docs(self, name: str) -> dict[str, Json] | None:
+        """Return the documentation of a skill; None if it was deleted."""
+
+
+class GuestGuide:
+    """The texts on a bridge's servers and tools."""
+
+    def __init__(
+        self, servers: Servers, settings: Settings, skills: SkillDocs | None = None
+    ) -> None:
+        self._skills = skills
+        self._servers = servers
+        self._settings = settings
+        self._described: tuple[int | None, str, str] = (None, "", "")
+        self._described_servers: tuple[ServerEntry, ...] | None = None
+        self._guides: dict[tuple[int, tuple[str, ...], Limits, Offers, str], str] = {}
+        self._index = ToolIndex()
+        self._searching = anyio.Lock()
+
+    async def tool_description(self, *, brief: bool = False) -> str:
+        """Return the description of `run_python`; it changes only when it is `outdated`.
+
+        Args:
+            brief: For a client that loads tools on demand, and so pays for little else.
+        """
+        revision = self._servers.inventory.revision
+        if self._described[0] != revision:
+            servers = self._servers.inventory.initial_entries()
+            described = self._described_servers
+            if described is None or outdated(described, servers):
+                describe = partial(
+                    tool_description,
+                    servers,
+                    limits_for(self._settings),
+                    checked=self._settings.preflight == "check",
+                    offers=self.offers(),
+                )
+                # In a thread: it may format hundreds of tools.
+                budget = self._settings.description_tokens
+                texts = [
+                    await anyio.to_thread.run_sync(partial(describe, tokens=tokens))
+                    for tokens in (budget, min(budget, BRIEF_TOKENS))
+                ]
+                self._described_servers = servers
+                self._described = (revision, texts[0], texts[1])
+            else:
+                self._described = (revision, *self._described[1:])
+        _, full, short = self._described
+        return short if brief else full
+
+    def instructions(self) -> str:
+        """Return the server instructions, which clients show their model."""
+        return server_instructions(self._servers.inventory, self._servers.discovery)
+
+    @property
+    def offers_packages(self) -> bool:
+        """Whether programs may request packages."""
+        return bool(self.allowed_packages)
+
+    @property
+    def allowed_packages(self) -> list[str]:
+        """Names of the packages that programs may request; "*" in one is any text."""
+        allowed = self._settings.dependencies.allow if self._settings.packages_allowed else ()
+        return [entry.name for entry in allowed]
+
+    def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
+        """Return the packages and directories that programs may use.
+
+        Args:
+            roots: Name and address of each of the client's roots.
+        """
+        settings = self._settings
+        packages = [entry.text for entry in settings.dependencies.allow]
+        if "*" in packages:
+            packages = [
+                "any package of " + ("the index" if settings.dependencies.index else "PyPI")
+            ]
+        contents = recall(settings)
+        return Offers(
+            packages=tuple(packages) if settings.packages_allowed else (),
+            installed=contents.packages,
+            python=contents.python,
+            directories=settings.offered_directories,
+            roots=root_names(roots, map(str, settings.roots)),
+            time_zone=time_zone(settings.environ),
+            listed_only=settings.listed_servers_only,
+        )
+
+    def capabilities(
+        self,
+        loaded: tuple[str, ...] = (),
+        limits: Limits | None = None,
+        roots: tuple[tuple[str, str], ...] = (),
+    ) -> str:
+        """Return the guide to what a program can do.
+
+        Args:
+            roots: Name and address of each of the client's roots.
+        """
+        limits = limits or limits_for(self._settings)
+        offers = self.offers(roots)
+        offers = offers if limits.directories else replace(offers, directories=())
+        left_out = waiting_line(self._servers.discovery.proposed)
+        key = (self._servers.inventory.revision, loaded, limits, offers, left_out)
+        text = self._guides.get(key)
+        if text is None:
+            entries = self._servers.entries(loaded=loaded)
+            text = capabilities(entries, limits=limits, offers=offers)
+            if left_out:
+                text = f"{text.rstrip()}\n\n{left_out}\n"
+            if len(self._guides) >= 32:  # one for every set of servers that programs use
+                self._guides.clear()
+            self._guides[key] = text
+        return text
+
+    def servers_json(self) -> str:
+        """Return every server and its state, as JSON."""
+        states = self._servers.pool.states()
+        document: list[dict[str, Any]] = [
+            {
+                "name": spec.name,
+                "alias": f"mcp_{self._servers.aliases[spec.name]}",
+                "description": spec.description,
+                "transport": spec.transport,
+                "source": str(spec.source),
+                "state": states[spec.name].state,
+            }
+            for spec in self._servers.discovery.servers
+        ]
+        document.extend(
+            {"name": entry.name, "state": "skipped", "reason": entry.reason}
+            for entry in self._servers.discovery.skipped
+        )
+        document.extend(
+            {
+                "name": entry.name,
+                "state": "proposed",
+                "source": str(entry.source),
+                "reason": entry.reason,
+                "approve": f"mcp-code-bridge servers approve {entry.name}",
+            }
+            for entry in self._servers.discovery.proposed
+        )
+        return json.dumps(document, ensure_ascii=False)
+
+    async def tools_json(self, name: str) -> str:
+        """Return the tools of one server with their schemas, as JSON.
+
+        Raises:
+            BridgeError: There is no such server, or it cannot be reached.
+        """
+        docs = await self.server_docs(await self._loaded(name), "full")
+        return json.dumps(docs, ensure_ascii=False)
+
+    async def server_stub(self, name: str) -> str:
+        """Return one server's tools as typed Python.
+
+        Raises:
+            BridgeError: There is no such server, or it cannot be reached.
+        """
+        entry = self._entry(await self._loaded(name))
+        # In a thread: hundreds of tools take a second.
+        return await anyio.to_thread.run_sync(server_stub, entry)
+
+    async def _loaded(self, name: str) -> str:
+        server = self._servers.resolve(name)
+        await self._servers.load([server])
+        return server
+
+    async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
+        """Return the documentation of a server's known tools."""
+        entry = self._entry(server)
+        # In a thread: a tool takes half a millisecond, or a hundred with large schemas.
+        return await anyio.to_thread.run_sync(server_docs, entry, detail)
+
+    async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
+        """Return the documentation of one tool, given by name or alias.
+
+        Raises:
+            UsageError: The server has no such tool; the text names the nearest.
+        """
+        entry = self._entry(server)
+        candidate = entry.named(tool)
+        if candidate is None:
+            await self._servers.ask_again([server])
+            entry = self._entry(server)
+            candidate = entry.named(tool)
+        if candidate is not None:
+            return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
+        near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise UsageError(f"The server {server!r} has no tool {tool!r:.100}.{hint}")
+
+    async def search_servers(
+        self,
+        names: Sequence[str],
+        query: str,
+        limit: int,
+        detail: Detail,
+        *,
+        server: str | None = None,
+        skills: bool = False,
+    ) -> tuple[list[dict[str, Any]], dict[str, BridgeError]]:
+        """Search after asking the servers whose tools are unknown; return also their errors.
+
+        If none matches well, wait for slow servers, three times as long as otherwise.
+        """
+        search = partial(self.search, query, limit, detail, server=server, skills=skills)
+        errors = await self._servers.load_unknown(names)
+        found = await search()
+        if not has_match(found) and self._servers.starting(names):
+            with anyio.move_on_after(2 * self._servers.straggler_seconds):
+                await self._servers.wait_for_starts(names)
+            errors = await self._servers.load_unknown(names)
+            found = await search()
+        return found, errors
+
+    async def search(
+        self,
+        query: str,
+        limit: int,
+        detail: Detail,
+        *,
+        server: str | None = None,
+        skills: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Return the documentation of the tools that match `query`, best first, each with a score.
+
+        Of a tool that several servers have, one is returned, with the others' aliases as `also`. If
+        none matches well, the three best are returned, each with `poor`.
+
+        Args:
+            server: Search only this server's tools.
+            skills: Whether to search saved skills, too.
+
+        Raises:
+            InvalidRequestError: The query has no words.
+            BridgeError: This Python has no full-text search.
+        """
+        inventory = self._servers.inventory
+        async with self._searching:
+            tools = {name: inventory.tools(name) or () for name in self._servers.names()}
+            if skills and self._skills is not None:
+                tools[SKILLS_SERVER] = await self._skills.indexed()
+            matches = await anyio.to_thread.run_sync(self._find, tools, query, limit, server)
+        poor = bool(matches) and matches[0].fit < GOOD_FIT
+        documents: list[dict[str, Any]] = []
+        returned: list[tuple[Tool, dict[str, Any]]] = []
+        by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
+        for match in matches[: 3 if poor else None]:
+            name, score = match.tool.server, round(match.score, 3)
+            if name == SKILLS_SERVER and self._skills is not None:
+                found = self._skills.docs(match.tool.name)
+                if found is not None:
+                    documents.append({**found, "score": score})
+                continue
+            if name not in inventory.aliases:
+                # Removed from the configuration during the search.
+                continue
+            if name not in by_server:
+                entry = inventory.entry(name)
+                by_server[name] = entry, {tool.tool.name: tool for tool in entry.tools}
+            entry, entries = by_server[name]
+            same = next((docs for tool, docs in returned if _is_same(tool, match.tool)), None)
+            if same is not None:
+                same.setdefault("also", []).append(f"mcp_{entry.alias}")
+            elif match.tool.name in entries:
+                document = partial(tool_docs, entry, entries[match.tool.name], detail)
+                docs = await anyio.to_thread.run_sync(document)
+                documents.append({**docs, "score": score})
+                returned.append((match.tool, documents[-1]))
+        return [{**docs, "poor": True} for docs in documents] if poor else documents
+
+    def _find(
+        self, tools: dict[str, tuple[Tool, ...]], query: str, limit: int, server: str | None
+    ) -> list[Match]:
+        self._index.update(tools)
+        return self._index.search(query, limit=limit, server=server)
+
+    async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
+        """Return the documentation of the tools of `names`: all, or those that match a query."""
+        if not query:
+            return [
+                document for name in names for document in await self.server_docs(name, "summary")
+            ]
+        only = names[0] if len(names) == 1 else None
+        return await self.search(query, 50, "summary", server=only)
+
+    def _entry(self, server: str) -> ServerEntry:
+        return self._servers.inventory.entry(server)
+
+
+def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(found) and not found[0].get("poor")
+
+
+def starting_line(starting: Sequence[str], names: Sequence[str]) -> str:
+    """Return what a search says first while some of the servers are not searched yet."""
+    count = f"{len(starting)} of {len(names)} servers {'is' if len(starting) == 1 else 'are'}"
+    return f"{count} still starting; search again in some seconds, with the same words."
+
+
+def _is_same(one: Tool, other: Tool) -> bool:
+    """Return whether two servers have the same tool."""
+    return one.server != other.server and (one.name, one.description, one.input_schema) == (
+        other.name,
+        other.description,
+        other.input_schema,
+    )

@@ -1,0 +1,281 @@
+"""Holds every server's tools, and caches the catalog entries and stubs made from them.
+
+A run costs what it uses and not what is configured. Callers that cache something made from entries
+store the `revision` with it. Asks no server: `bridge.inventory.refresher` does, and reports the
+tools here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from bridge.catalog.entries import Recall, ServerEntry, tool_entries
+from bridge.catalog.naming import server_aliases
+from bridge.catalog.program.tables import SERVER_METHODS
+from bridge.catalog.stubs import run_discovered, run_server, to_call
+from bridge.gate.redaction import Redactor
+from bridge.gate.result_redaction import clear_tools
+from bridge.model import Json, ServerSpec, Tool
+from bridge.rpc.values import call_parts
+
+if TYPE_CHECKING:
+    from bridge.inventory.learned_shapes import LearnedShapes
+    from bridge.inventory.tool_cache import Listing
+
+
+class ToolInventory:
+    """The tools of all servers; entries are made when first requested.
+
+    Attributes:
+        aliases: Every server's name and alias.
+        shape_revision: Grows whenever a new shape of results is learned.
+
+    Args:
+        shapes: Learns and stores the shapes of results; without it none are learned.
+    """
+
+    def __init__(
+        self, shapes: LearnedShapes | None = None, redactor: Redactor | None = None
+    ) -> None:
+        self.shape_revision = 0
+        self._redactor = redactor or Redactor()
+        self._shapes = shapes
+        self._revision = 0
+        self._listeners: list[Callable[[], None]] = []
+        self.aliases: Mapping[str, str] = {}
+        self._descriptions: Mapping[str, str] = {}
+        self._tools: dict[str, tuple[Tool, ...]] = {}
+        self._redacted: dict[str, tuple[Tool, ...]] = {}
+        self._entries: dict[str, ServerEntry] = {}
+        self._positions: Mapping[str, int] = {}
+        self._by_name: dict[str, dict[str, Tool]] = {}
+        self._all: tuple[ServerEntry, ...] | None = None
+        self._initial: tuple[ServerEntry, ...] | None = None
+        self._discovered: list[dict[str, Any]] | None = None
+        self._changing: set[str] = set()
+        self._stubs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    @property
+    def revision(self) -> int:
+        """Grows whenever servers, descriptions or tools change."""
+        return self._revision
+
+    @revision.setter
+    def revision(self, revision: int) -> None:
+        self._revision = revision
+        for listener in tuple(self._listeners):
+            listener()
+
+    @contextmanager
+    def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call `listener` after every change of `revision` while this context is open.
+
+        It is called in the middle of the change, so it may only record that there was one.
+        """
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    def configure(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
+        """Replace all servers by those of a configuration, with their stored listings."""
+        self.reset(
+            {spec.name: spec.description for spec in specs},
+            {name: listing.tools for name, listing in listings.items()},
+        )
+        for name, listing in listings.items():
+            self.describe(name, listing.info)
+
+    def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
+        """Replace all servers and their known tools; aliases depend on the whole set."""
+        self.revision += 1
+        self.aliases = server_aliases(tuple(descriptions))
+        clear = self._redactor.text
+        self._descriptions = {name: clear(text) for name, text in descriptions.items()}
+        self._positions = {name: position for position, name in enumerate(descriptions)}
+        self._tools = dict(tools)
+        self._changing.clear()
+        self._redacted.clear()
+        self._drop_all()
+
+    def describe(self, name: str, info: Mapping[str, str]) -> None:
+        """Set what a server says of itself (`server_info`), unless the configuration says it."""
+        about = info.get("about", "")
+        if info.get("changes") and name not in self._changing:
+            self._changing.add(name)
+            self._drop(name)
+        if not about or self._descriptions.get(name) != "":
+            return
+        self._descriptions = {**self._descriptions, name: self._redactor.text(about)}
+        self.revision += 1
+        self._initial = self._discovered = None
+        self._drop(name)
+
+    def tools(self, name: str) -> tuple[Tool, ...] | None:
+        """Return a server's tools, redacted; None if it was never asked for them."""
+        found = self._redacted.get(name)
+        if found is None and name in self._tools:
+            found = self._redacted[name] = clear_tools(self._tools[name], self._redactor)
+        return found
+
+    def redact_again(self) -> None:
+        """Redact all texts again, after other values have become secret."""
+        clear = self._redactor.text
+        descriptions = {name: clear(text) for name, text in self._descriptions.items()}
+        before, self._redacted = self._redacted, {}
+        if descriptions == self._descriptions and all(
+            self.tools(name) == tools for name, tools in before.items()
+        ):
+            # A token that is renewed every hour must not change texts in which it does not occur.
+            return
+        self._descriptions = descriptions
+        self.revision += 1
+        self._drop_all()
+
+    def update(self, name: str, tools: tuple[Tool, ...]) -> bool:
+        """Set a server's tools; return whether they have changed."""
+        before = self._tools.get(name)
+        if before is tools:
+            return False
+        # Even if they are the same: the next comparison is then one of identity.
+        self._tools[name] = tools
+        if before == tools:
+            if name in self._redacted and self._redacted[name] is before:
+                self._redacted[name] = tools
+            return False
+        self._redacted.pop(name, None)
+        self.revision += 1
+        self._by_name.pop(name, None)
+        self._initial = None
+        self._drop(name)
+        return True
+
+    def tool(self, name: str, tool: str) -> Tool | None:
+        """Return one tool of a server, by its own name; None if it is not known."""
+        tools = self._by_name.get(name)
+        if tools is None:
+            tools = self._by_name[name] = {one.name: one for one in self.tools(name) or ()}
+        return tools.get(tool)
+
+    def reader(self, name: str, tool: str) -> Callable[[Mapping[str, Json]], dict[str, Json]]:
+        """Return a function that unwraps a tool's results, by its schema and earlier results."""
+        found = self.tool(name, tool)
+        if found is None:
+            return call_parts
+        several = self._shapes is not None and self._shapes.sends_several(name, found)
+        return partial(call_parts, wraps=found.wraps_result, several=several)
+
+    def learn_result(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
+        """Learn the shape of a call's result, if the tool declares none.
+
+        Args:
+            wire: The result, as `bridge.rpc.values.call_parts` returns it.
+        """
+        if self._shapes is None:
+            return
+        found = self.tool(name, tool)
+        if found is not None and self._shapes.learn(name, found, wire):
+            self.shape_revision += 1
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._entries.pop(name, None)
+        self._stubs.pop(name, None)
+        self._all = None
+
+    def _drop_all(self) -> None:
+        self._entries.clear()
+        self._stubs.clear()
+        self._by_name.clear()
+        self._all = self._initial = self._discovered = None
+
+    def place(self, name: str) -> int:
+        """Return a server's position in the configuration, from 0."""
+        return self._positions[name]
+
+    def entry(self, name: str) -> ServerEntry:
+        """Return one server's entry."""
+        found = self._entries.get(name)
+        if found is None:
+            recall = None if self._shapes is None else partial(self._shapes.current, name)
+            found = self._entries[name] = self._entry(name, recall)
+        return found
+
+    def _entry(self, name: str, recall: Recall | None) -> ServerEntry:
+        if self._shapes is None or not self._shapes.has_any(name):
+            recall = None
+        return ServerEntry(
+            name=name,
+            alias=self.aliases[name],
+            description=self._descriptions[name],
+            tools=tool_entries(self.tools(name) or (), recall),
+            known=name in self._tools,
+            changing=name in self._changing,
+        )
+
+    def entries(self, *, loaded: Collection[str] = ()) -> tuple[ServerEntry, ...]:
+        """Return the entries of all servers, in the order of the configuration."""
+        if self._all is None:
+            self._all = tuple(map(self.entry, self._descriptions))
+        if not loaded:
+            return self._all
+        return tuple(
+            replace(entry, loaded=True) if entry.name in loaded else entry for entry in self._all
+        )
+
+    def initial_entries(self) -> tuple[ServerEntry, ...]:
+        """Return all entries with only those shapes that were stored before this bridge started.
+
+        For texts in a model's context from the start, such as the description of `run_python`: if
+        they changed with every first call of a tool, clients would pay for their whole conversation
+        again. Depends on `revision` alone.
+        """
+        shapes = self._shapes
+        if shapes is None:
+            return self.entries()
+        if self._initial is None:
+            self._initial = tuple(
+                self._entry(name, partial(shapes.initial, name))
+                if shapes.has_any(name)
+                else self.entry(name)
+                for name in self._descriptions
+            )
+        return self._initial
+
+    def discovered(self, loaded: Collection[str]) -> list[dict[str, Any]]:
+        if self._discovered is None:
+            bare = (
+                ServerEntry(name=name, alias=self.aliases[name], description=description)
+                for name, description in self._descriptions.items()
+            )
+            self._discovered = run_discovered(tuple(bare))
+        if not loaded:
+            return self._discovered
+        return [
+            {**line, "loaded": True} if line["name"] in loaded else line
+            for line in self._discovered
+        ]
+
+    def stubs(self, name: str, used: frozenset[str] | None) -> dict[str, Any]:
+        """Return one server's part of `Run.servers`.
+
+        Args:
+            used: Attributes of the server that the program uses: it gets only those tools, without
+                documentation. None for all tools. If one of them is no tool, all are returned, so
+                that the guest's error can name the nearest.
+        """
+        found = self._stubs.get(name)
+        if found is None:
+            whole = run_server(self.entry(name))
+            called = {tool["alias"]: to_call(tool) for tool in whole["tools"]}
+            found = self._stubs[name] = (whole, called)
+        whole, tools = found
+        by_name = {"list_tools", "call_tool", "call_tool_raw"}
+        if used is None or used & by_name or not tools.keys() | SERVER_METHODS >= used:
+            return whole
+        return {**whole, "tools": [tools[alias] for alias in sorted(used & tools.keys())]}

@@ -1,0 +1,139 @@
+"""Stores each server's last list of tools, so that later bridges know it without starting servers.
+
+Holds one document per server definition: the tools, the server's version, and when they were
+listed. With it the tools of fifty servers can be described and searched without starting one. A run
+still asks the server itself, and old lists are renewed in the background
+(`bridge.inventory.refresher`). An unreadable document counts as missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from time import time
+from typing import TYPE_CHECKING, Literal
+
+from bridge.model import MEBIBYTE, ServerSpec, Tool
+from bridge.store import Store
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 8 * MEBIBYTE
+"""Of one listing, which a server may make long; hundreds of large schemas take a tenth of it."""
+
+AGE = 90 * 24 * 3600.0  # In seconds; one that was not renewed is of a server no longer in use.
+
+_KIND = "listing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A server's list of tools.
+
+    Attributes:
+        server: The server's own name in the configuration.
+        info: As in `ServerState.server_info`.
+        listed_at: Seconds since the epoch.
+        start_seconds: Time to start the server and list; None if it was running already.
+        form: Version of this format; others are ignored.
+    """
+
+    server: str
+    tools: tuple[Tool, ...]
+    info: Mapping[str, str] = field(default_factory=dict)
+    listed_at: float = 0.0
+    start_seconds: float | None = None
+    form: Literal[2] = 2
+
+    @property
+    def schema_bytes(self) -> int:
+        """Bytes of the tools as their server describes them, in compact JSON."""
+        return sum(map(_described_bytes, self.tools))
+
+
+@cache
+def _adapter() -> TypeAdapter[Listing]:
+    # Imported here: without stored listings the answer to `initialize` need not wait for it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Listing)
+
+
+def listing_digest(spec: ServerSpec) -> str:
+    """Return the key of a server's stored documents: 32 hexadecimal digits."""
+    identity = [
+        spec.name,
+        spec.definition,
+        None if spec.tools.only is None else sorted(spec.tools.only),
+        sorted(spec.tools.without),
+    ]
+    return hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class ToolCache:
+    """Reads and writes listings; failures to do so are logged and ignored."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def load(self, spec: ServerSpec) -> Listing | None:
+        """Return a definition's stored listing, if there is one."""
+        return self.load_all([spec]).get(spec.name)
+
+    def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
+        """Return the definitions' stored listings, by server, read in one transaction."""
+        named = {listing_digest(spec): spec for spec in specs}
+        found: dict[str, bytes] = {}
+        try:
+            found = self._store.documents(_KIND, named)
+        except OSError as error:
+            logger.debug("stored lists of tools cannot be read: %s", error)
+        read = (
+            (spec.name, _listing(spec, found[name]))
+            for name, spec in named.items()
+            if name in found
+        )
+        return {name: listing for name, listing in read if listing is not None}
+
+    def save(self, spec: ServerSpec, listing: Listing) -> None:
+        """Store a listing for later bridges, and delete old ones."""
+        data = _adapter().dump_json(listing)
+        if len(data) > MAX_BYTES:
+            return
+        try:
+            with self._store.writing() as kept:
+                kept.put(_KIND, "", listing_digest(spec), data)
+                kept.prune(_KIND, most=500, oldest=time() - AGE)
+        except OSError as error:
+            logger.debug("the tools of %s cannot be stored: %s", spec.name, error)
+
+
+def _listing(spec: ServerSpec, data: bytes) -> Listing | None:
+    try:
+        listing = _adapter().validate_json(data)
+    except ValueError as error:
+        logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
+        return None
+    # A listing of another name would attribute its tools to the wrong server.
+    if listing.server != spec.name or any(tool.server != spec.name for tool in listing.tools):
+        return None
+    return listing
+
+
+def _described_bytes(tool: Tool) -> int:
+    described = {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+    }
+    if tool.output_schema is not None:
+        described["outputSchema"] = tool.output_schema
+    text = json.dumps(described, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode("utf-8", "replace"))

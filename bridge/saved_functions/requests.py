@@ -1,0 +1,337 @@
+"""A program's requests about what it keeps: saved skills, and memories.
+
+Owns the parameters, which a program sends and which are checked before anything acts on them, and
+the answers. The rest of the helpers are made of these, in the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.to_thread import run_sync as in_thread
+
+from bridge.catalog.program.guard import check
+from bridge.catalog.program.survey import Survey
+from bridge.errors import (
+    BridgeError,
+    CallDeniedError,
+    InvalidRequestError,
+    LibraryError,
+    UpstreamError,
+)
+from bridge.gate.bridge_calls import BridgeCalls
+from bridge.gate.pipeline import Gate
+from bridge.gate.provenance import ProvenanceTracker
+from bridge.gate.result_redaction import clear_value
+from bridge.model import Effect, Json, RunRequest
+from bridge.model.identity import PERSON, owner_of, principal_of
+from bridge.rpc.dispatcher import Answer, CallFailedError
+from bridge.saved_functions.memories import MAX_OWNERS, Memories, Memory
+from bridge.saved_functions.review import Review
+from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
+from bridge.store import Store
+
+if TYPE_CHECKING:
+    from bridge.saved_functions.skills import Skills
+
+_SAVE_FIX = (
+    "Save it under another name, or ask the user to remove the skill that is there: "
+    "`mcp-code-bridge skills rm NAME`."
+)
+
+
+class KeptRequests:
+    """Answers one run's calls about skills and its caller's memories."""
+
+    def __init__(
+        self,
+        skills: Skills,
+        store: Store,
+        *,
+        gate: Gate,
+        tracker: ProvenanceTracker,
+        own: BridgeCalls,
+        review: Review,
+        request: RunRequest,
+        note: Callable[[Mapping[str, Json]], None],
+    ) -> None:
+        self._skills = skills
+        self._shelf = skills.shelf
+        self._servers = skills.servers
+        self._redactor = skills.servers.secrets.redactor
+        self._gate = gate
+        self._tracker = tracker
+        self._own = own
+        self._review = review
+        self._request = request
+        self._note = note
+        owner = owner_of(request)
+        # Callers over HTTP cannot use up the room of the person who runs the bridge.
+        most = None if owner == PERSON else MAX_OWNERS
+        self._memories = Memories(store, owner, most_owners=most)
+        # Bridges take turns at writing; of one run's calls none shall wait for another in a thread.
+        self._turn = anyio.Lock()
+
+    @property
+    def methods(self) -> dict[str, Answer]:
+        """The methods by name."""
+        methods: Mapping[str, tuple[Answer, Effect | None]] = {
+            "save_skill": (self._save_skill, "write"),
+            "list_skills": (self._list_skills, None),
+            "load_skill": (self._load_skill, None),
+            "delete_skill": (self._delete_skill, "destructive"),
+            "save_memory": (self._save_memory, "write"),
+            "load_memory": (self._load_memory, "read"),
+            "list_memories": (self._list_memories, "read"),
+            "delete_memory": (self._delete_memory, "destructive"),
+        }
+        return {
+            name: answer if effect is None else self._once(name, effect, answer)
+            for name, (answer, effect) in methods.items()
+        }
+
+    def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
+        """Return an answer that a retry of the run does not repeat."""
+
+        async def answered(params: Mapping[str, Json]) -> Json:
+            if method.endswith("_skill"):
+                return await self._own.make(method, params, effect, answer)
+            if not owner_of(self._request):
+                message = "The caller of this run is not identified, so it has no memories."
+                remedy = "Over HTTP a client that sends an Authorization header has them."
+                raise CallDeniedError(message, remedy=remedy)
+            async with self._turn:
+                return await self._own.make(method, params, effect, answer)
+
+        return answered
+
+    async def _save_skill(self, params: Mapping[str, Json]) -> Json:
+        self._reject_plan("save_skill")
+        self._review.check("save")
+        source, name = params.get("source", ""), params.get("name", "")
+        description = params.get("description", "")
+        if not all(isinstance(value, str) for value in (source, name, description)):
+            message = "save_skill takes a function, and texts for `description` and `name`."
+            raise InvalidRequestError(message)
+        if len(description) > MAX_DESCRIPTION_CHARS:
+            raise InvalidRequestError(
+                f"The description has {len(description):,} characters; the limit is "
+                f"{MAX_DESCRIPTION_CHARS}."
+            )
+        clear = self._redactor.text
+        code = read_code(clear(source), name)
+        unknown = self._shelf.references(code).unknown
+        if unknown:
+            raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(unknown.values())}")
+        scan = check(Survey(code.tree), self._skills.denied)
+        if self._skills.guard == "enforce" and scan.certain:
+            raise InvalidRequestError(
+                f"The static guard does not allow the skill: {scan.certain[0]}."
+            )
+        told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
+        told = told[:MAX_DESCRIPTION_CHARS]
+        provenance = self._tracker.provenance()
+        # From here on the answer, and each refusal, says whether there is one of that name.
+        await self._shelf.add_provenance(self._tracker)
+        before = await self._shelf.as_it_is(code.name)
+        ask = None if before is None else await self._review.protection(before, "replace")
+        same = before is not None and before.source == code.source
+        if before is not None and ask is not None and same and before.header.description == told:
+            # It stays as a person saw it.
+            return self._told_skill(before) | {"changed": False}
+        shown = {"name": code.name, "description": told, "source": code.source}
+        effect: Effect = "write" if before is None else "destructive"
+        async with self._own.permitted("save_skill", shown, effect, ask, _SAVE_FIX):
+            skill, changed = await self._shelf.save(code, told, provenance, before=before)
+        if ask is None:
+            self._skills.saved(principal_of(self._request), skill)
+        self._note({"did": "save", "skill": skill.name, "digest": skill.digest})
+        answer = self._told_skill(skill) | {"changed": changed}
+        if scan.findings:
+            answer["notes"] = [str(found) for found in scan.findings[:8]]
+        return answer
+
+    async def _list_skills(self, params: Mapping[str, Json]) -> Json:
+        self._review.check("list")
+        skills = await self._shelf.all()
+        for skill in skills.values():
+            # Names, descriptions and signatures are texts, too.
+            await self._review.add_provenance(skill, self._tracker)
+        await self._shelf.add_provenance(self._tracker)
+        return [
+            self._told_skill(skill) | {"reviewed": await self._review.is_reviewed(skill)}
+            for skill in skills.values()
+        ]
+
+    async def _load_skill(self, params: Mapping[str, Json]) -> Json:
+        self._review.check("use")
+        try:
+            skill, named = await self._admitted(_name(params))
+        except BridgeError:
+            # It says what there is, or that there is none.
+            await self._shelf.add_provenance(self._tracker)
+            raise
+        if not await self._review.add_provenance(skill, self._tracker):
+            await self._shelf.add_provenance(self._tracker)
+        stubs: list[Json] = []
+        for server in named:
+            try:
+                await self._servers.load([server])
+            except UpstreamError:
+                # Its call will say what is the matter.
+                continue
+            stubs.append(self._servers.inventory.stubs(server, None))
+        self._note({"did": "use", "skill": skill.name, "digest": skill.digest})
+        return {
+            "name": skill.name,
+            "source": skill.text,
+            "warning": self._shelf.stale(skill),
+            "servers": stubs,
+        }
+
+    async def _admitted(self, name: str) -> tuple[Skill, Sequence[str]]:
+        """Return a skill that this run may use, and the servers that it names."""
+        skill = await self._shelf.get(name)
+        assert skill.code is not None
+        named = self._shelf.references(skill.code).servers
+        for server in named:
+            self._gate.admit(server)
+        await self._review.admit(skill)
+        return skill, named
+
+    async def _delete_skill(self, params: Mapping[str, Json]) -> Json:
+        self._reject_plan("delete_skill")
+        self._review.check("delete")
+        name = _name(params)
+        provenance = self._tracker.provenance()
+        await self._shelf.add_provenance(self._tracker)
+        skill = await self._shelf.as_it_is(name)
+        if skill is None:
+            return False
+        ask = await self._review.protection(skill, "remove")
+        shown = {"name": name}
+        fix = f"Leave it, or ask the user to remove it: `mcp-code-bridge skills rm {name}`."
+        async with self._own.permitted("delete_skill", shown, "destructive", ask, fix):
+            there = await self._shelf.delete(skill, provenance)
+        if there:
+            self._note({"did": "delete", "skill": name})
+        return there
+
+    def _told_skill(self, skill: Skill) -> dict[str, Json]:
+        answer: dict[str, Json] = {
+            "name": skill.name,
+            "version": skill.version,
+            "description": skill.description,
+            "signature": skill.signature,
+            "import": skill.import_line,
+            "tools": [
+                f"{server}.{tool}" for server, tools in skill.header.tools.items() for tool in tools
+            ],
+            "updated": skill.header.updated,
+            "stale": self._shelf.stale(skill),
+        }
+        if skill.edited:
+            answer["edited"] = True
+        if skill.problem:
+            answer["problem"] = skill.problem
+        return answer
+
+    async def _save_memory(self, params: Mapping[str, Json]) -> Json:
+        self._reject_plan("save_memory")
+        metadata, revision = params.get("metadata"), params.get("revision")
+        if metadata is not None and not isinstance(metadata, dict):
+            raise InvalidRequestError(f"metadata must be a dict, not {type(metadata).__name__}.")
+        if revision is not None and not isinstance(revision, str):
+            raise InvalidRequestError("revision must be a text.")
+        key, value = self._key(params), clear_value(params.get("value"), self._redactor)
+        if metadata is not None:
+            metadata = clear_value(metadata, self._redactor)
+        provenance = self._tracker.provenance()
+        put = partial(
+            self._memories.put, key, value, metadata, unless_after=revision, provenance=provenance
+        )
+        if revision is not None:
+            await self._learn()
+        shown = {"key": key, "value": value, "metadata": metadata}
+        try:
+            async with self._own.permitted("save_memory", shown, "write"):
+                return await in_thread(put) is not None
+        except BridgeError:
+            # That there is no room says what others keep.
+            await self._learn()
+            raise
+
+    async def _load_memory(self, params: Mapping[str, Json]) -> Json:
+        try:
+            found = await in_thread(self._memories.get, self._key(params))
+        except LibraryError:
+            await self._learn()
+            raise
+        if found is not None:
+            await self._found(found)
+        # A memory's presence shows that no other run removed or replaced it.
+        await self._learn()
+        if found is None:
+            return None
+        return _shown(found) | {"value": found.value, "revision": found.revision}
+
+    async def _list_memories(self, params: Mapping[str, Json]) -> Json:
+        found = await in_thread(self._memories.all)
+        for one in found:
+            # Keys and metadata are texts of the run that saved it, too.
+            if isinstance(one, Memory):
+                await self._found(one)
+        await self._learn()
+        return [
+            _shown(one) if isinstance(one, Memory) else {"key": one, "error": "It cannot be read."}
+            for one in found
+        ]
+
+    async def _delete_memory(self, params: Mapping[str, Json]) -> Json:
+        self._reject_plan("delete_memory")
+        key, provenance = self._key(params), self._tracker.provenance()
+        await self._learn()
+        delete = partial(self._memories.delete, key, provenance=provenance)
+        async with self._own.permitted("delete_memory", {"key": key}, "destructive"):
+            return await in_thread(delete)
+
+    async def _learn(self) -> None:
+        read = await in_thread(self._memories.read_by_writers)
+        await self._tracker.add_store("the memories", read)
+
+    async def _found(self, memory: Memory) -> None:
+        await self._tracker.add(f"memory {memory.key!r}", memory.provenance)
+
+    def _key(self, params: Mapping[str, Json]) -> str:
+        key = params.get("key")
+        if not isinstance(key, str):
+            raise InvalidRequestError(f"key must be a text, not {type(key).__name__}.")
+        return self._redactor.text(key)
+
+    def _reject_plan(self, what: str) -> None:
+        """Refuse to change what is kept in a run that makes a plan."""
+        if self._request.mode == "plan":
+            message = (
+                f"A plan changes nothing, so {what} was not done. Leave it to a run that makes no "
+                "plan."
+            )
+            raise CallFailedError(message, kind="policy")
+
+
+def _shown(memory: Memory) -> dict[str, Json]:
+    return {
+        "key": memory.key,
+        "metadata": dict(memory.metadata),
+        "created_at": memory.created,
+        "updated_at": memory.updated,
+    }
+
+
+def _name(params: Mapping[str, Json]) -> str:
+    name = params.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise InvalidRequestError(f"{name!r:.80} is no name of a skill.")
+    return name

@@ -1,0 +1,142 @@
+"""Any file of a client, also a damaged one, is edited exactly or refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.client_configs.document import EntryText, open_document
+from bridge.discovery.dialect import Format
+from bridge.discovery.documents import decode
+from bridge.errors import UneditableError
+from tests.client_configs.changes import ENTRY, check_each_change
+from tests.client_configs.texts import jsonc_files, toml_files, yaml_files
+
+SERVERS = ("mcpServers",)
+
+FILES: dict[str, tuple[Format, str, st.SearchStrategy[bytes]]] = {
+    "jsonc": ("jsonc", "mcpServers", jsonc_files()),
+    "toml": ("toml", "mcp_servers", toml_files()),
+    "yaml": ("yaml", "servers", yaml_files(listed=False)),
+    "a list in yaml": ("yaml", "servers", yaml_files(listed=True)),
+    "json": ("json", "mcpServers", jsonc_files()),
+}
+
+PIECES = st.sampled_from(
+    [
+        *(b"", *(bytes([char]) for char in b"{}[]\"',:=#\\\t\n\r\xff\x00"), b"//", b"/*", b"*/"),
+        *(b"- ", b"? ", b"| ", b"&a ", b"*a", b"!t ", b"---\n", b"<<: ", b"null"),
+        *(b"'''", b'"""', b"[[", b"\xc2\x85", b"\xe2\x80\xa8"),
+    ]
+)
+
+
+@settings(deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("kind", list(FILES)[:-1])
+def test_any_file_can_be_edited(kind: str, data: st.DataObject) -> None:
+    format, key, files = FILES[kind]
+    raw = data.draw(files)
+    document = open_document(raw, format, listed="list" in kind)
+    assert document.encode() == raw
+    check_each_change(document, (key,))
+
+
+@settings(deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("kind", ["json", "jsonc", "toml", "yaml"])
+def test_a_damaged_file_is_edited_exactly_or_refused(
+    kind: str, listed: bool, data: st.DataObject
+) -> None:
+    format, key, files = FILES[kind]
+    raw = data.draw(files)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(raw)))
+        raw = raw[:at] + data.draw(PIECES) + raw[at + data.draw(st.integers(0, 3)) :]
+    try:
+        document = open_document(raw, format, listed=listed)
+        names = list(document.entries((key,)))
+    except UneditableError:
+        return
+    for name in names:
+        try:
+            entry = document.entry((key,), name)
+            assert entry is not None
+            assert name not in document.without((key,), name).entries((key,))
+            open_document(b"", format, listed=listed).with_text((key,), entry)
+        except UneditableError:
+            continue
+    try:
+        made = document.with_entry((key,), "bridge", ENTRY)
+        assert made.without((key,), "bridge").entries((key,)) == document.entries((key,))
+    except UneditableError:
+        return
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b'{"projects": {"/other": {}}}', b'{"projects":{"/repo":{"x":[1]}}}']
+)
+def test_tables_on_the_way_are_made(raw: bytes) -> None:
+    table = ("projects", "/repo", "mcpServers")
+    document = open_document(raw, "json")
+    assert document.entries(table) == {}
+    assert document.with_entry(table, "bridge", ENTRY).entries(table) == {"bridge": ENTRY}
+
+
+def test_a_key_with_dots_is_one_key() -> None:
+    made = open_document(b'{"amp": {}}', "jsonc").with_entry(("amp.mcpServers",), "b", ENTRY)
+    assert made.decoded == {"amp": {}, "amp.mcpServers": {"b": ENTRY}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [(b"{" + b" " * 2**21, "larger than"), ("{".encode("utf-16"), "UTF-16"), (b"\xff", "UTF-8")],
+)
+def test_what_is_too_large_or_no_text_is_refused(raw: bytes, reason: str) -> None:
+    with pytest.raises(UneditableError, match=rf"^/x.json is left as it is: .*{reason}"):
+        open_document(raw, "jsonc", path="/x.json")
+
+
+def test_a_file_of_a_megabyte_is_edited() -> None:
+    big = {str(number): {"text": "x" * 100} for number in range(9000)}
+    raw = json.dumps({"history": big, "mcpServers": {"a": {}}}, indent=2).encode()
+    assert len(raw) > 2**20
+    made = open_document(raw, "jsonc").with_entry(SERVERS, "b", ENTRY)
+    assert made.without(SERVERS, "b").encode() == raw
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "reason"),
+    [
+        ("jsonc", '"a": {}', "has an entry a already"),
+        ("jsonc", '"x": 1, "y": 2', "is not one entry"),
+        ("jsonc", '"x": ', "cannot be read"),
+        ("toml", "x =", "cannot be read"),
+        ("toml", "[mcpServers.x]\n[other]", "without changing others"),
+        ("yaml", "x: [", "cannot be made exactly"),
+    ],
+)
+def test_a_text_that_is_not_one_new_entry_is_refused(
+    format: Format, text: str, reason: str
+) -> None:
+    entry = EntryText(name="a" if "already" in reason else "x", text=text, value=1)
+    document = open_document(b"", format).with_entry(SERVERS, "a", {})
+    with pytest.raises(UneditableError, match=reason):
+        document.with_text(SERVERS, entry)
+
+
+def test_a_value_that_a_format_does_not_have_is_refused_or_escaped() -> None:
+    with pytest.raises(UneditableError, match="TOML has no value for None"):
+        open_document(b"", "toml").with_entry(SERVERS, "a", {"env": None})
+    made = open_document(b"{}", "json").with_entry(SERVERS, "b", {"args": ["\ud800"]})
+    assert decode(made.encode()) == {"mcpServers": {"b": {"args": ["\ud800"]}}}
+
+
+def test_a_moved_entry_is_indented_as_its_new_table_is() -> None:
+    entry = EntryText(name="a", text="  # about a\n  a:\n    cmd: x", value={"cmd": "x"})
+    made = open_document(b"mcpServers:\n     x: 1\n", "yaml").with_text(SERVERS, entry)
+    assert made.text == "mcpServers:\n     x: 1\n     # about a\n     a:\n       cmd: x\n"

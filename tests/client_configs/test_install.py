@@ -1,0 +1,250 @@
+"""The bridge in clients' files and out of them again: what comes back is what was, to the byte."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.client_configs.entry import NAME, Entry
+from bridge.client_configs.install import (
+    apply,
+    plan_install,
+    plan_uninstall,
+    read_target,
+    record_of,
+    standings,
+)
+from bridge.client_configs.journal import Journal
+from bridge.client_configs.writers import WRITERS, Machine, Target, targets, writer_for
+from bridge.discovery.finder import discover
+from bridge.errors import UneditableError, UsageError
+
+PROGRAM = "/opt/bin/mcp-code-bridge"
+COMMAND = Entry(command=PROGRAM, args=("serve",), env={"PATH": "/usr/bin"})
+WRITTEN = [client for client, writer in WRITERS.items() if writer.files]
+BOM = b"\xef\xbb\xbf"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "state" / "clients")
+
+
+def install(target: Target, journal: Journal, entry: Entry = COMMAND) -> None:
+    apply(plan_install(target, entry, read_target(target)), journal)
+
+
+def uninstall(machine: Machine, journal: Journal) -> None:
+    for each in list(standings(machine)):
+        raw = read_target(each.target)
+        record = record_of(journal, each.target, each.name, raw)
+        apply(plan_uninstall(each.target, each.name, raw, record), journal)
+
+
+def _one(client: str, machine: Machine) -> Target:
+    [target] = targets(writer_for(client), "user", machine)
+    return target
+
+
+def _others(target: Target) -> bytes:
+    """A file of the format with a server that is not ours, as the client spells it."""
+    table = target.table[0]
+    format = target.location.format
+    if format == "toml":
+        listed = target.location.dialect.listed
+        head = f'[[{table}]]\nname = "other"' if listed else f"[{table}.other]  # kept"
+        return f'# mine\nmodel = "x"\n\n{head}\ncommand = "other"\n'.encode()
+    if format == "yaml":
+        return f"# mine\n{table}:\n  other:\n    cmd: other\n    type: stdio\n".encode()
+    comments = format != "json"
+    mine, tail = ("  // mine\n", "," if format == "jsonc" else "") if comments else ("", "")
+    entry = '{"command": ["other"]}' if target.location.dialect.command_list else '{"command": "o"}'
+    return f'{{\n{mine}  "z": 1,\n  "{table}": {{\n    "other": {entry}{tail}\n  }}\n}}\n'.encode()
+
+
+def _huge(raw: bytes, target: Target) -> bytes:
+    filler = b'{\n  "filler": [' + b",".join(b'"%06d"' % n for n in range(6_000)) + b"],"
+    return raw.replace(b"{", filler, 1)
+
+
+CORPUS: dict[str, Callable[[bytes, Target], bytes | None]] = {
+    "missing": lambda raw, target: None,
+    "empty": lambda raw, target: b"",
+    "white space": lambda raw, target: BOM + b"\r\n",
+    "without servers": lambda raw, target: (
+        b"a: 1\n"
+        if target.location.format == "yaml"
+        else b"a = 1\n"
+        if target.location.format == "toml"
+        else b"{}"
+    ),
+    "with another server": lambda raw, target: raw,
+    "without a line end": lambda raw, target: raw.rstrip(b"\n"),
+    "CRLF": lambda raw, target: raw.replace(b"\n", b"\r\n"),
+    "BOM": lambda raw, target: BOM + raw,
+    "huge": _huge,
+}
+
+
+@pytest.mark.parametrize("case", CORPUS)
+@pytest.mark.parametrize("client", WRITTEN)
+def test_installed_and_uninstalled_is_what_was(
+    client: str, case: str, machine: Machine, journal: Journal
+) -> None:
+    target = _one(client, machine)
+    before = CORPUS[case](_others(target), target)
+    if before is not None:
+        target.path.parent.mkdir(parents=True, exist_ok=True)
+        target.path.write_bytes(before)
+        target.path.chmod(0o640)
+    install(target, journal)
+
+    [standing] = standings(machine)
+    assert (standing.name, standing.command[0]) == (NAME, PROGRAM)
+    seen = discover(replace(machine.context, allow_self=True))
+    assert NAME in {server.name for server in seen.servers}
+    assert NAME in {skipped.name for skipped in discover(machine.context).skipped}
+    if before is not None:
+        assert target.path.stat().st_mode & 0o777 == 0o640
+
+    uninstall(machine, journal)
+    assert (target.path.read_bytes() if target.path.exists() else None) == before
+    assert journal.records() == ()
+    if before is None:
+        assert sorted(path.name for path in machine.context.home.iterdir()) == ["repo"]
+
+
+@pytest.mark.parametrize("client", WRITTEN)
+def test_after_another_change_only_the_entry_goes(
+    client: str, machine: Machine, journal: Journal
+) -> None:
+    target = _one(client, machine)
+    target.path.parent.mkdir(parents=True, exist_ok=True)
+    before = _others(target)
+    target.path.write_bytes(before)
+    install(target, journal)
+    more = b"\n" if target.location.format.startswith("json") else b"# more\n"
+    target.path.write_bytes(more + target.path.read_bytes())
+
+    uninstall(machine, journal)
+    assert target.path.read_bytes() == more + before
+
+
+def test_the_bridge_is_taken_out_of_a_client_that_was_given_up(
+    machine: Machine, journal: Journal
+) -> None:
+    file = machine.root / ".roo" / "mcp.json"
+    file.parent.mkdir()
+    file.write_text('{"mcpServers": {"b": {"command": "uvx", "args": ["mcp-code-bridge"]}}}')
+    uninstall(machine, journal)
+    assert file.read_text() == '{"mcpServers": {}}'
+    with pytest.raises(UsageError, match="given up"):
+        targets(writer_for("roo"), "user", machine)
+
+
+def test_a_link_stays_a_link(machine: Machine, journal: Journal, tmp_path: Path) -> None:
+    target = _one("cursor", machine)
+    real = tmp_path / "dotfiles" / "mcp.json"
+    real.parent.mkdir()
+    real.write_bytes(b"{}")
+    target.path.parent.mkdir()
+    target.path.symlink_to(real)
+    install(target, journal)
+    assert target.path.is_symlink()
+    assert NAME in json.loads(real.read_bytes())["mcpServers"]
+    uninstall(machine, journal)
+    assert (target.path.is_symlink(), real.read_bytes()) == (True, b"{}")
+
+
+def test_installed_again_with_an_address_still_goes_back_to_what_was(
+    machine: Machine, journal: Journal
+) -> None:
+    target = _one("cursor", machine)
+    install(target, journal)
+    install(target, journal, Entry(url="http://127.0.0.1:8000/mcp"))
+    [standing] = standings(machine)
+    assert (standing.command, standing.url) == ((), "http://127.0.0.1:8000/mcp")
+    assert not discover(machine.context).servers
+    uninstall(machine, journal)
+    assert not target.path.parent.exists()
+
+
+def test_installed_once_more_changes_nothing(machine: Machine, journal: Journal) -> None:
+    target = _one("goose", machine)
+    install(target, journal)
+    change = plan_install(target, COMMAND, read_target(target))
+    assert change.before == change.after
+
+
+def test_the_bridge_under_another_name_is_that_entry(machine: Machine) -> None:
+    target = _one("cursor", machine)
+    raw = json.dumps({"mcpServers": {"bridge": {"command": "uvx", "args": ["mcp-code-bridge"]}}})
+    change = plan_install(target, COMMAND, raw.encode())
+    assert json.loads(change.after or b"")["mcpServers"].keys() == {"bridge"}
+
+
+def test_a_command_that_is_one_text_is_read_as_its_client_reads_it(machine: Machine) -> None:
+    raw = b'[[mcp_servers]]\nname = "mine"\ncommand = "uvx mcp-code-bridge serve"\n'
+    target = _one("vibe", machine)
+    assert plan_install(target, COMMAND, raw).name == "mine"
+    target.path.parent.mkdir()
+    target.path.write_bytes(raw)
+    [standing] = standings(machine)
+    assert standing.command == ("uvx", "mcp-code-bridge", "serve")
+
+
+def test_the_second_format_of_opencode_is_kept(machine: Machine) -> None:
+    target = _one("opencode", machine)
+    raw = b'{"mcp": {"servers": {"other": {"type": "local", "command": ["o"]}}}}'
+    after = json.loads(plan_install(target, COMMAND, raw).after or b"")
+    assert after["mcp"]["servers"][NAME]["timeout"] == {"startup": 60_000, "execution": 780_000}
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b'{"mcpServers": {', r"line 1"),
+        (b'{\n "mcpServers": {"a": {}, "a": {}}}', r"line 2"),
+        (b'{"mcpServers": []}', "a list"),
+        (b"\xff\xfe{\x00}\x00", "UTF"),
+    ],
+)
+def test_a_file_that_cannot_be_changed_exactly_is_left(
+    raw: bytes, reason: str, machine: Machine
+) -> None:
+    with pytest.raises(UneditableError, match=reason):
+        plan_install(_one("cursor", machine), COMMAND, raw)
+
+
+def test_another_servers_name_is_not_taken(machine: Machine) -> None:
+    raw = b'{"mcpServers": {"code-bridge": {"command": "other"}}}'
+    with pytest.raises(UsageError, match="another server called code-bridge"):
+        plan_install(_one("cursor", machine), COMMAND, raw)
+
+
+def test_a_link_out_of_the_project_is_refused(machine: Machine, tmp_path: Path) -> None:
+    (machine.root / ".cursor").symlink_to(tmp_path / "elsewhere")
+    [target] = targets(writer_for("cursor"), "project", machine)
+    with pytest.raises(UsageError, match="leads out of the project"):
+        read_target(target)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file away")
+def test_a_file_of_another_user_is_refused(machine: Machine) -> None:
+    target = _one("cursor", machine)
+    target.path.parent.mkdir()
+    target.path.write_bytes(b"{}")
+    os.chown(target.path, 65534, 65534)
+    with pytest.raises(UsageError, match="belongs to another user"):
+        read_target(target)
+
+
+def test_a_list_that_leaves_the_bridge_out_is_said(machine: Machine) -> None:
+    raw = b'{"mcp": {"excluded": ["code-bridge"]}, "mcpServers": {}}'
+    change = plan_install(_one("gemini", machine), COMMAND, raw)
+    assert "Gemini CLI will not start it: turned off by mcp.excluded." in change.notes

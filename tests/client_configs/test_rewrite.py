@@ -1,0 +1,304 @@
+"""A client's file is replaced whole or not at all, and never over another program's edit."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.client_configs.journal import Journal, MoveRecord, digest
+from bridge.client_configs.rewrite import (
+    UNFINISHED,
+    missing_directories,
+    remove_directories,
+    rewrite,
+)
+from bridge.errors import UneditableError
+from tests.raised import raises_code
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def append(content: bytes | None) -> bytes | None:
+    return (content or b"") + b"new"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "client.json"
+    path.write_bytes(b"old")
+    return path
+
+
+def test_a_file_keeps_its_mode_and_nothing_else_is_left(file: Path) -> None:
+    file.chmod(0o640)
+    assert rewrite(file, append) == b"oldnew"
+    assert file.read_bytes() == b"oldnew"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert names(file.parent) == [file.name]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_keeps_its_owner(file: Path) -> None:
+    os.chown(file, 65534, 65534)
+    rewrite(file, append)
+    assert (file.stat().st_uid, file.stat().st_gid) == (65534, 65534)
+
+
+def test_a_new_file_is_private_and_the_directories_made_for_it_can_go_again(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "client.json"
+    made = missing_directories(path)
+    rewrite(path, append)
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert made == (tmp_path / "a", tmp_path / "a" / "b")
+    assert rewrite(path, lambda content: None) is None
+    assert not path.exists()
+    remove_directories(made)
+    assert names(tmp_path) == []
+
+
+def test_directories_made_for_an_edit_that_fails_go_again(tmp_path: Path) -> None:
+    def fail(before: bytes | None, after: bytes | None) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UneditableError, match="No space left on device"):
+        rewrite(tmp_path / "a" / "client.json", append, before_replace=fail)
+    assert names(tmp_path) == []
+
+
+def test_an_edit_without_a_change_writes_nothing(file: Path) -> None:
+    before = file.stat()
+    rewrite(file, lambda content: content)
+    assert file.stat() == before
+
+
+def test_links_stay_and_what_they_lead_to_is_written(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    real = tmp_path / "dotfiles" / "client.json"
+    real.write_bytes(b"old")
+    (tmp_path / "second").symlink_to("dotfiles/client.json")
+    named = tmp_path / "client.json"
+    named.symlink_to(tmp_path / "second")
+    rewrite(named, append)
+    assert named.is_symlink()
+    assert (tmp_path / "second").is_symlink()
+    assert real.read_bytes() == b"oldnew"
+
+
+def test_a_link_to_nothing_stays_and_its_target_is_made(tmp_path: Path) -> None:
+    named = tmp_path / "client.json"
+    named.symlink_to(tmp_path / "dotfiles" / "client.json")
+    rewrite(named, append)
+    assert named.is_symlink()
+    assert (tmp_path / "dotfiles" / "client.json").read_bytes() == b"new"
+
+
+def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(UneditableError, match="cannot be written"):
+        rewrite(tmp_path / "a", append)
+
+
+def test_a_read_only_file_is_refused_even_where_the_directory_is_not(file: Path) -> None:
+    file.chmod(0o444)
+    with pytest.raises(UneditableError, match="read-only") as caught:
+        rewrite(file, append)
+    assert str(file) in str(caught.value)
+    assert file.read_bytes() == b"old"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_directory_is_refused(file: Path) -> None:
+    file.parent.chmod(0o555)
+    try:
+        with pytest.raises(UneditableError, match="Permission denied"):
+            rewrite(file, append)
+    finally:
+        file.parent.chmod(0o755)
+
+
+def test_a_file_with_a_second_name_is_refused(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "second").hardlink_to(file)
+    with pytest.raises(UneditableError, match="hard links"):
+        rewrite(file, append)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "client.json")
+    with pytest.raises(UneditableError, match="no regular file"):
+        rewrite(tmp_path / "client.json", append)
+
+
+def test_what_another_program_writes_meanwhile_is_edited_too(file: Path) -> None:
+    calls: list[object] = []
+
+    def race(before: bytes | None, after: bytes | None) -> None:
+        if not calls:
+            file.write_bytes(b"theirs")
+        calls.append((before, after))
+
+    rewrite(file, append, before_replace=race)
+    assert calls == [(b"old", b"oldnew"), (b"theirs", b"theirsnew")]
+    assert file.read_bytes() == b"theirsnew"
+    assert names(file.parent) == [file.name]
+
+
+def test_a_program_that_never_stops_writing_keeps_its_file(file: Path) -> None:
+    calls: list[object] = []
+
+    def race(before: bytes | None, after: bytes | None) -> None:
+        calls.append(before)
+        file.write_bytes(b"theirs %d" % len(calls))
+
+    with raises_code("changed_meanwhile"):
+        rewrite(file, append, before_replace=race)
+    assert file.read_bytes() == b"theirs 3"
+    assert names(file.parent) == [file.name]
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "client.json"
+
+    def race(before: bytes | None, after: bytes | None) -> None:
+        if before is None:
+            path.write_bytes(b"theirs")
+
+    rewrite(path, append, before_replace=race)
+    assert path.read_bytes() == b"theirsnew"
+
+
+KILLED = """
+import os, signal, sys
+from itertools import count
+from pathlib import Path
+from bridge.client_configs.journal import Journal, MoveRecord, digest
+from bridge.client_configs.rewrite import UNFINISHED, rewrite
+
+path, journal = Path(sys.argv[1], "client.json"), Journal(Path(sys.argv[1], "state"))
+
+def record(before, after):
+    journal.add(MoveRecord(path=str(path), action="install", name="n",
+                           before=before, after_sha256=digest(after)))
+
+def run(step):
+    left = [step]
+    def hook(event, args):
+        if event == "open" or event.startswith(("os.", "tempfile.")):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+    rewrite(path, lambda content: b"new" if content == b"old" else b"old", before_replace=record)
+    os._exit(0)
+
+for step in count(1):
+    before = path.read_bytes()
+    pid = os.fork()
+    if not pid:
+        run(step)
+    status = os.waitpid(pid, 0)[1]
+    present = path.read_bytes()
+    made = present != before
+    assert present in (b"old", b"new"), present
+    latest = (journal.records() or [None])[-1]
+    assert not made or latest.describes(present) and latest.before == before
+    print("made" if made else "kept")
+    if not status:
+        break
+assert not [name for name in os.listdir(path.parent) if name.startswith(UNFINISHED)]
+"""
+
+
+def test_a_bridge_killed_at_any_step_leaves_the_old_file_or_the_new(file: Path) -> None:
+    """And whenever it is the new one, the journal has it. What a killed one leaves, goes later."""
+    told = subprocess.run(
+        [sys.executable, "-c", KILLED, str(file.parent)], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stderr
+    steps = told.stdout.split()
+    assert steps.count("kept") > 10
+    assert steps[-2:] == ["made", "made"]
+    assert names(file.parent) == ["client.json", "state"]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from bridge.client_configs.rewrite import rewrite
+from bridge.errors import UneditableError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    rewrite(Path(sys.argv[1]), lambda content: b"x" * 100_000)
+except UneditableError as error:
+    print(error)
+"""
+
+
+def test_where_the_disk_takes_no_more_the_old_file_stays(file: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", FULL, str(file)], capture_output=True, check=True, text=True
+    ).stdout
+    assert "File too large" in told
+    assert str(file) in told
+    assert file.read_bytes() == b"old"
+    assert names(file.parent) == [file.name]
+
+
+def test_a_users_file_with_a_similar_name_is_not_taken_for_ours(file: Path) -> None:
+    similar = file.parent / f"{UNFINISHED}notes.txt"
+    similar.write_bytes(b"mine")
+    rewrite(file, append)
+    assert similar.exists()
+
+
+INSTALLED = MoveRecord(
+    path="/home/me/.cursor/mcp.json",
+    action="move",
+    name="code-bridge",
+    before=b"\xff old",
+    after_sha256=digest(b"new"),
+    made_directories=("/home/me/.cursor",),
+)
+
+
+def test_a_record_is_read_as_it_was_added(tmp_path: Path) -> None:
+    kept = Journal(tmp_path / "clients").add(INSTALLED)
+    assert replace(kept, id="") == INSTALLED
+    assert Journal(tmp_path / "clients").records() == (kept,)
+
+
+def test_records_are_of_this_user_alone(tmp_path: Path) -> None:
+    Journal(tmp_path / "clients").add(INSTALLED)
+    assert stat.S_IMODE((tmp_path / "clients").stat().st_mode) == 0o700
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "clients").iterdir()}
+    assert modes == {0o600}
+
+
+def test_a_record_that_is_dropped_or_damaged_is_left_out(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    first, second, third = (journal.add(INSTALLED) for _ in range(3))
+    journal.drop(second.id)
+    (tmp_path / f"{third.id}.json").write_text("{")
+    assert journal.records() == (first,)
+
+
+def test_no_records_are_read_without_making_anything(tmp_path: Path) -> None:
+    assert Journal(tmp_path / "clients").records() == ()
+    assert not (tmp_path / "clients").exists()
+
+
+def test_a_change_is_known_by_what_it_left() -> None:
+    assert INSTALLED.describes(b"new")
+    assert not INSTALLED.describes(b"newer")
+    assert not INSTALLED.describes(None)
+    assert replace(INSTALLED, after_sha256=digest(None)).describes(None)

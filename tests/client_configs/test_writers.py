@@ -1,0 +1,192 @@
+"""Which clients can be written, which file of each, and how each spells the bridge."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.client_configs.entry import (
+    CALL_SECONDS,
+    NAME,
+    Entry,
+    entry_value,
+    is_bridge,
+    own_command,
+)
+from bridge.client_configs.writers import (
+    WRITERS,
+    Machine,
+    detected,
+    machine_of,
+    targets,
+    writer_for,
+)
+from bridge.discovery.clients import LOCATIONS
+from bridge.errors import UsageError
+from bridge.settings import defaults
+
+COMMAND = Entry(command="/opt/mcp-code-bridge", args=("serve",), env={"PATH": "/usr/bin"})
+ADDRESS = Entry(url="http://127.0.0.1:8000/mcp")
+
+# As npm's @gleanwork/mcp-config-schema 5.2.0 describes them: the table of servers, then its fields
+# for the kind, the command, the arguments, the variables; for the kind and the address over HTTP.
+SECOND_OPINION = {
+    "claude-code": ("mcpServers", "stdio", "command", "args", "env", "http", "url"),
+    "claude-desktop": ("mcpServers", None, "command", "args", "env", None, None),
+    "vscode": ("servers", "stdio", "command", "args", "env", "http", "url"),
+    "cursor": ("mcpServers", None, "command", "args", "env", None, "url"),
+    "opencode": ("mcp", "local", "command", "command", "environment", "remote", "url"),
+    "goose": ("extensions", "stdio", "cmd", "args", "envs", "streamable_http", "uri"),
+    "gemini": ("mcpServers", None, "command", "args", "env", None, "httpUrl"),
+    "codex": ("mcp_servers", None, "command", "args", "env", None, "url"),
+    "junie": ("mcpServers", None, "command", "args", "env", None, "url"),
+    "windsurf": ("mcpServers", None, "command", "args", "env", None, "serverUrl"),
+    "antigravity": ("mcpServers", None, "command", "args", "env", None, "serverUrl"),
+}
+
+
+@pytest.mark.parametrize("client", WRITERS)
+def test_each_template_is_one_that_discovery_reads(client: str) -> None:
+    writer = WRITERS[client]
+    read = {row.template for row in LOCATIONS if row.id == (writer.source or client)}
+    assert {*writer.files} <= read
+
+
+@pytest.mark.parametrize("client", SECOND_OPINION)
+def test_the_shape_is_the_one_that_others_write(client: str, machine: Machine) -> None:
+    table, kind, command, args, env, http, url = SECOND_OPINION[client]
+    [target] = targets(writer_for(client), "user", machine)
+    value = entry_value(target, COMMAND, NAME, second=False)
+    assert target.table == (table,)
+    assert value.get("type") == kind
+    words = value[command] if args == command else [value[command], *value[args]]  # type: ignore[misc]
+    assert words == ["/opt/mcp-code-bridge", "serve"]
+    assert value[env] == {"PATH": "/usr/bin"}
+    if url is None:
+        with pytest.raises(UsageError, match="takes no address"):
+            entry_value(target, ADDRESS, NAME, second=False)
+    else:
+        remote = entry_value(target, ADDRESS, NAME, second=False)
+        assert (remote.get("type"), remote[url]) == (http, ADDRESS.url)
+
+
+@pytest.mark.parametrize("client", [each.id for each in WRITERS.values() if each.files])
+def test_an_entry_starts_the_bridge_and_says_so_to_discovery(client: str, machine: Machine) -> None:
+    for target in targets(writer_for(client), "user", machine):
+        value = entry_value(target, COMMAND, "mine", second=False)
+        assert is_bridge("mine", value, target.location.dialect)
+
+
+def test_a_time_limit_is_in_the_clients_unit(machine: Machine) -> None:
+    def limits(client: str) -> dict[str, object]:
+        [target] = targets(writer_for(client), "user", machine)
+        value = entry_value(target, COMMAND, NAME, second=False)
+        return {key: value[key] for key in value if "timeout" in key}
+
+    assert limits("codex") == {"tool_timeout_sec": 780, "startup_timeout_sec": 60}
+    assert limits("claude-code") == {"timeout": 780_000}
+    assert limits("goose") == {"timeout": 780}
+    assert limits("cursor") == {}
+
+
+def test_the_longest_call_is_longer_than_the_longest_run_and_its_wait() -> None:
+    assert defaults().max_timeout + 120 < CALL_SECONDS
+
+
+def test_a_project_has_its_file_at_its_root(machine: Machine) -> None:
+    below = machine.root / "src"
+    below.mkdir()
+    there = machine_of(replace(machine.context, cwd=below))
+    [target] = targets(writer_for("cursor"), "project", there)
+    assert target.path == machine.root / ".cursor" / "mcp.json"
+    [target] = targets(writer_for("claude-code"), "project", there)
+    assert target.path == machine.root / ".mcp.json"
+
+
+def test_a_file_that_is_there_is_the_one_that_is_written(machine: Machine) -> None:
+    [target] = targets(writer_for("opencode"), "user", machine)
+    assert target.path.name == "opencode.json"
+    target.path.parent.mkdir(parents=True)
+    target.path.with_suffix(".jsonc").write_text("{}")
+    [target] = targets(writer_for("opencode"), "user", machine)
+    assert (target.path.name, target.exists) == ("opencode.jsonc", True)
+
+
+def test_continue_has_a_file_of_the_bridge_unless_it_has_a_configuration(machine: Machine) -> None:
+    place = machine.context.home / ".continue"
+    place.mkdir()
+    [target] = targets(writer_for("continue"), "user", machine)
+    assert target.path == place / "mcpServers" / "code-bridge.json"
+    (place / "config.yaml").write_text("name: mine\n")
+    [target] = targets(writer_for("continue"), "user", machine)
+    assert target.path == place / "config.yaml"
+
+
+def test_every_build_and_profile_of_an_editor_gets_it(machine: Machine) -> None:
+    for build in ("Code", "Code - Insiders"):
+        (machine.context.home / ".config" / build / "User").mkdir(parents=True)
+    (machine.context.home / ".config" / "Code" / "User" / "profiles" / "work").mkdir(parents=True)
+    found = targets(writer_for("vscode"), "user", machine)
+    assert [str(each.path.relative_to(machine.places["config"][0])) for each in found] == [
+        "Code/User/mcp.json",
+        "Code - Insiders/User/mcp.json",
+        "Code/User/profiles/work/mcp.json",
+    ]
+
+
+def test_the_build_of_the_store_has_a_file_of_its_own(machine: Machine, tmp_path: Path) -> None:
+    environ = {"LOCALAPPDATA": str(tmp_path / "local"), "APPDATA": str(tmp_path / "roaming")}
+    store = tmp_path / "local/Packages/Claude_x1/LocalCache/Roaming/Claude"
+    for directory in (store, tmp_path / "roaming" / "Claude"):
+        directory.mkdir(parents=True)
+    windows = machine_of(replace(machine.context, platform="win32", environ=environ))
+    found = targets(writer_for("claude-desktop"), "user", windows)
+    assert [each.path.parent for each in found] == [store, tmp_path / "roaming" / "Claude"]
+
+
+def test_home_is_no_project(machine: Machine) -> None:
+    at_home = machine_of(replace(machine.context, cwd=machine.context.home))
+    with pytest.raises(UsageError, match="home directory"):
+        targets(writer_for("cursor"), "project", at_home)
+
+
+def test_a_client_without_files_of_a_project_says_so(machine: Machine) -> None:
+    with pytest.raises(UsageError, match="no file of its servers for the project"):
+        targets(writer_for("goose"), "project", machine)
+
+
+def test_an_unknown_client_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="Did you mean cursor"):
+        writer_for("curser")
+
+
+def test_clients_are_found_by_their_directory_their_file_or_their_command(
+    machine: Machine, tmp_path: Path
+) -> None:
+    assert detected(machine) == ()
+    home = machine.context.home
+    (home / ".cursor").mkdir()
+    (home / ".claude.json").write_text(json.dumps({}))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "goose").touch(mode=0o755)
+    assert {each.writer.id for each in detected(machine)} == {"cursor", "claude-code", "goose"}
+
+
+def test_the_command_is_whole_and_lasts(tmp_path: Path) -> None:
+    def started(place: str, **environ: str) -> tuple[str, ...]:
+        script = tmp_path / place / "mcp-code-bridge"
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.touch(mode=0o755)
+        return own_command(str(script), environ)
+
+    installed = tmp_path / "venv" / "bin" / "mcp-code-bridge"
+    assert started("venv/bin") == (str(installed),)
+    link = tmp_path / "mcp-code-bridge"
+    link.symlink_to(installed)
+    assert own_command("mcp-code-bridge", {"PATH": str(tmp_path)}) == (str(link),)
+    uvx = ("/opt/uvx", "mcp-code-bridge")
+    assert started("cache/archive-v0/x/bin", UV="/opt/uv") == uvx
+    assert started("own/y/bin", UV_CACHE_DIR=str(tmp_path / "own"), UV="/opt/uv") == uvx

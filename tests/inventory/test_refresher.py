@@ -1,0 +1,202 @@
+"""The catalogue of tools: what is started for it, and what is asked again in the background."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.callers.client import RunCaller
+from bridge.clock import Clock
+from bridge.inventory.refresher import FIRST_STARTS, REFRESH_SECONDS
+from bridge.inventory.servers import Servers
+from bridge.inventory.tool_cache import Listing, ToolCache
+from bridge.model import ServerSpec, Tool
+from bridge.store import Store
+from bridge.upstream.client_features import ServerCaller, current_caller, on_behalf_of
+from bridge.upstream.pool import Pool
+from bridge.upstream.server import UpstreamServer
+from tests.engine_rig import ListFinder
+from tests.inventory.rig import opened, raw, starts
+from tests.waiting import until
+
+OLD = Tool(server="a", name="old_tool")
+
+
+def remember(directory: Path, spec: ServerSpec, age: float) -> None:
+    tool = replace(OLD, server=spec.name)
+    listing = Listing(server=spec.name, tools=(tool,), listed_at=time.time() - age)
+    ToolCache(Store(directory)).save(spec, listing)
+
+
+def names(servers: Servers, server: str) -> list[str]:
+    return [tool.name for tool in servers.inventory.tools(server) or ()]
+
+
+def states(servers: Servers) -> set[str]:
+    return {state.state for state in servers.pool.states().values()}
+
+
+async def test_what_is_known_is_looked_up_without_starting_anything(tmp_path: Path) -> None:
+    """However many servers there are, if none of it is old."""
+    specs = [raw(name) for name in "abc"]
+    for spec in specs:
+        remember(tmp_path, spec, age=REFRESH_SECONDS / 2)
+    async with opened(tmp_path, *specs) as servers:
+        assert await servers.load_unknown(servers.names()) == {}
+        assert names(servers, "c") == ["old_tool"]
+        assert states(servers) == {"idle"}
+    assert starts(tmp_path) == 0
+
+
+async def test_a_server_that_nothing_is_known_of_is_started_for_that_and_stopped(
+    tmp_path: Path,
+) -> None:
+    """Its tools are in the first answer, and in every one after it."""
+    specs = [raw(f"s{number}") for number in range(FIRST_STARTS + 2)]
+    async with opened(tmp_path, *specs) as servers:
+        assert await servers.load_unknown(servers.names()) == {}
+        assert all("echo" in names(servers, spec.name) for spec in specs)
+        await until(lambda: states(servers) == {"idle"})
+        await servers.load_unknown(servers.names())
+        assert starts(tmp_path) == len(specs)
+    async with opened(tmp_path, *specs) as servers:
+        await servers.load_unknown(servers.names())
+        assert "echo" in names(servers, "s0")
+    assert starts(tmp_path) == len(specs)
+
+
+async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may outlive the run that began it; what its server asks is not for that run's client."""
+    callers: list[ServerCaller | None] = []
+    original = UpstreamServer.tools
+
+    async def tools(self: UpstreamServer, **how: bool) -> tuple[Tool, ...]:
+        callers.append(current_caller())
+        return await original(self, **how)
+
+    monkeypatch.setattr(UpstreamServer, "tools", tools)
+    spec = raw("a")
+    pool = Pool((), log_dir=tmp_path / "logs", environ=os.environ, start_timeout=1000.0)
+    servers = Servers(ListFinder(spec), pool, ToolCache(Store(tmp_path)))
+    with anyio.fail_after(60):
+        async with servers:
+            with on_behalf_of(RunCaller(None, Clock())):
+                assert await servers.load_unknown(servers.names()) == {}
+    assert callers == [None]
+
+
+async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
+    """Whether a run has loaded it, or a call went to it by name: it may hold state."""
+    async with opened(tmp_path, raw("loaded"), raw("called"), raw("asked")) as servers:
+        await servers.load(["loaded"])
+        await servers.pool.call_tool("called", "echo", {})
+        assert await servers.load_unknown(servers.names(), fresh=True) == {}
+        await until(lambda: servers.pool.state("asked").state == "idle")
+        for name in ("loaded", "called"):
+            servers.pool.server(name).stop_if_unused()
+        assert servers.pool.state("called").state == "ready"
+        assert "echo" in names(servers, "called")
+        assert servers.pool.state("loaded").pid is None or starts(tmp_path) == 3
+
+
+async def test_a_straggler_does_not_hold_up_a_search_and_is_stopped_once_it_is_there(
+    tmp_path: Path,
+) -> None:
+    """The first search goes without it; a later one has it."""
+    async with opened(tmp_path, raw("a"), straggler_seconds=0.0) as servers:
+        assert list(await servers.load_unknown(["a"])) == ["a"]
+        await until(lambda: "echo" in names(servers, "a"))
+        await until(lambda: states(servers) == {"idle"})
+        assert await servers.load_unknown(["a"]) == {}
+    assert starts(tmp_path) == 1
+
+
+@pytest.mark.parametrize("age", [REFRESH_SECONDS + 60, -3600.0], ids=["old", "future"])
+async def test_what_is_old_is_asked_again_after_the_answer_and_once(
+    tmp_path: Path, age: float
+) -> None:
+    """The answer is what is known, and the server is stopped again."""
+    spec = raw("a")
+    remember(tmp_path, spec, age=age)
+    async with opened(tmp_path, spec) as servers:
+        for _ in range(3):
+            assert await servers.load_unknown(["a"]) == {}
+        assert names(servers, "a") == ["old_tool"]
+        revision = servers.inventory.revision
+        await until(lambda: "echo" in names(servers, "a"))
+        assert servers.inventory.revision != revision
+        await until(lambda: states(servers) == {"idle"})
+        await servers.load_unknown(["a"])
+    listing = ToolCache(Store(tmp_path)).load(spec)
+    assert listing is not None
+    assert 0 <= time.time() - listing.listed_at < REFRESH_SECONDS
+    assert listing.start_seconds is not None
+    assert starts(tmp_path) == 1
+
+
+async def test_what_another_bridge_has_asked_meanwhile_is_not_asked_again(tmp_path: Path) -> None:
+    """Several run side by side, and read each other's files."""
+    spec = raw("a")
+    remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
+    async with opened(tmp_path, spec) as servers:
+        listing = Listing(server="a", tools=(replace(OLD, name="new"),), listed_at=time.time())
+        ToolCache(Store(tmp_path)).save(spec, listing)
+        await servers.load_unknown(["a"])
+        await until(lambda: names(servers, "a") == ["new"])
+    assert starts(tmp_path) == 0
+
+
+async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
+    spec = raw("a", "exit")
+    remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
+    async with opened(tmp_path, spec) as servers:
+        await servers.load_unknown(["a"])
+        await until(lambda: servers.pool.state("a").state == "failed")
+        assert await servers.load_unknown(["a"]) == {}
+        assert names(servers, "a") == ["old_tool"]
+    assert starts(tmp_path) == 1
+
+
+async def test_a_server_with_other_values_in_its_environment_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    """They are no part of what the catalogue is kept under, but may change the tools."""
+    finder = ListFinder(raw("a", "", SETTING="1"))
+    remember(tmp_path, finder.specs[0], age=1.0)
+    async with opened(tmp_path, finder=finder) as servers:
+        finder.specs = (raw("a", "", SETTING="2"),)
+        await servers.refresh()
+        await servers.load_unknown(["a"])
+        await until(lambda: "echo" in names(servers, "a"))
+
+
+async def test_a_person_may_have_all_servers_asked_anew(tmp_path: Path) -> None:
+    """And is told what failed, although something is known of it."""
+    good, bad = raw("good"), raw("bad", "exit")
+    for spec in (good, bad):
+        remember(tmp_path, spec, age=1.0)
+    async with opened(tmp_path, good, bad) as servers:
+        assert await servers.load_unknown(servers.names(), patient=True) == {}
+        assert starts(tmp_path) == 0
+        errors = await servers.load_unknown(servers.names(), fresh=True, patient=True)
+        assert list(errors) == ["bad"]
+        assert "echo" in names(servers, "good")
+
+
+async def test_a_running_server_s_change_of_tools_is_learnt_soon(tmp_path: Path) -> None:
+    async with opened(tmp_path, raw("a")) as servers:
+        await servers.load(["a"])
+        assert "grown" not in names(servers, "a")
+        await servers.pool.call_tool("a", "grow", {})
+        await until(lambda: "grown" in names(servers, "a"))
+        assert starts(tmp_path) == 1
+    listing = ToolCache(Store(tmp_path)).load(raw("a"))
+    assert listing is not None
+    assert "grown" in [tool.name for tool in listing.tools]
