@@ -69,6 +69,7 @@ class Channel:
         self._decoder = LineDecoder(max_guest_frame_bytes)
         self._lines: Iterator[bytes] = iter(())
         self._write_lock = anyio.Lock(fast_acquire=True)
+        self._unfinished = 0
         # Frames that are written together, and what is set once they are.
         self._batch: list[bytes] = []
         self._sent = anyio.Event()
@@ -102,12 +103,17 @@ class Channel:
 
     async def write_now(self, pieces: Iterable[bytes]) -> None:
         """Write the pieces of a frame, once those before it are written."""
+        self._unfinished += 1
         async with self._write_lock:
-            # A half-written frame would corrupt the channel, but a cancelled writer's run is over:
-            # the sandbox ends with it, and nothing is written to this channel again.
             for data in pieces:
                 for start in range(0, len(data), WRITE_BYTES):
                     await self._stream.send(data[start : start + WRITE_BYTES])
+        self._unfinished -= 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a frame may follow: a writer that was cut short has left half a frame."""
+        return not self._unfinished
 
     async def _write_batched(self, data: bytes) -> None:
         self._batch.append(data)

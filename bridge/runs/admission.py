@@ -129,7 +129,7 @@ class Admission:
         request, program, check = await self._edited(request, program, check)
         run_id = request.run_id
         if (settings := self._in_force(request)).guard == "enforce" and program.scan.certain:
-            return add_findings(refused(run_id, program, program.scan, limits.timeout), program)
+            return add_findings(refused(run_id, program, program.scan, limits), program)
         if caller.is_shown:
             # All output goes to the client, and none is kept.
             limits = replace(limits, output_bytes=1 << 50)  # more than a run has time to write
@@ -148,7 +148,7 @@ class Admission:
         )
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
-            result = refused(run_id, run.program, run.check.verdict, limits.timeout)
+            result = refused(run_id, run.program, run.check.verdict, limits)
             return add_findings(result, run.program, run.check.verdict)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else add_findings(refusal, program)

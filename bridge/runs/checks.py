@@ -19,7 +19,7 @@ from bridge.catalog.program.parsing import SYNTAX, Unread
 from bridge.catalog.program.report import NOTHING, Verdict, lines_of
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip
-from bridge.model import Finding, RunResult
+from bridge.model import Finding, Limits, RunResult
 from bridge.runs.reading import Reading
 
 TOLD_ON_SUCCESS = frozenset({"missing-await", "not-called", "alias"})
@@ -53,7 +53,7 @@ class Check:
         return all(found.rule in OF_TOOLS for found in self.verdict.certain)
 
 
-def refused(run_id: str, program: Reading, verdict: Verdict, timeout: float) -> RunResult:
+def refused(run_id: str, program: Reading, verdict: Verdict, limits: Limits) -> RunResult:
     """Return the result of a program that the guard, or the preflight, keeps from starting."""
     certain, lines = verdict.certain, lines_of(program.code)
     by_guard = certain[0].source == "guard"
@@ -78,7 +78,7 @@ def refused(run_id: str, program: Reading, verdict: Verdict, timeout: float) -> 
         reason="policy" if denied else "validation",
         summary=summary,
         error="\n".join((*told, remedy)),
-        timeout_seconds=timeout,
+        timeout_seconds=limits.timeout,
     )
 
 

@@ -24,6 +24,7 @@ from bridge.plans.executor import PlanExecutor
 from bridge.plans.plan_store import Plans
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Parts
+from bridge.runs.program import save_state
 from bridge.runs.records import RunRecord, RunRecords
 from bridge.runs.runner import Runner
 from bridge.runs.sandboxes import Sandboxes
@@ -56,7 +57,9 @@ class Engine:
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes)
         permanent = self.sandboxes.reserve_permanent
-        self.sessions = Sessions(settings, permanent, store_of(settings), self.packages.resolve)
+        self.sessions = Sessions(
+            settings, permanent, store_of(settings), self.packages.resolve, save_state
+        )
         self.queue = RunQueue(runs := _runs_at_once(settings))
         # What waits for people leaves places for what does not.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)

@@ -28,10 +28,10 @@ from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import Answer
 from bridge.runs.collect import Collector
 from bridge.runs.guest_requests import GuestRequests
-from bridge.runs.guest_session import GuestSession
 from bridge.runs.kept_outputs import KeptOutputs
 from bridge.runs.prepared_run import Place, PreparedRun, run_frame
 from bridge.runs.program import Facts, Program
+from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.runs.sandboxes import Sandboxes
 from bridge.sandbox.failure import classify
 from bridge.saved_functions.skills import Skills
@@ -64,7 +64,7 @@ async def execute(
         NotStartedError: The sandbox was dead; nothing was done outside of it.
         AuditError: The beginning cannot be recorded.
     """
-    guest = await place.guest()
+    guest = await place.sandbox.get()
     if run.packages is not NOTHING:
         parts.packages.check(run.packages, guest.facts)
     backend = await parts.sandboxes.backend()
@@ -93,7 +93,7 @@ class Execution(Program):
         run: PreparedRun,
         tools: Mapping[str, tuple[Tool, ...]],
         place: Place,
-        guest: GuestSession,
+        guest: ReadySandbox,
     ) -> None:
         self._parts = parts
         self._run = run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
@@ -15,13 +15,14 @@ from bridge.model import Limits, RunRequest, Tool
 from bridge.packages.packages import NOTHING, PackageSet
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES
 from bridge.runs.checks import Check
-from bridge.runs.guest_session import GuestSession
 from bridge.runs.input_files import frame_files
 from bridge.runs.reading import Reading
+from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.layers import guest_limits
+from bridge.sandbox.pool import Reservation
 from bridge.saved_functions.skills import SkillUse
-from bridge.sessions import SessionRun
+from bridge.sessions import Turn
 from bridge.settings import Settings
 
 
@@ -56,20 +57,20 @@ class Place:
     """A sandbox that a run has.
 
     Attributes:
-        guest: Returns it once its guest waits for a program.
+        sandbox: Has it once its guest waits for a program.
         waited: Whether it may have waited, and died, before the run got it.
         session: The run's part in its session, if it is in one.
     """
 
-    guest: Callable[[], Awaitable[GuestSession]]
+    sandbox: Reservation[ReadySandbox]
     waited: bool
-    session: SessionRun | None = None
+    session: Turn | None = None
 
 
 def run_frame(
     run: PreparedRun,
     tools: Mapping[str, tuple[Tool, ...]],
-    session: GuestSession,
+    session: ReadySandbox,
     known: ToolInventory,
     guide: GuestGuide,
     *,

@@ -1,22 +1,29 @@
 """A running program in one sandbox.
 
 Owns the loop from the `Run` frame to the end: frames in, calls out, the host's own deadline, and
-the facts from which the verdict is reached.
+the facts from which the verdict is reached. Also the program without code that has a session's
+guest send its state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from bridge.clock import Clock, current_time
-from bridge.errors import ChannelClosedError, NotStartedError, SandboxError, SandboxLostError
+from bridge.errors import (
+    BridgeError,
+    ChannelClosedError,
+    NotStartedError,
+    SandboxError,
+    SandboxLostError,
+)
 from bridge.guest.protocol.wire import (
     Call,
     Cancel,
@@ -36,12 +43,14 @@ from bridge.guest.protocol.wire import (
     WireError,
 )
 from bridge.model import Json, Limits
-from bridge.rpc.channel import Redact
+from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
 from bridge.runs.collect import Collected, Collector
-from bridge.runs.guest_session import MISSED_PINGS, GuestSession
+from bridge.runs.ready_sandbox import MISSED_PINGS, ReadySandbox
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Ending
+from bridge.sessions.session import SAVE_SECONDS
+from bridge.sessions.state import StateParts
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +79,7 @@ class Program:
 
     def __init__(
         self,
-        session: GuestSession,
+        session: ReadySandbox,
         handler: Handler,
         limits: Limits,
         *,
@@ -336,3 +345,57 @@ class Program:
             diagnostics="" if clean else self._session.sandbox.diagnostics(),
         )
         return Facts(ending=ending, left=await self._collector.finish())
+
+
+SAVE_LIMITS = Limits(
+    timeout=SAVE_SECONDS, longest_timeout=SAVE_SECONDS, tool_calls=0, concurrent_calls=1
+)
+
+
+async def save_state(
+    guest: ReadySandbox, number: int, limit: int, task: str = "", paths: Iterable[str] = ()
+) -> StateParts | None:
+    """Return a session's state in parts; None if its sandbox is of no use any more.
+
+    Args:
+        limit: The most bytes of it.
+        task: What to report instead of the state; see `bridge.guest.state.installed`.
+    """
+    limits = replace(SAVE_LIMITS, timeout=2 * SAVE_SECONDS) if task else SAVE_LIMITS
+    collector = Collector(limits, saves=True)
+    program = Program(guest, _refuse, limits, collector=collector, keeps=True)
+    frame = Run(
+        code="",
+        argv=[task] if task else [],
+        paths=list(paths),
+        session=number,
+        save=True,
+        limits={
+            "timeout": limits.timeout,
+            "output_bytes": SAVE_LIMITS.output_bytes,
+            "result_bytes": SAVE_LIMITS.result_bytes,
+            "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "state_bytes": limit,
+        },
+    )
+    try:
+        await program.start(frame)
+        ending = (await program.finish()).ending
+    except BridgeError:
+        return None
+    if ending.exited is None or not ending.exited.kept or ending.protocol_error or ending.lost:
+        return None
+    state = collector.state
+    assert state is not None  # asked for above
+    if ending.exited.timed_out:
+        state.refuse(f"that took longer than {limits.timeout:g} s")
+    elif ending.done is None or ending.done.outcome != "ok":
+        said = "" if ending.done is None else ending.done.error.strip().rpartition("\n")[2]
+        state.refuse(said[:200] or "its process said nothing")
+    elif state.data is None and not state.problem:
+        state.refuse("there was nothing")
+    return state
+
+
+async def _refuse(method: str, params: Mapping[str, Json]) -> Json:
+    raise CallFailedError("No tool can be called between a session's runs.", kind="usage")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import anyio
@@ -24,19 +26,18 @@ from bridge.model.outcome import caught
 from bridge.runs.admission import Admission
 from bridge.runs.checks import add_findings, refused
 from bridge.runs.execution import Parts, execute
-from bridge.runs.guest_session import GuestSession
 from bridge.runs.prepared_run import Place, PreparedRun
 from bridge.runs.records import RunRecord, RunRecords
-from bridge.sandbox.pool import Acquire
 from bridge.sandbox.run_queue import RunQueue
-from bridge.sessions import SessionRun, Sessions
+from bridge.sessions import Sessions, Turn
 from bridge.upstream.client_features import on_behalf_of
 
 logger = logging.getLogger(__name__)
 
 Request = TypeVar("Request", RunRequest, ApplyRequest)
 
-Work = Callable[[PreparedRun, Place], Awaitable[RunResult]]  # What is done with a place.
+Take = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Place]]]
+"""Gives a run its sandbox while this is open; another one if the first was dead."""
 
 
 class Runner:
@@ -100,67 +101,74 @@ class Runner:
         run = await self._admission.admit(request, limits, program, caller)
         if isinstance(run, RunResult):
             return run
-        verdict = run.check.verdict
+        session: Turn | None = None
+        result: RunResult | None = None
+        async with self._place(run) as take:
+            for again in (False, True):
+                try:
+                    async with take(again) as (run, place):
+                        session = place.session
+                        # 4. Prepare: the servers connect while the sandbox starts.
+                        run, tools = await self._admission.connect(run)
+                        # 5. Check the program against the tools as they are now.
+                        run = await self._admission.check(run, tools)
+                        if run.check.verdict.certain:
+                            result = refused(run.run_id, run.program, run.check.verdict, limits)
+                        else:
+                            # 6. Start: one `run` frame. 7. Serve its calls through the gate;
+                            # collect what it writes. 8. Conclude: the verdict, the audit log's
+                            # last record, the result.
+                            result = await execute(self._parts, run, tools, place)
+                    break
+                except NotStartedError as error:
+                    if again:
+                        raise
+                    logger.warning("the program is started again in a new sandbox: %s", error)
+        # 9. Release: the place has ended its sandbox, or the session has kept and saved it.
+        assert result is not None
+        if session is not None:
+            result = session.with_losses(result)
+        return add_findings(result, run.program, run.check.verdict, caller.restarted)
 
-        async def in_place(run: PreparedRun, place: Place) -> RunResult:
-            nonlocal program, verdict
-            # 4. Prepare: the servers connect while the sandbox starts.
-            run, tools = await self._admission.connect(run)
-            # 5. Check the program against the tools as they are now.
-            run = await self._admission.check(run, tools)
-            program, verdict = run.program, run.check.verdict
-            if verdict.certain:
-                return refused(run.run_id, program, verdict, limits.timeout)
-            # 6. Start: one `run` frame. 7. Serve its calls through the gate; collect what it
-            # writes. 8. Conclude: the verdict, the audit log's last record, the result.
-            return await execute(self._parts, run, tools, place)
+    def _place(self, run: PreparedRun) -> AbstractAsyncContextManager[Take]:
+        return self._in_session(run) if run.request.session else self._in_own_sandbox(run)
 
-        # 9. Release: the place ends its sandbox, or the session keeps it.
-        take = self._in_session if request.session else self._in_own_sandbox
-        result = await take(run, in_place)
-        return add_findings(result, program, verdict, caller.restarted)
-
-    async def _in_own_sandbox(self, run: PreparedRun, work: Work) -> RunResult:
+    @asynccontextmanager
+    async def _in_own_sandbox(self, run: PreparedRun) -> AsyncIterator[Take]:
         packages = self._parts.packages
-        async with self._queue.slot(run.request.owner, run.caller.queued) as place:
+        async with self._queue.slot(run.request.owner, run.caller.queued) as slot:
             if run.request.may_need_packages:
                 run = replace(run, packages=await packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge:
                     # There is no time after the run.
                     packages.compile_later(run.packages)
-            try:
-                return await self._in_sandbox(run, work, place.keep)
-            except NotStartedError as error:
-                logger.warning("the program is started again in a new sandbox: %s", error)
-            return await self._in_sandbox(run, work, place.keep, fresh=True)
+            reserve = partial(self._parts.sandboxes.reserve, binds=run.packages.binds)
 
-    async def _in_sandbox(
-        self, run: PreparedRun, work: Work, keep: Acquire, *, fresh: bool = False
-    ) -> RunResult:
-        reserve, binds = self._parts.sandboxes.reserve, run.packages.binds
-        async with reserve(run.limits, fresh=fresh, binds=binds, keep=keep) as reserved:
-            result = await work(run, Place(guest=reserved.get, waited=not fresh))
-        self._parts.packages.compile_later(run.packages)
-        return result
+            @asynccontextmanager
+            async def take(again: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
+                async with reserve(run.limits, fresh=again, keep=slot.keep) as sandbox:
+                    yield run, Place(sandbox=sandbox, waited=not again)
+                packages.compile_later(run.packages)
 
-    async def _in_session(self, run: PreparedRun, work: Work) -> RunResult:
-        async def in_turn(guest: GuestSession, session: SessionRun) -> RunResult:
-            session.check(run.request)
-            # What earlier runs read counts for this one.
-            gate = run.gate.in_session(session.flow)
-            placed = replace(run, gate=gate, packages=session.packages)
+            yield take
 
-            async def ready() -> GuestSession:
-                return guest
+    @asynccontextmanager
+    async def _in_session(self, run: PreparedRun) -> AsyncIterator[Take]:
+        async with self._sessions.queued(run.request, run.limits, run.caller) as queued:
 
-            place = Place(guest=ready, waited=session.waited, session=session)
-            # A run that waits here has its session; one with a place never waits for a session.
-            async with self._queue.slot(run.request.owner, run.caller.queued):
-                result = await work(placed, place)
-            self._parts.packages.compile_later(session.packages)
-            return result
+            @asynccontextmanager
+            async def take(_: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
+                async with queued.turn() as turn:
+                    turn.check(run.request)
+                    # What earlier runs read counts for this one.
+                    gate = run.gate.in_session(turn.flow)
+                    place = Place(sandbox=turn.sandbox, waited=turn.waited, session=turn)
+                    # A run that waits here has its session; one with a slot never waits for one.
+                    async with self._queue.slot(run.request.owner, run.caller.queued):
+                        yield replace(run, gate=gate, packages=turn.packages), place
+                    self._parts.packages.compile_later(turn.packages)
 
-        return await self._sessions.run(run.request, run.limits, run.caller, in_turn)
+            yield take
 
 
 async def attended(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:

@@ -23,8 +23,8 @@ from anyio.abc import TaskGroup
 from bridge.errors import LaunchError
 from bridge.model import Json, Limits
 from bridge.private_files import in_use
-from bridge.runs.guest_session import GuestSession, open_guest, wait_dead
-from bridge.runs.session_guest import SessionGuest, save_state, session_guest
+from bridge.runs.program import save_state
+from bridge.runs.ready_sandbox import ReadySandbox, open_guest
 from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.limits import limits_for
@@ -81,7 +81,7 @@ GUEST_ENVIRONMENT = {
 """Everything a program finds in its environment, but for its time zone."""
 
 
-Reserved = Reservation[GuestSession]  # A sandbox that is one run's until the reservation ends.
+Reserved = Reservation[ReadySandbox]  # A sandbox that is one run's until the reservation ends.
 
 
 class Sandboxes:
@@ -100,8 +100,10 @@ class Sandboxes:
         )
         self._choosing = anyio.Lock()
         self._backend: Backend | None = None
-        self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
-        self._session_pool = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
+        self._pool = WarmPool(
+            self._open_guest, most=settings.warm, wait_dead=ReadySandbox.wait_dead
+        )
+        self._session_pool = WarmPool(self._open_guest, most=0, wait_dead=ReadySandbox.wait_dead)
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -157,7 +159,7 @@ class Sandboxes:
     @asynccontextmanager
     async def reserve_permanent(
         self, limits: Limits, *, binds: tuple[Bind, ...] = ()
-    ) -> AsyncIterator[Callable[[], Awaitable[SessionGuest]]]:
+    ) -> AsyncIterator[Reserved]:
         """Set a sandbox aside that runs of one session follow each other in; it is never shared.
 
         What it is in is not stopped for being idle while it is there.
@@ -171,11 +173,7 @@ class Sandboxes:
         backend = await self.backend()
         recipe = recipe_for(limits, (*self._directories, *binds))
         async with backend.in_use(), self._session_pool.reserve(recipe) as reservation:
-
-            async def ready() -> SessionGuest:
-                return session_guest(await reservation.get())
-
-            yield ready
+            yield reservation
 
     async def facts(self) -> tuple[Mapping[str, Any], Json]:
         """Return what the guest of a sandbox tells of it, such as its Python, and its packages."""
@@ -208,7 +206,7 @@ class Sandboxes:
         self._tasks.start_soon(guarded)
 
     @asynccontextmanager
-    async def _open_guest(self, recipe: Recipe) -> AsyncIterator[GuestSession]:
+    async def _open_guest(self, recipe: Recipe) -> AsyncIterator[ReadySandbox]:
         backend = await self.backend()
         await self._see_unmoved()
         async with AsyncExitStack() as stack:

@@ -150,18 +150,6 @@ class Record:
         """Return whether the values may take more than `limit` bytes."""
         return sum(held.size or 0 for held in self.holdings.holds) > limit // 2
 
-    def with_losses(self, result: RunResult, lost: tuple[Loss, ...]) -> RunResult:
-        """Return a run's result with what is in memory only and will be lost."""
-        large = [f"{loss.name} ({loss.why})" for loss in lost if "bytes" in loss.why]
-        if not large or result.session is None:
-            return result
-        note = (
-            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
-            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
-        )
-        notes = " ".join(filter(None, (result.session.note, note)))
-        return replace(result, session=replace(result.session, note=notes))
-
     def opened(self) -> None:
         """Record that it gets a fresh sandbox."""
         self.begun, self.intact = False, True

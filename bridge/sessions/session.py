@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,15 +20,15 @@ import anyio
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, NotStartedError
 from bridge.gate.flow import FlowState
-from bridge.model import Limits, RunRequest, RunResult
-from bridge.model.outcome import caught
+from bridge.model import Limits, Loss, RunRequest, RunResult
 from bridge.packages.packages import NOTHING, PackageSet, packages_of
 from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending
+from bridge.sandbox.pool import Reservation
 from bridge.sessions.admission import MAX_WAITING
 from bridge.sessions.checkpoints import Saved
 from bridge.sessions.record import Holdings, Record
-from bridge.sessions.state import MAX_STATE_BYTES, StateParts
+from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.upstream.client_features import clear_caller, on_behalf_of
 
 if TYPE_CHECKING:
@@ -39,26 +40,26 @@ SAVE_SECONDS = 10.0  # For a session to put its state into words. The next run w
 
 
 class Guest(Protocol):
-    """A sandbox that a session's runs follow each other in; see `bridge.runs.session_guest`."""
+    """A sandbox that a session's runs follow each other in; see `bridge.runs.ready_sandbox`."""
 
     @property
     def is_whole(self) -> bool: ...
 
     async def wait_dead(self) -> None: ...
 
-    async def save(self, number: int, limit: int) -> StateParts | None: ...
-
 
 @dataclass(eq=False, kw_only=True)
-class SessionRun:
-    """One run's place in its session.
+class Turn:
+    """One run's turn in its session, which has the session's sandbox.
 
     Attributes:
         number: Of the run, from 1.
         state: What the session begins with, in a fresh sandbox; empty for nothing.
         waited: Whether the sandbox may have died since its last run.
+        begun: Called with what interrupts the program, once that has begun.
         conclude: Called with the result and the ending; returns the result with the session's
             report.
+        lost: What of the session is in memory only, after it was saved.
     """
 
     session_id: str
@@ -67,8 +68,11 @@ class SessionRun:
     flow: FlowState
     waited: bool = False
     packages: PackageSet = NOTHING
+    sandbox: Reservation[Any]
     begun: Callable[[Callable[[], Awaitable[None]]], None]
     conclude: Callable[[RunResult, Ending], RunResult]
+    concluded: bool = False
+    lost: tuple[Loss, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -86,9 +90,17 @@ class SessionRun:
             remedy = "Run something without files first; the next run can have them."
             raise InvalidRequestError(message, remedy=remedy)
 
-
-Work = Callable[[Any, SessionRun], Awaitable[RunResult]]
-"""Runs a program in the guest of a session."""
+    def with_losses(self, result: RunResult) -> RunResult:
+        """Return a run's result with what is in memory only and will be lost."""
+        large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
+        if not large or result.session is None:
+            return result
+        note = (
+            f"Held in memory only, and lost once the session is idle: {', '.join(large[:8])}. "
+            "Keep it as a compressed file in out/; the user can raise MCP_BRIDGE_SESSION_BYTES."
+        )
+        notes = " ".join(filter(None, (result.session.note, note)))
+        return replace(result, session=replace(result.session, note=notes))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -97,40 +109,117 @@ class QueuedRun:
 
     Attributes:
         request: None if the session is only to end.
-        outcome: None if its client has gone, or the session had ended before.
-        over: Set once there is nothing more to come.
-        stop: Interrupts the program that is under way.
+        outcome: The end's result, or why the run gets no turn; None if the session ended before.
+        over: Set once the session has nothing more to do for it.
+        stop: Interrupts its program; None before that has begun.
+        failure: What its turn ended with.
         again: Its first sandbox was gone when it was to begin.
+        is_gone: Whether it was cancelled.
     """
 
     request: RunRequest | None = None
     limits: Limits = Limits()
     caller: RunCaller | None = None
-    work: Work | None = None
     ends: bool = False
     outcome: RunResult | BridgeError | None = None
     over: anyio.Event = field(default_factory=anyio.Event)
     stop: Callable[[], Awaitable[None]] | None = None
     stopped: bool = False
+    failure: Exception | None = None
     again: bool = False
+    is_gone: bool = False
+    _turn: Turn | None = None
+    _ready: anyio.Event = field(default_factory=anyio.Event)
+    _left: anyio.Event = field(default_factory=anyio.Event)
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    _cancelled: bool = False
 
-    def section(self) -> anyio.CancelScope:
+    def section(self, *, shield: bool = False) -> anyio.CancelScope:
         """Return the scope for the next part of it, which `cancel` ends."""
-        self._scope = anyio.CancelScope()
-        if self._cancelled:
+        self._scope = anyio.CancelScope(shield=shield)
+        if self.is_gone:
             self._scope.cancel()
         return self._scope
 
     def cancel(self) -> None:
         """Cancel it, in whichever part it is."""
-        self._cancelled = True
+        self.is_gone = self.stopped = True
         self._scope.cancel()
 
-    def finish(self, outcome: RunResult | BridgeError | None) -> None:
+    def finish(self, outcome: RunResult | BridgeError | None = None) -> None:
         self.outcome = outcome
         self.over.set()
+        self._ready.set()
+
+    async def wait_turn(self) -> Turn | None:
+        """Return its turn once that has come; None if the session ended before."""
+        await self._ready.wait()
+        if isinstance(self.outcome, BridgeError):
+            raise self.outcome
+        return self._turn
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Turn]:
+        """Have the session's sandbox while this is open.
+
+        A cancellation from outside first interrupts the program, which keeps the session's state.
+
+        Raises:
+            BridgeError: The bridge is ending.
+        """
+        failure: Exception | None = None
+        scope = anyio.CancelScope()
+        if (turn := await self.wait_turn()) is not None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._give_up_when_cancelled)
+                try:
+                    with self.section(shield=True) as scope:
+                        try:
+                            yield turn
+                        except Exception as error:
+                            # Raised below: the task group would wrap it.
+                            failure = error
+                finally:
+                    self.leave(failure)
+                tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if turn is None or scope.cancelled_caught:
+            raise BridgeError("The bridge is ending.", code="session_limit")
+
+    def leave(self, failure: Exception | None = None) -> None:
+        """Give the session's sandbox back."""
+        self.failure, self._turn, self._ready = failure, None, anyio.Event()
+        self._left.set()
+
+    async def hand_over(self, turn: Turn) -> None:
+        """Let it have the session's sandbox; return once it has left that."""
+        self._turn, self._left = turn, anyio.Event()
+        self._ready.set()
+        if not self.is_gone:
+            await self._left.wait()
+
+    async def _give_up_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            if self._turn is not None:
+                with anyio.CancelScope(shield=True):
+                    await self.give_up()
+
+    async def give_up(self) -> None:
+        """End it: its client has gone, or the bridge ends. Bounded."""
+        self.stopped = True
+        if self._turn is not None and self.stop is not None:
+            # A program that is interrupted may end, and its state is kept then. Otherwise the
+            # sandbox goes, and with it what was not saved.
+            with anyio.move_on_after(5.0):
+                await self.stop()
+                await self._left.wait()
+                return
+        self.cancel()
+        if self._turn is not None:
+            with anyio.move_on_after(5.0):
+                await self._left.wait()
 
 
 class Session:
@@ -184,23 +273,12 @@ class Session:
         start, self._active = not self._active, True
         return start
 
-    async def give_up(self, queued: QueuedRun) -> None:
-        """End a run whose client has gone. Bounded."""
-        queued.stopped = True
+    def withdraw(self, queued: QueuedRun) -> None:
+        """Take back a run whose client went before its turn."""
         if queued in self._queue:
             self._queue.remove(queued)
-            queued.cancel()
-            return
-
-        async def cancel() -> None:
-            queued.cancel()
-
-        # A program that is interrupted may end, and its state is kept then. Otherwise the sandbox
-        # goes, and with it what was not saved.
-        for end in (queued.stop or cancel, cancel):
-            with anyio.move_on_after(5.0):
-                await end()
-                await queued.over.wait()
+        queued.cancel()
+        queued.leave()
 
     async def put_away(self) -> None:
         """Release its sandbox once its run has ended, and wait for that."""
@@ -214,9 +292,9 @@ class Session:
         while self._queue:
             waiting = self._queue.popleft()
             waiting.cancel()
-            waiting.finish(None)
+            waiting.finish()
         if self._busy is not None:
-            await self.give_up(self._busy)
+            await self._busy.give_up()
         await self.put_away()
 
     async def serve(self) -> None:
@@ -245,7 +323,7 @@ class Session:
         if self.over:
             while self._queue:
                 # The next request for the name gets a new session.
-                self._queue.popleft().finish(None)
+                self._queue.popleft().finish()
             return
         first = self._queue[0]
         if first.request is None:
@@ -272,13 +350,13 @@ class Session:
             with first.section():
                 self._packages = self._grown or await self._resolved_packages(first)
                 self._grown = None
-            async with self._table.reserve(limits, binds=self._packages.binds) as reserved:
+            async with self._table.reserve(limits, binds=self._packages.binds) as reservation:
                 guest: Guest | None = None
                 with first.section():
-                    guest = await reserved()
+                    guest = await reservation.get()
                 if guest is not None:
                     self.memory_bytes = limits.memory_bytes
-                    await self._use(guest)
+                    await self._use(guest, reservation)
         except BridgeError as error:
             # There is no sandbox. The run that waits for it gets the error.
             if first in self._queue:
@@ -321,12 +399,12 @@ class Session:
                     self._grown = await self._resolved_packages(queued)
                     self._queue.appendleft(queued)
             if lacking and queued not in self._queue:
-                queued.finish(None)
+                queued.finish()
         except BridgeError as error:
             queued.finish(error)
         self._busy = None
 
-    async def _use(self, guest: Guest) -> None:
+    async def _use(self, guest: Guest, reservation: Reservation[Any]) -> None:
         """Serve runs until the sandbox must be released."""
         record = self.record
         saved = None
@@ -342,19 +420,18 @@ class Session:
                 return
             if queued.over.is_set():
                 continue
+            turn = self._turn(queued, guest, saved, reservation)
             try:
-                await self._run(queued, guest, saved)
+                await self._hand_over(queued, guest, turn)
                 if record.begun and record.intact and not self.over:
                     saved = None
-                    await self._save(guest, queued)
+                    turn.lost = await self._save(guest)
                     if record.recoverable:
                         await self._table.release(self)
             finally:
-                # Without an outcome it failed in the bridge, which `serve` tells.
-                if queued.outcome is not None:
-                    queued.finish(queued.outcome)
-            if queued not in self._queue:
-                queued.finish(queued.outcome)
+                # One that had no turn failed in the bridge, which `serve` tells.
+                if self._busy is None and queued not in self._queue:
+                    queued.finish()
             if self.over or not record.intact:
                 return
 
@@ -390,20 +467,16 @@ class Session:
                 tasks.cancel_scope.cancel()
         return died
 
-    async def _run(self, queued: QueuedRun, guest: Guest, saved: Saved | None) -> None:
-        self._busy = queued
-        request, caller, work, record = queued.request, queued.caller, queued.work, self.record
-        assert request is not None
-        assert caller is not None
-        assert work is not None
-        heard = False
+    def _turn(
+        self, queued: QueuedRun, guest: Guest, saved: Saved | None, reservation: Reservation[Any]
+    ) -> Turn:
+        record = self.record
 
         def begun(stop: Callable[[], Awaitable[None]]) -> None:
             queued.stop = stop
 
         def conclude(result: RunResult, ending: Ending) -> RunResult:
-            nonlocal heard
-            heard = True
+            turn.concluded = True
             return record.ended(
                 result,
                 ending,
@@ -413,41 +486,45 @@ class Session:
                 ends=queued.ends,
             )
 
-        seat = SessionRun(
-            session_id=self.record.session_id,
+        turn = Turn(
+            session_id=record.session_id,
             number=record.runs + 1,
             state=b"" if saved is None else saved.data,
             flow=record.flow,
             waited=record.begun,
             packages=self._packages,
+            sandbox=reservation,
             begun=begun,
             conclude=conclude,
         )
-        outcome: RunResult | BridgeError | None = None
-        with queued.section(), on_behalf_of(caller):
-            outcome = await caught(work(guest, seat))
+        return turn
+
+    async def _hand_over(self, queued: QueuedRun, guest: Guest, turn: Turn) -> None:
+        """Let a run have the sandbox, and note how it left that."""
+        record = self.record
+        self._busy = queued
+        await queued.hand_over(turn)
         self._busy = None
         self.since = anyio.current_time()
-        if isinstance(outcome, NotStartedError):
+        if isinstance(queued.failure, NotStartedError):
             record.lose("its sandbox was gone when the next run was to begin")
             if not queued.again and not queued.stopped:
                 queued.again = True
                 self._queue.appendleft(queued)
                 return
-        elif not heard and (queued.stop is not None or not guest.is_whole):
+        elif not turn.concluded and (queued.stop is not None or not guest.is_whole):
             record.given_up()
         if queued.ends:
             await self._forget()
-        queued.outcome = outcome
         if self._table.claims is None and not record.is_large(self._table.state_bytes):
             # Of several bridges another may get the next run, and needs what is saved of this one.
             # What is large may not be saved whole, which the result says.
-            queued.finish(outcome)
+            queued.finish()
 
-    async def _save(self, guest: Guest, queued: QueuedRun) -> None:
-        """Keep the state, so that losing the sandbox is not losing that."""
+    async def _save(self, guest: Guest) -> tuple[Loss, ...]:
+        """Keep the state, so that losing the sandbox is not losing that; return what was lost."""
         record = self.record
-        state = await guest.save(record.runs, self._table.state_bytes)
+        state = await self._table.save_state(guest, record.runs, self._table.state_bytes)
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
@@ -458,8 +535,8 @@ class Session:
             record.unsaved(problem)
         else:
             record.kept(state.lost)
-            if isinstance(queued.outcome, RunResult):
-                queued.outcome = record.with_losses(queued.outcome, state.lost)
+            return state.lost
+        return ()
 
     async def _end(self, queued: QueuedRun) -> None:
         await self._forget()

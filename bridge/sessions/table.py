@@ -10,10 +10,10 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -22,11 +22,12 @@ from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
 from bridge.packages.packages import PackageSet
+from bridge.sandbox.pool import Reservation
 from bridge.sessions.admission import SessionAdmission
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
-from bridge.sessions.session import SAVE_SECONDS, Guest, QueuedRun, Session, Work
-from bridge.sessions.state import MAX_STATE_BYTES
+from bridge.sessions.session import SAVE_SECONDS, QueuedRun, Session
+from bridge.sessions.state import MAX_STATE_BYTES, StateParts
 from bridge.settings import Settings
 from bridge.store import Store
 
@@ -41,11 +42,12 @@ any number of names."""
 
 _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
-Reserved = AbstractAsyncContextManager[Callable[[], Awaitable[Guest]]]
-"""A sandbox that is set aside while this is entered; what it gives returns it once it is ready."""
+Reserve = Callable[..., AbstractAsyncContextManager[Reservation[Any]]]
+"""Sets a sandbox aside that stays; given the limits, and `binds` where there are any."""
 
-Reserve = Callable[..., Reserved]
-"""Sets a sandbox aside that is to last; given the limits, and `binds` where there are any."""
+SaveState = Callable[[Any, int, int], Awaitable[StateParts | None]]
+"""Returns the state that a sandbox sends, given the run's number and the most bytes; None if it is
+of no use any more."""
 
 ResolvePackages = Callable[[RunRequest, RunCaller, tuple[str, ...]], Awaitable[PackageSet]]
 """Says what a sandbox needs for the packages that a request is for, with some versions fixed."""
@@ -78,10 +80,12 @@ class Sessions:
         reserve: Reserve,
         store: Store,
         resolve_packages: ResolvePackages,
+        save_state: SaveState,
     ) -> None:
         self._settings = settings
         self.reserve = reserve
         self.resolve_packages = resolve_packages
+        self.save_state = save_state
         self.claims: Claims | None = None
         if settings.replica:
             # Imported here: a bridge that is alone does without.
@@ -137,35 +141,47 @@ class Sessions:
                 remedy='Make the plan without `session`, or the run without mode="plan".',
             )
 
-    async def run(
-        self, request: RunRequest, limits: Limits, caller: RunCaller, work: Work
-    ) -> RunResult:
-        """Run a program in its session, after those that were asked for before.
-
-        Cancelling this interrupts the program, and keeps the state if it answers to that.
+    @asynccontextmanager
+    async def queued(
+        self, request: RunRequest, limits: Limits, caller: RunCaller
+    ) -> AsyncIterator[QueuedRun]:
+        """Queue a run in its session, and wait for its turn; leaving waits for the session's save.
 
         Raises:
             UnknownError: There is none of that id for this caller.
             BridgeError: No further session can be opened.
-            BridgeError: What `work` raises.
         """
         while True:
             queued = QueuedRun(
-                request=request, limits=limits, caller=caller, work=work, ends=request.end_session
+                request=request, limits=limits, caller=caller, ends=request.end_session
             )
-            session = await self._find(request, make=True)
-            session.record.named = request.named_sessions
-            result = await self._take(session, queued)
-            if result is not None:
-                return result
+            found = await self._find(request, make=True)
+            found.record.named = request.named_sessions
+            if (session := await self._put(found, queued)) is None:
+                continue
+            try:
+                if await queued.wait_turn() is not None:
+                    yield queued
+                    await queued.over.wait()
+                    return
+            finally:
+                if not queued.over.is_set():
+                    session.withdraw(queued)
 
     async def end(self, request: RunRequest) -> RunResult:
         """End a session, after the runs in it that were asked for before."""
         while True:
             queued = QueuedRun(ends=True)
-            result = await self._take(await self._find(request, make=False), queued)
-            if result is not None:
-                return result
+            session = await self._put(await self._find(request, make=False), queued)
+            if session is None:
+                continue
+            try:
+                await queued.wait_turn()
+            finally:
+                if not queued.over.is_set():
+                    session.withdraw(queued)
+            if isinstance(queued.outcome, RunResult):
+                return queued.outcome
 
     async def listed(self, owner: str) -> tuple[Listed, ...]:
         """Return an owner's sessions, those used last first."""
@@ -194,8 +210,8 @@ class Sessions:
                 )
         return tuple(sorted(found.values(), key=lambda each: each.idle_seconds))
 
-    async def _take(self, session: Session, queued: QueuedRun) -> RunResult | None:
-        """Wait until a run is served; None if the session had ended before."""
+    async def _put(self, session: Session, queued: QueuedRun) -> Session | None:
+        """Queue a run in a session; return that, or None if it has ended."""
         async with session.claiming:
             if self.claims is not None:
                 session = await self._claimed(session, self.claims)
@@ -205,16 +221,7 @@ class Sessions:
                 raise BridgeError("The bridge is ending.", code="session_limit")
             if session.put(queued):
                 self._tasks.start_soon(session.serve)
-        try:
-            await queued.over.wait()
-        except BaseException:
-            # Its client is gone: it is interrupted, which keeps the state as it is then.
-            with anyio.CancelScope(shield=True):
-                await session.give_up(queued)
-            raise
-        if isinstance(queued.outcome, RunResult) or queued.outcome is None:
-            return queued.outcome
-        raise queued.outcome
+        return session
 
     async def _claimed(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""

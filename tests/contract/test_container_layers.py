@@ -11,7 +11,7 @@ import pytest
 
 from bridge.model import Limits, RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.runs.guest_session import open_guest
+from bridge.runs.ready_sandbox import open_guest
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.container.extra_layers import NAMESPACE_IDS

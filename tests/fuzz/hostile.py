@@ -25,8 +25,8 @@ from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source,
 from bridge.model.outcome import caught
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
-from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import Facts, Program
+from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
 from bridge.settings import load
@@ -237,7 +237,7 @@ class Play:
         async with servers:
             gate = Gate(GRANT, pool.call_tool)
             questions = GuestRequests(servers, GuestGuide(servers, settings), gate)
-            session = GuestSession(
+            session = ReadySandbox(
                 sandbox=sandbox, channel=Channel(sandbox), facts={}, isolation=sandbox.isolation
             )
             await loop().idle()

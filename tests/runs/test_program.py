@@ -11,8 +11,8 @@ import pytest
 from bridge.errors import NotStartedError, SandboxError, SandboxLostError
 from bridge.guest.protocol.wire import Call, Exited, Output, Ping, Pong, Run
 from bridge.model import Limits
-from bridge.runs.guest_session import MISSED_PINGS, wait_dead
 from bridge.runs.program import Program
+from bridge.runs.ready_sandbox import MISSED_PINGS, ReadySandbox
 from bridge.sandbox.failure import classify
 from tests.fuzz.clock import run
 from tests.runs.scripted import LIMITS, Scripted, carried_out, session_of
@@ -83,7 +83,7 @@ def test_late_answers_to_a_runs_questions_do_not_end_the_sandbox_that_its_sessio
 
     async def play() -> bool:
         with anyio.move_on_after(1):
-            await wait_dead(session_of(Scripted(*[(0.0, Pong())] * late)))
+            await ReadySandbox.wait_dead(session_of(Scripted(*[(0.0, Pong())] * late)))
             return True
         return False
 

@@ -25,7 +25,7 @@ MISSED_PINGS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuestSession:
+class ReadySandbox:
     """One sandbox that waits for its `Run` frame.
 
     Attributes:
@@ -38,9 +38,24 @@ class GuestSession:
     facts: Mapping[str, Any]
     isolation: Isolation
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether another program can be sent to it."""
+        return self.channel.is_whole
+
+    async def wait_dead(self) -> None:
+        """Return once its guest sends what it must not, or has ended."""
+        try:
+            # A run may have ended before its questions were answered, but not before many.
+            for _ in range(MISSED_PINGS + 1):
+                if not isinstance(await self.channel.receive(), Pong):
+                    return
+        except (WireError, ChannelClosedError):
+            return
+
 
 @asynccontextmanager
-async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestSession]:
+async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[ReadySandbox]:
     """Start a sandbox and bring its guest up; leaving destroys it.
 
     Raises:
@@ -52,7 +67,7 @@ async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestS
         hello = await _shake_hands(sandbox, channel)
         require_mandatory_layers(sandbox.isolation, hello.facts)
         isolation = verified(sandbox.isolation, hello.facts)
-        yield GuestSession(sandbox=sandbox, channel=channel, facts=hello.facts, isolation=isolation)
+        yield ReadySandbox(sandbox=sandbox, channel=channel, facts=hello.facts, isolation=isolation)
 
 
 async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
@@ -73,13 +88,3 @@ async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
     if diagnostics:
         message = f"{message} It said: {diagnostics}"
     raise LaunchError(message, remedy="Run `mcp-code-bridge doctor`; the image needs Python 3.9+.")
-
-
-async def wait_dead(session: GuestSession) -> None:
-    try:
-        # A run may have ended before its questions were answered, but not before many.
-        for _ in range(MISSED_PINGS + 1):
-            if not isinstance(await session.channel.receive(), Pong):
-                return
-    except (WireError, ChannelClosedError):
-        return
