@@ -359,7 +359,7 @@ def _near(name: str, servers: Sequence[str]) -> str:
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
-    from bridge.runs.reading import read
+    from bridge.runs.checks import read
 
     servers = engine.servers
     reading = await read(code, NameTable(servers.inventory.entries()), "off")

@@ -22,7 +22,7 @@ from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
 from bridge.model import ApplyRequest, Artifact, FindingSource, Json, Plan, RunRequest, RunResult
-from bridge.model.outcome import failed_run
+from bridge.model.results import failed_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.receipt import named, receipt_line
@@ -36,7 +36,7 @@ from bridge.render.text import (
 )
 from bridge.runs import Engine
 from bridge.runs.admission import MAX_CODE_BYTES
-from bridge.runs.file_names import quoted
+from bridge.runs.input_files import quoted
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 from bridge.tasks import background_task

@@ -22,8 +22,7 @@ from bridge.discovery.clients import LOCATIONS
 from bridge.errors import BridgeError, UsageError
 from bridge.model import Artifact, InputFile
 from bridge.private_files import open_below
-from bridge.runs.file_names import name_problem, quoted
-from bridge.runs.input_files import MAX_BYTES, check_names
+from bridge.runs.input_files import MAX_BYTES, check_names, name_problem, quoted
 
 _NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONFIGURATIONS = tuple(

@@ -7,6 +7,26 @@ from dataclasses import dataclass
 from bridge.model.kept import InputFile
 from bridge.model.names import MEBIBYTE, RetriedReads, RunMode
 
+PERSON = "user"
+
+
+def owner_of(request: RunRequest) -> str:
+    """Return whose memories a run has; empty for a caller that cannot be told from others.
+
+    Over HTTP that is one who shows nothing to be known by.
+    """
+    known = request.owner or request.principal
+    return PERSON if known in PERSON_OWNERS else known
+
+
+def principal_of(request: RunRequest) -> str:
+    """Return who may have to do with the user's skills, and review them; empty for anybody.
+
+    What a caller over HTTP shows by itself says nothing of who that is.
+    """
+    return PERSON if request.principal in PERSON_OWNERS else request.principal
+
+
 PERSON_OWNERS = frozenset({"stdio", "terminal"})
 """Owners and principals that are one person: who can start a bridge on stdio has the terminal
 too. Any other came over HTTP, and is known only by what it shows."""

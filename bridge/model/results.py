@@ -5,9 +5,12 @@ What a new field needs in addition to a line here is in CONTRIBUTING.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import uuid
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from bridge.errors import BridgeError, UsageError
 from bridge.model.kept import Artifact, Loss, SessionReport, ShownContent
 from bridge.model.names import Action, Effect, FindingSource, Json, Reason, Severity, Status
 
@@ -272,3 +275,48 @@ class RunResult:
         apart = self.session or self.plan or self.replayed
         called = self.receipt and self.receipt.calls
         return self.status == "success" and bool(called) and not (apart or shown)
+
+
+Result = TypeVar("Result", bound=RunResult)
+
+
+def failed(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Result:
+    usage = isinstance(error, UsageError)
+    return kind(
+        run_id=run_id or error.run_id or uuid.uuid4().hex,
+        status="validation_error" if usage else "error",
+        reason="validation" if usage else "engine",
+        code=error.code,
+        summary=error.message,
+        error=f"{error} [{error.code}]",
+    )
+
+
+def failed_run(error: BridgeError, *, run_id: str = "") -> RunResult:
+    result = failed(error, RunResult, run_id=run_id)
+    return replace(result, recorded=bool(error.run_id))
+
+
+def first_error(group: ExceptionGroup[Exception]) -> Exception:
+    """Return the bridge's error in a group, which is what callers know; else the group."""
+    matched, rest = group.split(BridgeError)
+    if matched is None or rest is not None:
+        return group
+    leaf: Exception = matched
+    while isinstance(leaf, ExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return leaf
+
+
+async def caught(work: Awaitable[RunResult]) -> RunResult | BridgeError:
+    """Return a bridge error instead of raising it through a task group, which would wrap it."""
+    try:
+        return await work
+    except BridgeError as error:
+        return error
+    except ExceptionGroup as group:
+        # A program's own task group wraps what its receive loop raised.
+        found = first_error(group)
+        if not isinstance(found, BridgeError):
+            raise
+        return found

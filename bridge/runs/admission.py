@@ -24,11 +24,9 @@ from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices
 from bridge.inventory.project_approval import ProjectApproval
 from bridge.model import Limits, RunRequest, RunResult, Tool
-from bridge.runs.checks import Check, add_findings, refused
-from bridge.runs.execution import Parts
+from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refused
+from bridge.runs.execution import Parts, PreparedRun
 from bridge.runs.input_files import resolved
-from bridge.runs.prepared_run import PreparedRun
-from bridge.runs.reading import Reading, by_size, read
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.sessions import Sessions

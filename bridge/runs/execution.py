@@ -7,34 +7,146 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from bridge.artifacts import ArtifactStore
+from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
 from bridge.gate.bridge_calls import BridgeCalls
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.provenance import ProvenanceTracker
-from bridge.gate.receipt import accounted
-from bridge.guest.protocol.wire import Call
+from bridge.gate.receipt import BYTES_PER_TOKEN, accounted
+from bridge.gate.services import RunContext
+from bridge.guest.protocol.wire import Call, Run
 from bridge.inventory.guide import GuestGuide
+from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.servers import Servers
-from bridge.model import Json, RunResult, Tool, Usage
+from bridge.model import Json, Limits, RunRequest, RunResult, Tool, Usage
 from bridge.offload import offload
-from bridge.packages.packages import NOTHING, Packages
+from bridge.packages.packages import NOTHING, Packages, PackageSet
 from bridge.plans.plan_result import planned
 from bridge.plans.plan_store import Plans
 from bridge.render.receipt import bytes_returned
-from bridge.rpc.channel import Redact
+from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer
+from bridge.runs.checks import Check, Reading
 from bridge.runs.collect import Collector
 from bridge.runs.guest_requests import GuestRequests
+from bridge.runs.input_files import frame_files
 from bridge.runs.kept_outputs import KeptOutputs
-from bridge.runs.prepared_run import Place, PreparedRun, run_frame
 from bridge.runs.program import Facts, Program
 from bridge.runs.ready_sandbox import ReadySandbox
 from bridge.runs.sandboxes import Sandboxes
+from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import classify
-from bridge.saved_functions.skills import Skills
+from bridge.sandbox.layers import guest_limits
+from bridge.sandbox.pool import Reservation
+from bridge.saved_functions.skills import Skills, SkillUse
+from bridge.sessions import Turn
+from bridge.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A run that is admitted.
+
+    Attributes:
+        settings: Those in force, narrowed by the profile that it asks for.
+        servers: Those to connect before it begins.
+        tolerant: Whether it begins without servers that fail or take long.
+        check: What is wrong with it, as far as is known.
+    """
+
+    run_id: str
+    request: RunRequest
+    limits: Limits
+    settings: Settings
+    servers: tuple[str, ...]
+    tolerant: bool
+    program: Reading
+    skills: SkillUse
+    check: Check
+    caller: RunCaller
+    gate: RunContext
+    packages: PackageSet = NOTHING
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A sandbox that a run has.
+
+    Attributes:
+        sandbox: Has it once its guest waits for a program.
+        waited: Whether it may have waited, and died, before the run got it.
+        session: The run's part in its session, if it is in one.
+    """
+
+    sandbox: Reservation[ReadySandbox]
+    waited: bool
+    session: Turn | None = None
+
+
+def run_frame(
+    run: PreparedRun,
+    tools: Mapping[str, tuple[Tool, ...]],
+    session: ReadySandbox,
+    known: ToolInventory,
+    guide: GuestGuide,
+    *,
+    number: int = 0,
+    state: str = "",
+) -> Run:
+    """Return the frame that starts its program.
+
+    Args:
+        number: Of the run in its session, if it is in one.
+        state: What that begins with, as base64.
+    """
+    loaded, reach = tuple(tools), run.program.references.reach
+    # In the configuration's order. A server may have been removed from it meanwhile.
+    stubs = [
+        known.stubs(name, None if reach is None else reach.get(name, frozenset()))
+        for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
+    ]
+    stubs = [
+        {**stub, "refused": run.refused[stub["name"]]} if stub["name"] in run.refused else stub
+        for stub in stubs
+    ]
+    # What only `runtime` knows is no use to a program that cannot ask it.
+    distant = isinstance(session.sandbox, DistantSandbox)
+    return Run(
+        code=run.request.code,
+        argv=list(run.request.argv),
+        servers=stubs,
+        discovered=known.discovered(loaded) if reach is None else [],
+        capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
+        limits={
+            # The host stops the program, and knows when questions made it wait.
+            "timeout": run.limits.longest_timeout + 2 * MAX_WAIT_SECONDS,
+            "output_bytes": run.limits.output_bytes,
+            # What is larger is printed. At a terminal a value is no output, as long as it fits.
+            "result_bytes": run.limits.result_bytes
+            if run.caller.is_shown
+            else min(run.limits.result_bytes, run.limits.output_tokens * BYTES_PER_TOKEN),
+            "shown_bytes": run.limits.shown_bytes,
+            "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "out_bytes": run.limits.out_bytes,
+            "out_files": run.limits.out_files,
+            # How long it waits for the host, which destroys it, to read its last frame.
+            **({"answer_seconds": 20.0} if distant else {}),
+            **guest_limits(session.sandbox.isolation, run.limits),
+        },
+        paths=list(run.packages.paths),
+        session=number,
+        name=run.request.name,
+        state=state,
+        files=frame_files(run.request.files) if run.request.files else [],
+        skills=run.skills.sent(),
+        packages=guide.allowed_packages,
+        names=dict(run.program.names),
+    )
+
 
 _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", "list_offers"})
 """Methods whose answers are a server's own words, as it said them."""

@@ -22,11 +22,10 @@ from bridge.clock import Clock
 from bridge.errors import NotStartedError
 from bridge.gate.result_redaction import cleared
 from bridge.model import ApplyRequest, RunRequest, RunResult
-from bridge.model.outcome import caught
+from bridge.model.results import caught
 from bridge.runs.admission import Admission
 from bridge.runs.checks import add_findings, refused
-from bridge.runs.execution import Parts, execute
-from bridge.runs.prepared_run import Place, PreparedRun
+from bridge.runs.execution import Parts, Place, PreparedRun, execute
 from bridge.runs.records import RunRecord, RunRecords
 from bridge.sandbox.run_queue import RunQueue
 from bridge.sessions import Sessions, Turn

@@ -27,7 +27,7 @@ from bridge.gate.pipeline import Gate
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
-from bridge.model.identity import PERSON, owner_of, principal_of
+from bridge.model.requests import PERSON, owner_of, principal_of
 from bridge.rpc.dispatcher import Answer, CallFailedError
 from bridge.saved_functions.memories import MAX_OWNERS, Memories, Memory
 from bridge.saved_functions.review import Review

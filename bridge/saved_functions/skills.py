@@ -21,7 +21,7 @@ from bridge.gate.pipeline import Gate
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, RunRequest, RunResult
-from bridge.model.identity import principal_of
+from bridge.model.requests import principal_of
 from bridge.rpc.dispatcher import Answer
 from bridge.saved_functions.index import SkillIndex
 from bridge.saved_functions.requests import KeptRequests

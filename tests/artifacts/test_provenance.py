@@ -9,7 +9,7 @@ import pytest
 
 from bridge.artifacts.writer import MAX_NAME
 from bridge.model import Provenance
-from bridge.model.provenance import MAX_DOCUMENT
+from bridge.model.kept import MAX_DOCUMENT
 from bridge.store.schema import artifacts
 from tests.artifacts.rig import OTHER_RUN, RUN, store
 from tests.postgresql import store_at

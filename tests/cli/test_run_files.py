@@ -11,8 +11,7 @@ from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.discovery.clients import LOCATIONS
 from bridge.errors import ArtifactStoreError, InvalidRequestError, UsageError
 from bridge.model import Artifact, InputFile
-from bridge.runs.file_names import quoted
-from bridge.runs.input_files import MAX_BYTES
+from bridge.runs.input_files import MAX_BYTES, quoted
 
 pytestmark = pytest.mark.guarantee("files-believed", "working-directory")
 

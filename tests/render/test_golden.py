@@ -22,7 +22,7 @@ from bridge.model import (
     ShownContent,
     Usage,
 )
-from bridge.model.outcome import failed_run
+from bridge.model.results import failed_run
 from bridge.render.receipt import receipt_line
 from bridge.render.structured import structured
 from bridge.render.text import compact

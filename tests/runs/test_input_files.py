@@ -11,7 +11,6 @@ from bridge.artifacts import ArtifactStore
 from bridge.errors import InvalidRequestError
 from bridge.guest.protocol.wire import MAX_FRAME_BYTES
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
-from bridge.runs.file_names import name_problem, quoted
 from bridge.runs.input_files import (
     MAX_BYTES,
     MAX_FILES,
@@ -19,6 +18,8 @@ from bridge.runs.input_files import (
     allowed_bytes,
     check_names,
     frame_files,
+    name_problem,
+    quoted,
     resolved,
 )
 from bridge.store import Store

@@ -12,7 +12,8 @@ from mcp import Client
 from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
-from bridge.runs import Engine, under_way
+from bridge.runs import Engine
+from bridge.runs import engine as engine_module
 from bridge.server import clients
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
@@ -122,7 +123,7 @@ async def test_over_http_a_run_that_a_drain_ended_is_told_to_its_client_that_com
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its answer to a question, for as long as other runs have to end."""
-    monkeypatch.setattr(under_way, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(engine_module, "LOOK_SECONDS", 0)
     drained = anyio.Event()
 
     async def drain() -> None:

@@ -18,7 +18,7 @@ from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
 from bridge.rpc.channel import Redact, RedactStream
 from bridge.runs.collect.collected_output import Collected
-from bridge.runs.file_names import name_problem, quoted
+from bridge.runs.input_files import name_problem, quoted
 
 MAX_PART_BYTES = 1024 * 1024  # Of a guest's frame; an honest one has a quarter of it.
 MAX_MISSING = 20  # Reported: a guest can name any number.

@@ -28,8 +28,8 @@ from bridge.rpc.output import (
     OutputBuffer,
     cut_notice,
     shares,
+    terminal_view,
 )
-from bridge.rpc.terminal_view import terminal_view
 from bridge.runs.collect.collected_output import Collected
 
 logger = logging.getLogger(__name__)

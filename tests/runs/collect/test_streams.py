@@ -15,8 +15,7 @@ from bridge.artifacts import ArtifactStore
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
-from bridge.rpc.output import MEMORY_BYTES
-from bridge.rpc.terminal_view import terminal_view
+from bridge.rpc.output import MEMORY_BYTES, terminal_view
 from bridge.runs.collect import Collected
 from bridge.runs.collect.streams import AT_ONCE_BYTES, Streams
 from bridge.store import Store
