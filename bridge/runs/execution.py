@@ -6,7 +6,7 @@ Owns which parts serve one run: its gate, its guest's requests, what collects it
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -294,8 +294,8 @@ class Execution(Program):
             return self._parts.servers.secrets.redactor
         return self._run.gate.context.marks.of(self._parts.servers.resolve(name))
 
-    async def _handle(self, method: str, params: Mapping[str, Json]) -> Json:
-        return await self._requests.handle(method, params)
+    def _handle(self, method: str, params: Mapping[str, Json]) -> Awaitable[Json]:
+        return self._requests.handle(method, params)
 
     @cached_property
     def _requests(self) -> GuestRequests:

@@ -94,8 +94,8 @@ class GuestRequests:
             "complete": self._complete,
         }
 
-    async def handle(self, method: str, params: Mapping[str, Json]) -> Json:
-        """Answer one call.
+    def handle(self, method: str, params: Mapping[str, Json]) -> Awaitable[Json]:
+        """Return the answer to one call.
 
         Raises:
             CallFailedError: The answer is an error.
@@ -109,7 +109,7 @@ class GuestRequests:
         if answer is None:
             self._gate.admit()
             raise CallFailedError(f"The bridge has no method {method!r:.80}.", kind="usage")
-        return await answer(params)
+        return answer(params)
 
     def _reject_long_names(self, params: Mapping[str, Json]) -> None:
         """Reject names that are too long; such a call counts as made."""

@@ -12,10 +12,9 @@ from bridge.callers.client import RunCaller
 from bridge.guest.protocol.wire import File, Output, Progress, Shown, State
 from bridge.model import Limits
 from bridge.rpc.channel import Redact
-from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.files import FilesOut
 from bridge.runs.collect.pictures import ShownItems
-from bridge.runs.collect.streams import Streams
+from bridge.runs.collect.streams import Collected, Streams
 from bridge.sessions.state import StateParts
 
 Taken = Output | Shown | Progress | State | File

@@ -17,7 +17,7 @@ from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
 from bridge.rpc.channel import Redact, RedactStream
-from bridge.runs.collect.collected_output import Collected
+from bridge.runs.collect.streams import Collected
 from bridge.runs.input_files import name_problem, quoted
 
 MAX_PART_BYTES = 1024 * 1024  # Of a guest's frame; an honest one has a quarter of it.

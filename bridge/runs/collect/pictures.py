@@ -24,8 +24,8 @@ from bridge.guest.protocol.wire import Shown
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import ShownContent as ShownItem
 from bridge.rpc.channel import Redact
-from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.picture_formats import Picture, examine, mended, mime_of
+from bridge.runs.collect.streams import Collected
 from bridge.text import valid_text, visible
 
 MAX_PAGE_TEXT = 4_000  # Characters of what is made of a guest's page or drawing.

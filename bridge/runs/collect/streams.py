@@ -8,7 +8,8 @@ still stored, piece by piece; the two streams share what a run's output may cost
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio.lowlevel
@@ -18,7 +19,7 @@ from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.callers.client import RunCaller
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.guest.protocol.wire import Output
-from bridge.model import Artifact, Limits, Loss
+from bridge.model import Artifact, Limits, Loss, ShownContent
 from bridge.model.kept import ArtifactKind
 from bridge.rpc.channel import Redact
 from bridge.rpc.output import (
@@ -30,7 +31,33 @@ from bridge.rpc.output import (
     shares,
     terminal_view,
 )
-from bridge.runs.collect.collected_output import Collected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What was collected; each part of the collector has some.
+
+    Attributes:
+        dropped: Stream to the number of bytes that are not.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    shown: tuple[ShownContent, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    missing: tuple[Loss, ...] = ()
+
+    def together(self, other: Collected) -> Collected:
+        return Collected(
+            stdout=self.stdout + other.stdout,
+            stderr=self.stderr + other.stderr,
+            dropped={**self.dropped, **other.dropped},
+            shown=self.shown + other.shown,
+            artifacts=self.artifacts + other.artifacts,
+            missing=self.missing + other.missing,
+        )
+
 
 logger = logging.getLogger(__name__)
 
