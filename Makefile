@@ -37,7 +37,7 @@ PURE := \
     bridge/discovery/parser.py \
     bridge/discovery/self_reference.py \
     bridge/discovery/user_lists.py \
-    bridge/runs/file_names.py \
+    bridge/runs/input_files.py \
     bridge/runs/collect/picture_formats.py \
     bridge/sessions/record.py \
     bridge/guest/protocol/wire.py \

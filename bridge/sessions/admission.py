@@ -7,15 +7,12 @@ never ended for another.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import anyio
 
 from bridge.errors import BridgeError
 from bridge.fair_shares import Taken, gives_up_place, place_for
-
-if TYPE_CHECKING:
-    from bridge.sessions.session import Session
 
 # A client can ask for any number of sessions and runs.
 MAX_WAITING = 32  # Sessions that wait for a place at a time, and runs for their session.
@@ -24,15 +21,29 @@ MAX_WAITING_OF_OWNER = 8  # Sessions of one owner, who would fill the queue for 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
+class Candidate(Protocol):
+    """A session as far as its place goes; `since` is when it was last used."""
+
+    since: float
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def in_use(self) -> bool: ...
+
+    async def put_away(self) -> None: ...
+
+
 class SessionAdmission:
     """The places. One is waited for `wait_seconds`: as long as a run may take."""
 
     def __init__(self, places: int, wait_seconds: float) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
-        self._admitted: set[Session] = set()
-        self._waiting: list[Session] = []
-        self._yielding: set[Session] = set()
+        self._admitted: set[Candidate] = set()
+        self._waiting: list[Candidate] = []
+        self._yielding: set[Candidate] = set()
         self._turn = anyio.Lock()
         self._changed = anyio.Event()
 
@@ -40,7 +51,7 @@ class SessionAdmission:
     def open(self) -> int:
         return len(self._admitted)
 
-    async def admit(self, session: Session) -> None:
+    async def admit(self, session: Candidate) -> None:
         if await self._placed(session):
             return
         own = [each.owner for each in self._waiting].count(session.owner)
@@ -72,12 +83,12 @@ class SessionAdmission:
             code="session_limit",
         )
 
-    def dismissed(self, session: Session) -> None:
+    def dismissed(self, session: Candidate) -> None:
         self._admitted.discard(session)
         self._yielding.discard(session)
         self._wake()
 
-    def gives_way(self, session: Session) -> bool:
+    def gives_way(self, session: Candidate) -> bool:
         """Return whether a session whose run has ended must give its place to one that waits."""
         if len(self._yielding) >= len(self._waiting):
             return False
@@ -89,7 +100,7 @@ class SessionAdmission:
         self._yielding.add(session)
         return True
 
-    async def _placed(self, session: Session) -> bool:
+    async def _placed(self, session: Candidate) -> bool:
         async with self._turn:
             while True:
                 known = self._by_age()
@@ -107,7 +118,7 @@ class SessionAdmission:
                     case "no":
                         raise _all_used(ruling.held, self._places)
 
-    def _by_age(self) -> list[Session]:
+    def _by_age(self) -> list[Candidate]:
         return sorted(self._admitted, key=lambda each: each.since)
 
     def _wake(self) -> None:
@@ -115,7 +126,7 @@ class SessionAdmission:
         self._changed = anyio.Event()
 
 
-def _taken(known: list[Session]) -> list[Taken]:
+def _taken(known: list[Candidate]) -> list[Taken]:
     return [Taken(each.owner, each.in_use) for each in known]
 
 

@@ -4,9 +4,14 @@ Owns a row for each session and the state as a content, replaced together, and r
 is not what was written. What a state consists of only a guest knows. A disk that fails costs the
 state that was to be saved or read, and no run.
 
-Several bridges may use one store: who saves last wins, unless they serve as one and claim their
-sessions (`bridge.sessions.claims`); after a power cut it is the old or the new. A state is the
-program's own data: readable by this user alone, and not encrypted.
+Several bridges may use one store: the last save wins, unless they serve as one and claim their
+sessions. After a power cut the state is the old or the new one. A state is the program's own data:
+readable by this user alone, and not encrypted.
+
+A claim is a document with the name of the replica that runs something in the session, which renews
+it meanwhile. Between runs, once the state is saved, no replica has the session. A claim that is not
+renewed lapses; the replica that waits for it measures that on its own clock. A live replica that
+lost its claim detects that when it saves, and does not overwrite newer state.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import errno
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -23,8 +29,10 @@ from math import inf
 from time import time
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import anyio.to_thread
 
+from bridge.errors import InvalidRequestError
 from bridge.model import Json, Loss
 from bridge.sessions.state import MAX_STATE_BYTES, losses
 from bridge.store import Store, Transaction, owner_digest
@@ -32,8 +40,6 @@ from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Row, Table
-
-    from bridge.sessions.claims import Claims
 
 logger = logging.getLogger(__name__)
 
@@ -304,3 +310,122 @@ def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
             )
         case _:
             return None
+
+
+LEASE_SECONDS = 16.0
+"""A claim that has not been renewed for so long is of a replica that is dead or stands still. Each
+renews its own four times as often."""
+
+_Key = tuple[str, str]  # A session's document: its owner's digest, and the digest of its id.
+
+
+class Claims:
+    """The claims of one replica, whose name is for the others' errors."""
+
+    def __init__(self, store: Store, replica: str) -> None:
+        self._store = store
+        self._replica = replica
+        # One of the same name after a restart is another.
+        self._process = secrets.token_hex(8)
+        self._beat = 0
+        self._held: set[_Key] = set()
+
+    def holds(self, owner: str, session_id: str) -> bool:
+        """Return whether a session is claimed, as far as is known."""
+        return _key(owner, session_id) in self._held
+
+    async def take(self, owner: str, session_id: str) -> str:
+        """Claim a session; return the dead replica from which it was taken over, or ""."""
+        key, wait = _key(owner, session_id), 0.05
+        start = since = anyio.current_time()
+        seen: bytes | None = None
+        while True:
+            lapsed = seen if anyio.current_time() - since >= LEASE_SECONDS else None
+            found = await anyio.to_thread.run_sync(self._try, key, lapsed)
+            if found is None:
+                return _holder(lapsed)
+            # One that still saves the session's state, or died, is waited for.
+            alive = seen not in (None, found)
+            if alive and anyio.current_time() - start > 1.5 * LEASE_SECONDS:
+                raise _elsewhere(session_id, _holder(found))
+            if found != seen:
+                seen, since = found, anyio.current_time()
+            await anyio.sleep(wait)
+            wait = min(2 * wait, 0.5)
+
+    async def release(self, owner: str, session_id: str) -> None:
+        """Give a session to the bridge that asks next."""
+        key = _key(owner, session_id)
+        self._held.discard(key)
+        try:
+            await anyio.to_thread.run_sync(self._release, key)
+        except OSError as error:
+            logger.warning("a session's claim is left to lapse: %s", error)
+
+    async def renewing(self) -> None:
+        """Renew what is held, until cancelled."""
+        while True:
+            await anyio.sleep(LEASE_SECONDS / 4)
+            if self._held:
+                try:
+                    await anyio.to_thread.run_sync(self._renew)
+                except OSError as error:
+                    logger.warning("claims of sessions cannot be renewed: %s", error)
+
+    def check(self, kept: Transaction, owner: str, session_id: str) -> None:
+        """Raise OSError if another replica has taken a session over; `owner` is a digest."""
+        if not self._has(kept, (owner, id_digest(session_id))):
+            raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
+
+    def _try(self, key: _Key, lapsed: bytes | None) -> bytes | None:
+        """Claim a session, and return None; or return another's claim."""
+        with self._store.writing() as kept:
+            found = kept.get(CLAIM, *key)
+            if found not in (None, lapsed) and not self._is_own(found):
+                return found
+            kept.put(CLAIM, *key, self._document())
+            self._held.add(key)
+        return None
+
+    def _release(self, key: _Key) -> None:
+        with self._store.writing() as kept:
+            if self._has(kept, key):
+                kept.delete(CLAIM, *key)
+
+    def _renew(self) -> None:
+        with self._store.writing() as kept:
+            for key in tuple(self._held):
+                if self._has(kept, key):
+                    kept.put(CLAIM, *key, self._document())
+
+    def _has(self, kept: Transaction, key: _Key) -> bool:
+        """Return whether a claim is still this replica's; forget it if not."""
+        found = kept.get(CLAIM, *key)
+        if found is not None and self._is_own(found):
+            return True
+        self._held.discard(key)
+        return False
+
+    def _document(self) -> bytes:
+        self._beat += 1
+        return f"{self._replica} {self._process} {self._beat}".encode()
+
+    def _is_own(self, found: bytes) -> bool:
+        return self._process.encode() in found
+
+
+def _key(owner: str, session_id: str) -> _Key:
+    return owner_digest(owner), id_digest(session_id)
+
+
+def _holder(found: bytes | None) -> str:
+    return (found or b"").partition(b" ")[0].decode(errors="replace")
+
+
+def _elsewhere(session_id: str, replica: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Session {session_id} is in use in replica {replica!r} of the bridge: a run uses it in "
+        "it there, or its state could not be saved and is there alone. Nothing was run.",
+        remedy="Wait for the session's run to end, or send the request to that replica.",
+        code="elsewhere",
+    )

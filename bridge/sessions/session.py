@@ -11,9 +11,9 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import anyio
 
@@ -25,14 +25,11 @@ from bridge.packages.packages import NOTHING, PackageSet, packages_of
 from bridge.rpc.channel import as_base64
 from bridge.sandbox.failure import Ending
 from bridge.sandbox.pool import Reservation
-from bridge.sessions.admission import MAX_WAITING
-from bridge.sessions.checkpoints import Saved
+from bridge.sessions.admission import MAX_WAITING, SessionAdmission
+from bridge.sessions.checkpoints import Checkpoints, Claims, Saved
 from bridge.sessions.record import Holdings, Record
-from bridge.sessions.state import MAX_STATE_BYTES
+from bridge.sessions.state import MAX_STATE_BYTES, StateParts
 from bridge.upstream.client_features import clear_caller, on_behalf_of
-
-if TYPE_CHECKING:
-    from bridge.sessions.table import Sessions
 
 logger = logging.getLogger(__name__)
 
@@ -222,6 +219,37 @@ class QueuedRun:
                 await self._left.wait()
 
 
+Reserve = Callable[..., AbstractAsyncContextManager[Reservation[Any]]]
+"""Sets a sandbox aside that stays; given the limits, and `binds` where there are any."""
+
+ResolvePackages = Callable[[RunRequest, RunCaller, tuple[str, ...]], Awaitable[PackageSet]]
+"""Says what a sandbox needs for the packages that a request is for, with some versions fixed."""
+
+SaveState = Callable[[Any, int, int], Awaitable[StateParts | None]]
+"""Returns the state that a sandbox sends, given the run's number and the most bytes; None if it is
+of no use any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionServices:
+    """What all sessions of a bridge use.
+
+    Attributes:
+        claims: Which of several bridges has a session; None if this one is alone.
+        idle_timeout: Seconds after which a session without a run gives up its sandbox.
+        state_bytes: The most bytes of a session's state that are saved.
+    """
+
+    reserve: Reserve
+    resolve_packages: ResolvePackages
+    save_state: SaveState
+    admission: SessionAdmission
+    checkpoints: Checkpoints
+    claims: Claims | None
+    idle_timeout: float
+    state_bytes: int
+
+
 class Session:
     """One session.
 
@@ -231,14 +259,14 @@ class Session:
         claimed: Whether this bridge has it, of several; `claiming` is held to change that.
     """
 
-    def __init__(self, record: Record, table: Sessions) -> None:
+    def __init__(self, record: Record, services: SessionServices) -> None:
         self.record = record
         self.memory_bytes = 0
         self.since = anyio.current_time()
         self.over = False
         self.claimed = False
         self.claiming = anyio.Lock()
-        self._table = table
+        self._services = services
         self._queue: deque[QueuedRun] = deque()
         self._open = self._leaving = self._active = False
         self._busy: QueuedRun | None = None
@@ -315,9 +343,16 @@ class Session:
             # Something is left only if this is cancelled, as the engine ends.
             self._refuse_all(None)
             self._active = False
-            self._table.settled(self)
-            with anyio.CancelScope(shield=True):
-                await self._table.release(self)
+
+    async def release(self) -> None:
+        """Let other bridges have it, unless something waits for it here."""
+        claims = self._services.claims
+        if claims is None:
+            return
+        async with self.claiming:
+            if self.claimed and not self.in_use:
+                await claims.release(self.owner, self.record.session_id)
+                self.claimed = False
 
     async def _serve_queue(self) -> None:
         if self.over:
@@ -343,14 +378,14 @@ class Session:
         self.record.opened()
         try:
             with first.section():
-                await self._table.admission.admit(self)
+                await self._services.admission.admit(self)
                 self._open = True
             if not self._open:
                 return
             with first.section():
                 self._packages = self._grown or await self._resolved_packages(first)
                 self._grown = None
-            async with self._table.reserve(limits, binds=self._packages.binds) as reservation:
+            async with self._services.reserve(limits, binds=self._packages.binds) as reservation:
                 guest: Guest | None = None
                 with first.section():
                     guest = await reservation.get()
@@ -366,7 +401,7 @@ class Session:
                 logger.warning("session %s: %s", self.record.name, error)
         finally:
             self._open = False
-            self._table.admission.dismissed(self)
+            self._services.admission.dismissed(self)
             self._closed.set()
 
     async def _resolved_packages(self, queued: QueuedRun) -> PackageSet:
@@ -377,7 +412,7 @@ class Session:
         packages = tuple(dict.fromkeys((*record.packages, *packages_of(request))))
         with on_behalf_of(run):
             wanted = replace(request, packages=packages)
-            found = await self._table.resolve_packages(wanted, run, record.pins)
+            found = await self._services.resolve_packages(wanted, run, record.pins)
         record.packages, record.pins = packages, found.pins
         return found
 
@@ -409,7 +444,7 @@ class Session:
         record = self.record
         saved = None
         if record.runs:
-            saved, why = await self._table.checkpoints.load(record.owner, record.session_id)
+            saved, why = await self._services.checkpoints.load(record.owner, record.session_id)
             record.began_from(saved, why)
         while (queued := await self._next(guest)) is not None:
             if queued.request is None:
@@ -427,7 +462,7 @@ class Session:
                     saved = None
                     turn.lost = await self._save(guest)
                     if record.recoverable:
-                        await self._table.release(self)
+                        await self.release()
             finally:
                 # One that had no turn failed in the bridge, which `serve` tells.
                 if self._busy is None and queued not in self._queue:
@@ -440,7 +475,7 @@ class Session:
         if not self._queue and not self.record.begun:
             # The client that it was opened for has gone.
             return None
-        if self.record.begun and self._table.admission.gives_way(self):
+        if self.record.begun and self._services.admission.gives_way(self):
             # What waits in the queue asks for a place again, when it is served.
             return None
         if not self._queue and not self._leaving and await self._rest(guest):
@@ -451,7 +486,7 @@ class Session:
     async def _rest(self, guest: Guest) -> bool:
         """Wait for a run, or until it has been idle for long; return whether the sandbox died."""
         died = False
-        with anyio.move_on_after(self._table.idle_timeout):
+        with anyio.move_on_after(self._services.idle_timeout):
             async with anyio.create_task_group() as tasks:
 
                 async def watch() -> None:
@@ -516,7 +551,7 @@ class Session:
             record.given_up()
         if queued.ends:
             await self._forget()
-        if self._table.claims is None and not record.is_large(self._table.state_bytes):
+        if self._services.claims is None and not record.is_large(self._services.state_bytes):
             # Of several bridges another may get the next run, and needs what is saved of this one.
             # What is large may not be saved whole, which the result says.
             queued.finish()
@@ -524,12 +559,12 @@ class Session:
     async def _save(self, guest: Guest) -> tuple[Loss, ...]:
         """Keep the state, so that losing the sandbox is not losing that; return what was lost."""
         record = self.record
-        state = await self._table.save_state(guest, record.runs, self._table.state_bytes)
+        state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
             record.unsaved(state.problem)
-        elif problem := await self._table.checkpoints.save(
+        elif problem := await self._services.checkpoints.save(
             record.owner, record.to_save(state.data, state.lost)
         ):
             record.unsaved(problem)
@@ -547,4 +582,4 @@ class Session:
     async def _forget(self) -> None:
         self.over = True
         self.record.holdings = Holdings()
-        await self._table.checkpoints.forget(self.record.owner, self.record.session_id)
+        await self._services.checkpoints.forget(self.record.owner, self.record.session_id)

@@ -10,10 +10,10 @@ import logging
 import re
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -21,18 +21,21 @@ from anyio.abc import TaskGroup
 from bridge.callers.client import RunCaller
 from bridge.errors import BridgeError, InvalidRequestError, UnknownError
 from bridge.model import MEBIBYTE, Limits, RunRequest, RunResult
-from bridge.packages.packages import PackageSet
-from bridge.sandbox.pool import Reservation
 from bridge.sessions.admission import SessionAdmission
-from bridge.sessions.checkpoints import Checkpoints
+from bridge.sessions.checkpoints import Checkpoints, Claims
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
-from bridge.sessions.session import SAVE_SECONDS, QueuedRun, Session
-from bridge.sessions.state import MAX_STATE_BYTES, StateParts
+from bridge.sessions.session import (
+    SAVE_SECONDS,
+    QueuedRun,
+    Reserve,
+    ResolvePackages,
+    SaveState,
+    Session,
+    SessionServices,
+)
+from bridge.sessions.state import MAX_STATE_BYTES
 from bridge.settings import Settings
 from bridge.store import Store
-
-if TYPE_CHECKING:
-    from bridge.sessions.claims import Claims
 
 logger = logging.getLogger(__name__)
 
@@ -41,16 +44,6 @@ MAX_REMEMBERED = 500
 any number of names."""
 
 _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
-
-Reserve = Callable[..., AbstractAsyncContextManager[Reservation[Any]]]
-"""Sets a sandbox aside that stays; given the limits, and `binds` where there are any."""
-
-SaveState = Callable[[Any, int, int], Awaitable[StateParts | None]]
-"""Returns the state that a sandbox sends, given the run's number and the most bytes; None if it is
-of no use any more."""
-
-ResolvePackages = Callable[[RunRequest, RunCaller, tuple[str, ...]], Awaitable[PackageSet]]
-"""Says what a sandbox needs for the packages that a request is for, with some versions fixed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,26 +76,27 @@ class Sessions:
         save_state: SaveState,
     ) -> None:
         self._settings = settings
-        self.reserve = reserve
-        self.resolve_packages = resolve_packages
-        self.save_state = save_state
-        self.claims: Claims | None = None
-        if settings.replica:
-            # Imported here: a bridge that is alone does without.
-            from bridge.sessions.claims import Claims
-
-            self.claims = Claims(store, settings.replica)
-        self.checkpoints = Checkpoints(store, days=settings.session_days, claims=self.claims)
+        claims = Claims(store, settings.replica) if settings.replica else None
+        longest = settings.max_timeout + SAVE_SECONDS + 10.0  # to release the sandbox
+        self._services = SessionServices(
+            reserve=reserve,
+            resolve_packages=resolve_packages,
+            save_state=save_state,
+            admission=SessionAdmission(settings.sessions, longest),
+            checkpoints=Checkpoints(store, days=settings.session_days, claims=claims),
+            claims=claims,
+            idle_timeout=settings.session_idle_timeout,
+            # The host takes no more than `MAX_STATE_BYTES`.
+            state_bytes=min(settings.session_bytes, MAX_STATE_BYTES - 4 * MEBIBYTE),
+        )
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
-        longest = settings.max_timeout + SAVE_SECONDS + 10.0  # to release the sandbox
-        self.admission = SessionAdmission(settings.sessions, longest)
         self._tasks: TaskGroup | None = None
 
     async def __aenter__(self) -> Sessions:
         self._tasks = await anyio.create_task_group().__aenter__()
-        if self.claims is not None:
-            self._tasks.start_soon(self.claims.renewing)
+        if (claims := self._services.claims) is not None:
+            self._tasks.start_soon(claims.renewing)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -118,7 +112,7 @@ class Sessions:
 
     @property
     def open(self) -> int:
-        return self.admission.open
+        return self._services.admission.open
 
     @property
     def known(self) -> int:
@@ -187,7 +181,7 @@ class Sessions:
         """Return an owner's sessions, those used last first."""
         found: dict[str, Listed] = {}
         now = anyio.current_time()
-        for saved in await self.checkpoints.listed(owner):
+        for saved in await self._services.checkpoints.listed(owner):
             found[saved.session_id] = Listed(
                 session_id=saved.session_id,
                 name=saved.name,
@@ -213,15 +207,23 @@ class Sessions:
     async def _put(self, session: Session, queued: QueuedRun) -> Session | None:
         """Queue a run in a session; return that, or None if it has ended."""
         async with session.claiming:
-            if self.claims is not None:
-                session = await self._claimed(session, self.claims)
+            if (claims := self._services.claims) is not None:
+                session = await self._claimed(session, claims)
             if session.over:
                 return None
             if self._tasks is None:
                 raise BridgeError("The bridge is ending.", code="session_limit")
             if session.put(queued):
-                self._tasks.start_soon(session.serve)
+                self._tasks.start_soon(self._serve, session)
         return session
+
+    async def _serve(self, session: Session) -> None:
+        try:
+            await session.serve()
+        finally:
+            self._settle(session)
+            with anyio.CancelScope(shield=True):
+                await session.release()
 
     async def _claimed(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""
@@ -232,7 +234,7 @@ class Sessions:
             return session
         try:
             gone = await claims.take(record.owner, record.session_id)
-            saved = await self.checkpoints.described(record.owner, record.session_id)
+            saved = await self._services.checkpoints.described(record.owner, record.session_id)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await claims.release(record.owner, record.session_id)
@@ -255,15 +257,6 @@ class Sessions:
             session.record.lose(f"replica {gone!r} of the bridge ended while it had it")
         return session
 
-    async def release(self, session: Session) -> None:
-        """Let other bridges have a session, unless something waits for it here."""
-        if self.claims is None:
-            return
-        async with session.claiming:
-            if session.claimed and not session.in_use:
-                await self.claims.release(session.owner, session.record.session_id)
-                session.claimed = False
-
     async def _find(self, request: RunRequest, *, make: bool) -> Session:
         key, owner = request.session, request.owner
         is_id = _ID.fullmatch(key) is not None
@@ -279,7 +272,7 @@ class Sessions:
         async with self._finding:
             found = self._known(owner, key)
             if found is None:
-                saved, damaged = await self.checkpoints.find(owner, key)
+                saved, damaged = await self._services.checkpoints.find(owner, key)
                 if saved is not None:
                     found = self._add(Record(owner, saved.name, saved))
                 elif make and not is_id:
@@ -304,19 +297,10 @@ class Sessions:
         return None
 
     def _add(self, record: Record) -> Session:
-        session = self._sessions[record.session_id] = Session(record, self)
+        session = self._sessions[record.session_id] = Session(record, self._services)
         return session
 
-    @property
-    def idle_timeout(self) -> float:
-        return self._settings.session_idle_timeout
-
-    @property
-    def state_bytes(self) -> int:
-        """How much of a session's state is kept; the host takes no more than `MAX_STATE_BYTES`."""
-        return min(self._settings.session_bytes, MAX_STATE_BYTES - 4 * MEBIBYTE)
-
-    def settled(self, session: Session) -> None:
+    def _settle(self, session: Session) -> None:
         """Forget sessions that the store has, and those that ended long ago."""
         key = session.record.session_id
         if self._sessions.get(key) is not session:

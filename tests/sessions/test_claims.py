@@ -12,8 +12,8 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.runs import Engine
-from bridge.sessions import checkpoints, claims
-from bridge.sessions.claims import Claims
+from bridge.sessions import checkpoints
+from bridge.sessions.checkpoints import Claims
 from bridge.sessions.record import Record
 from bridge.settings import Settings, store_of
 from bridge.store import Transaction, owner_digest
@@ -42,7 +42,7 @@ async def pair(settings: Settings) -> AsyncIterator[tuple[Engine, Engine]]:
 
 
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.8)
+    monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.8)
 
 
 def _claimed(settings: Settings) -> bool:
@@ -128,7 +128,7 @@ async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the lease, without an error in between; and the dead one cannot save any more."""
-    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.3)
     async with reopened(settings, FakeBackend(), replica="b") as engine:
         session = told(await run(engine, "x = 1")).session_id
         await until(lambda: not _claimed(settings))
@@ -163,7 +163,7 @@ async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
         assert next(met, None) is None
         with monkeypatch.context() as broken:
             # Not even a way to fail.
-            broken.setattr(engine.sessions.checkpoints, "save", None)
+            broken.setattr(engine.sessions._services.checkpoints, "save", None)
             assert await value(engine, "1 + 1") == 2
 
 
@@ -212,7 +212,7 @@ async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_goes_on_from
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run_in, one, waits_for(go, said=begun) + "x = 2", session)
             await until_exists(begun)
-            monkeypatch.setattr(claims, "LEASE_SECONDS", 0.2)
+            monkeypatch.setattr(checkpoints, "LEASE_SECONDS", 0.2)
             assert await value(other, "x += 10; x", session=session) == 11
             go.touch()
         assert await value(one, "x", session=session) == 11
