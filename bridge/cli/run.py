@@ -22,7 +22,7 @@ from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
 from bridge.model import ApplyRequest, Artifact, FindingSource, Json, Plan, RunRequest, RunResult
-from bridge.model.results import failed_run
+from bridge.model.results import error_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.receipt import named, receipt_line
@@ -36,7 +36,7 @@ from bridge.render.text import (
 )
 from bridge.runs import Engine
 from bridge.runs.admission import MAX_CODE_BYTES
-from bridge.runs.input_files import quoted
+from bridge.runs.input_files import quote
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 from bridge.tasks import background_task
@@ -66,7 +66,7 @@ async def run_program(
     except BridgeError as error:
         if not as_json:
             raise
-        write_json(structured(failed_run(error)))
+        write_json(structured(error_run(error)))
         return error.exit_status
     if as_json:
         write_json(_document(result))
@@ -156,8 +156,8 @@ async def _write_outputs(
     written, problems = await anyio.to_thread.run_sync(work)
     if written:
         more = f" and {len(written) - 50:,} more" if len(written) > 50 else ""
-        names = ", ".join(map(quoted, written[:50]))
-        write_err(f"--out: wrote {names}{more} to {quoted(str(out))}.\n")
+        names = ", ".join(map(quote, written[:50]))
+        write_err(f"--out: wrote {names}{more} to {quote(str(out))}.\n")
     return [*problems, *(f"{loss.name} did not come: {loss.why}" for loss in result.missing)]
 
 

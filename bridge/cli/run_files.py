@@ -22,7 +22,7 @@ from bridge.discovery.clients import LOCATIONS
 from bridge.errors import BridgeError, UsageError
 from bridge.model import Artifact, InputFile
 from bridge.private_files import open_below
-from bridge.runs.input_files import MAX_BYTES, check_names, name_problem, quoted
+from bridge.runs.input_files import MAX_BYTES, check_names, name_problem, quote
 
 _NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _CONFIGURATIONS = tuple(
@@ -97,7 +97,7 @@ def write_files(
         for artifact in artifacts:
             if _is_obeyed(directory, artifact.name):
                 problems.append(
-                    f"{quoted(artifact.name)} is not put there: other programs may obey a file of "
+                    f"{quote(artifact.name)} is not put there: other programs may obey a file of "
                     f"that name. To have it: `mcp-code-bridge artifacts get {artifact.uri}`."
                 )
                 continue
@@ -106,14 +106,14 @@ def write_files(
                 written.append(artifact.name)
             except FileExistsError:
                 problems.append(
-                    f"{quoted(artifact.name)} already exists and was kept; use --force to replace "
+                    f"{quote(artifact.name)} already exists and was kept; use --force to replace "
                     f"it. The run's copy: `mcp-code-bridge artifacts get {artifact.uri}`."
                 )
             except OSError as error:
                 why = error.strerror or error
-                problems.append(f"{quoted(artifact.name)} cannot be written: {why}.")
+                problems.append(f"{quote(artifact.name)} cannot be written: {why}.")
             except BridgeError as error:
-                problems.append(f"{quoted(artifact.name)} could not be read: {error}")
+                problems.append(f"{quote(artifact.name)} could not be read: {error}")
     return written, problems
 
 

@@ -280,7 +280,7 @@ class RunResult:
 Result = TypeVar("Result", bound=RunResult)
 
 
-def failed(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Result:
+def error_result(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Result:
     usage = isinstance(error, UsageError)
     return kind(
         run_id=run_id or error.run_id or uuid.uuid4().hex,
@@ -292,8 +292,8 @@ def failed(error: BridgeError, kind: type[Result], *, run_id: str = "") -> Resul
     )
 
 
-def failed_run(error: BridgeError, *, run_id: str = "") -> RunResult:
-    result = failed(error, RunResult, run_id=run_id)
+def error_run(error: BridgeError, *, run_id: str = "") -> RunResult:
+    result = error_result(error, RunResult, run_id=run_id)
     return replace(result, recorded=bool(error.run_id))
 
 
@@ -308,7 +308,7 @@ def first_error(group: ExceptionGroup[Exception]) -> Exception:
     return leaf
 
 
-async def caught(work: Awaitable[RunResult]) -> RunResult | BridgeError:
+async def catch(work: Awaitable[RunResult]) -> RunResult | BridgeError:
     """Return a bridge error instead of raising it through a task group, which would wrap it."""
     try:
         return await work

@@ -97,7 +97,7 @@ class Channel:
                 each frame.
         """
         if batched and len(pieces) == 1 and len(pieces[0]) <= 16 * 1024:
-            await self._write_batched(pieces[0])
+            await self._write_in_batch(pieces[0])
         else:
             await self.write_now(pieces)
 
@@ -115,7 +115,7 @@ class Channel:
         """Whether a frame may follow: a writer that was cut short has left half a frame."""
         return not self._unfinished
 
-    async def _write_batched(self, data: bytes) -> None:
+    async def _write_in_batch(self, data: bytes) -> None:
         self._batch.append(data)
         if len(self._batch) > 1:
             await self._sent.wait()
@@ -223,10 +223,10 @@ def in_pieces(frame: HostFrame) -> Iterator[bytes]:
         ValueError, TypeError: It is not JSON; raised before the first piece.
     """
     line, large = encode(frame), _large(frame)
-    return _spliced(line, large) if large else iter((line,))
+    return _splice(line, large) if large else iter((line,))
 
 
-def _spliced(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
+def _splice(line: bytes, texts: list[LargeBase64]) -> Iterator[bytes]:
     start = 0
     for place, large in sorted((line.index(text.encode()), text) for text in texts):
         yield line[start:place]
@@ -305,7 +305,7 @@ def _beside(
     reply: list[bytes] = []
     for _, told in texts:
         # Before counting: a redacted text has another length.
-        pieces = _redacted(told, clear)
+        pieces = _redact_text(told, clear)
         reply += (b"+%d\n" % sum(map(len, pieces)), *pieces)
     value: Json = {"rest": rest, "texts": [list(path) for path, _ in texts]}
     line = encode(Reply(id=call_id, value=value))
@@ -314,7 +314,7 @@ def _beside(
     return reply
 
 
-def _redacted(told: str | LargeText, clear: Redact | None) -> Sequence[bytes]:
+def _redact_text(told: str | LargeText, clear: Redact | None) -> Sequence[bytes]:
     """Return a text as UTF-8, in pieces."""
     if isinstance(told, str):
         text = told if clear is None else clear.text(told)

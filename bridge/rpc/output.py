@@ -177,8 +177,8 @@ class OutputBuffer:
         if not self._end_lost:
             # Nothing is missing in between, so the end may reach further back.
             start = end = start + end
-        head = start[: _fitting(start, most / 2, lines // 2)]
-        tail = end[len(end) - _fitting(end, most / 2, lines // 2, at_end=True) :]
+        head = start[: _cut_to_tokens(start, most / 2, lines // 2)]
+        tail = end[len(end) - _cut_to_tokens(end, most / 2, lines // 2, at_end=True) :]
         # Overlapping bytes would be shown twice.
         overlap = len(head) + len(tail) - self._size
         tail = tail[max(0, overlap) :]
@@ -203,7 +203,7 @@ class OutputBuffer:
         )
 
 
-def _fitting(data: bytes, most: float, lines: int, *, at_end: bool = False) -> int:
+def _cut_to_tokens(data: bytes, most: float, lines: int, *, at_end: bool = False) -> int:
     """Return how many bytes of the beginning of `data`, or of its end, fit."""
     size, whole = 0, 0
     while size == whole < len(data):

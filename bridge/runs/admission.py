@@ -24,9 +24,9 @@ from bridge.errors import InvalidRequestError, UnknownError
 from bridge.gate.services import GateServices
 from bridge.inventory.project_approval import ProjectApproval
 from bridge.model import Limits, RunRequest, RunResult, Tool
-from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refused
+from bridge.runs.checks import Check, Reading, add_findings, by_size, read, refusal_result
 from bridge.runs.execution import Parts, PreparedRun
-from bridge.runs.input_files import resolved
+from bridge.runs.input_files import resolve_files
 from bridge.sandbox.contents import recall
 from bridge.sandbox.limits import limits_for
 from bridge.sessions import Sessions
@@ -80,7 +80,7 @@ class Admission:
         if request.session:
             self._sessions.check(request)
         if request.files:
-            request = await resolved(request, limits, self._artifacts)
+            request = await resolve_files(request, limits, self._artifacts)
         return request, limits
 
     async def read(self, request: RunRequest, caller: RunCaller) -> tuple[RunRequest, Reading]:
@@ -100,7 +100,7 @@ class Admission:
         ):
             await self._servers.load_unknown(self._usable(request))
             program = await self._read(request)
-        if await self._approved_now(request, program, caller):
+        if await self._ask_approval(request, program, caller):
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
@@ -122,12 +122,12 @@ class Admission:
             UnknownError: There is nothing to retry.
         """
         skills = await self._skills.of_program(request, program.survey, caller)
-        servers, tolerant = self._wanted(request, skills.widened(program.references))
+        servers, tolerant = self._servers_to_load(request, skills.widened(program.references))
         check = await self._check(request, program, servers)
-        request, program, check = await self._edited(request, program, check)
+        request, program, check = await self._apply_fixes(request, program, check)
         run_id = request.run_id
         if (settings := self._in_force(request)).guard == "enforce" and program.scan.certain:
-            return add_findings(refused(run_id, program, program.scan, limits), program)
+            return add_findings(refusal_result(run_id, program, program.scan, limits), program)
         if caller.is_shown:
             # All output goes to the client, and none is kept.
             limits = replace(limits, output_bytes=1 << 50)  # more than a run has time to write
@@ -146,7 +146,7 @@ class Admission:
         )
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
-            result = refused(run_id, run.program, run.check.verdict, limits)
+            result = refusal_result(run_id, run.program, run.check.verdict, limits)
             return add_findings(result, run.program, run.check.verdict)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else add_findings(refusal, program)
@@ -178,10 +178,10 @@ class Admission:
         if loaded == run.servers and run.check.revision in (-1, self._servers.inventory.revision):
             return run
         check = await self._check(run.request, run.program, loaded)
-        request, program, check = await self._edited(run.request, run.program, check)
+        request, program, check = await self._apply_fixes(run.request, run.program, check)
         return replace(run, request=request, program=program, check=check)
 
-    async def _edited(
+    async def _apply_fixes(
         self, request: RunRequest, program: Reading, check: Check
     ) -> tuple[RunRequest, Reading, Check]:
         """Return a run's program with its certain mistakes fixed, if that is certain for all."""
@@ -205,10 +205,10 @@ class Admission:
         answer.
         """
         if run.check.verdict.certain and run.servers:
-            tolerant = run.tolerant or not run.check.may_be_mended
+            tolerant = run.tolerant or not run.check.may_be_outdated
             tools, _ = await self._servers.load(run.servers, tolerant=tolerant)
             run = await self.check(run, tools)
-            if run.check.verdict.certain and run.check.may_be_mended:
+            if run.check.verdict.certain and run.check.may_be_outdated:
                 await self._servers.ask_again(tools)
                 run = await self.check(run, tools)
         return run
@@ -269,7 +269,7 @@ class Admission:
             return tuple(self._servers.resolve(name) for name in request.servers or ())
         return self._servers.names()
 
-    async def _approved_now(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:
+    async def _ask_approval(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:
         """Ask about servers of a project that the program names; return whether one came in."""
         if not self._servers.discovery.proposed:
             return False
@@ -285,7 +285,9 @@ class Admission:
             message, host_detail=self._servers.skip_reasons([*unknown]), code="unknown_server"
         )
 
-    def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
+    def _servers_to_load(
+        self, request: RunRequest, references: References
+    ) -> tuple[tuple[str, ...], bool]:
         """Return the servers to load, and whether some may fail to start."""
         named = dict.fromkeys(self._servers.resolve(name) for name in request.servers or ())
         if self._in_force(request).listed_servers_only:

@@ -72,7 +72,7 @@ async def read(
         python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
     scan = None if mode == "off" else partial(check, denied=denied)
-    return await by_size(code, _reading, code, python, table, scan, session)
+    return await by_size(code, _read_program, code, python, table, scan, session)
 
 
 async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
@@ -86,7 +86,7 @@ async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
     return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=True)
 
 
-def _reading(
+def _read_program(
     code: str,
     python: Callable[[], str],
     table: NameTable,
@@ -140,23 +140,23 @@ class Check:
     revision: int = -1
 
     @property
-    def may_be_mended(self) -> bool:
+    def may_be_outdated(self) -> bool:
         """Whether every certain mistake depends on a tool's definition, which may be outdated."""
         return all(found.rule in OF_TOOLS for found in self.verdict.certain)
 
 
-def refused(run_id: str, program: Reading, verdict: Verdict, limits: Limits) -> RunResult:
+def refusal_result(run_id: str, program: Reading, verdict: Verdict, limits: Limits) -> RunResult:
     """Return the result of a program that the guard, or the preflight, keeps from starting."""
     certain, lines = verdict.certain, lines_of(program.code)
     by_guard = certain[0].source == "guard"
-    told = _all_told(certain[:12], lines)
+    told = _messages(certain[:12], lines)
     if untold := len(certain) - len(told) + verdict.omitted:
         told.append(f"... and {untold} more")
     remedy = "The program didn't run and no tool was called. Fix it and try again."
     if not by_guard:
         count = "a mistake" if len(certain) == 1 else f"{len(certain)} mistakes"
         summary = f"The program was not run: it has {count}, first in {_short(certain[0])}"
-        notes = _all_told(verdict.notes[:4], lines)
+        notes = _messages(verdict.notes[:4], lines)
         told += ["Not certain:", *notes] if notes else []
     elif isinstance(program.survey, Unread):
         summary = f"The program cannot be read: {certain[0]}."
@@ -188,7 +188,7 @@ def add_findings(
     """
     scan, found = program.scan, list(verdict.certain)
     syntax = next((one for one in verdict.findings if one.rule == SYNTAX), None)
-    if syntax is not None and _refused_there(result):
+    if syntax is not None and _is_syntax_error(result):
         result = _unreadable(result, syntax)
         found.append(dataclasses.replace(syntax, severity="deny"))
     failed = result.status != "success"
@@ -218,7 +218,7 @@ def add_findings(
     )
 
 
-def _refused_there(result: RunResult) -> bool:
+def _is_syntax_error(result: RunResult) -> bool:
     if result.reason != "exception" or result.stdout or result.usage.tool_calls:
         return False
     lines = [line for line in result.error.splitlines() if not line.startswith("Hint: ")]
@@ -237,12 +237,12 @@ def _unreadable(result: RunResult, syntax: Finding) -> RunResult:
     )
 
 
-def _all_told(findings: Sequence[Finding], lines: Sequence[str]) -> list[str]:
+def _messages(findings: Sequence[Finding], lines: Sequence[str]) -> list[str]:
     """Return findings with their lines; a line, and a signature, once for those that share it."""
     told = []
     for found, following in zip_longest(findings, findings[1:]):
         if following is None or following.line != found.line:
-            told.append(_told(found, lines))
+            told.append(_message(found, lines))
             continue
         said, mark, signature = found.message.partition(SIGNATURE)
         if mark and following.message.endswith(mark + signature):
@@ -251,7 +251,7 @@ def _all_told(findings: Sequence[Finding], lines: Sequence[str]) -> list[str]:
     return told
 
 
-def _told(found: Finding, lines: Sequence[str]) -> str:
+def _message(found: Finding, lines: Sequence[str]) -> str:
     if not 0 < found.line <= len(lines):
         return str(found)
     return f"{found}\n    {clip(lines[found.line - 1].strip(), 160)}"

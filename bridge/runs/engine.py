@@ -139,7 +139,7 @@ class Engine:
             RefusedError: It was not approved.
         """
         with self.under_way.one():
-            return await self._runner.recorded(request, client, self._apply)
+            return await self._runner.with_record(request, client, self._apply)
 
     async def _apply(
         self, request: ApplyRequest, caller: RunCaller, record: RunRecord

@@ -127,7 +127,7 @@ class GuestRequests:
         message = f"{what} has {characters:,} characters; the limit is {most:,}."
         raise CallFailedError(message, kind="usage")
 
-    def _failed(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
+    def _as_failure(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
         """Return the error that the program gets; a long remedy only the first time."""
         if error.remedy in self._told:
             error.remedy = SAID_BEFORE
@@ -149,7 +149,7 @@ class GuestRequests:
             if not (
                 params.get("raw") is True and isinstance(error, ToolCallError) and error.by_tool
             ):
-                raise self._failed(error, server=name, tool=tool) from error
+                raise self._as_failure(error, server=name, tool=tool) from error
             told = {"code": error.rpc_code, "message": error.message, "data": error.data}
             block = {"type": "text", "text": error.message}
             result = {"content": [block], "isError": True, "error": told}
@@ -260,7 +260,7 @@ class GuestRequests:
                 server, method, asked, lambda given: ask(pool.server(server), given), part
             )
         except BridgeError as error:
-            raise self._failed(error, server=name) from error
+            raise self._as_failure(error, server=name) from error
 
     async def _get_prompt(self, params: Mapping[str, Json]) -> Json:
         name, prompt = _text(params, "server"), _text(params, "name")
@@ -311,14 +311,14 @@ class GuestRequests:
         return list(self._servers.names())
 
     async def _list_tools(self, params: Mapping[str, Json]) -> Json:
-        return await self._guide.server_docs(await self._loaded(_text(params, "server")), "full")
+        return await self._guide.server_docs(await self._load(_text(params, "server")), "full")
 
     async def _load_server(self, params: Mapping[str, Json]) -> Json:
-        server = await self._loaded(_text(params, "server"))
+        server = await self._load(_text(params, "server"))
         return self._servers.inventory.stubs(server, None)
 
     async def _query_tool_docs(self, params: Mapping[str, Json]) -> Json:
-        server = await self._loaded(_text(params, "server"))
+        server = await self._load(_text(params, "server"))
         detail = _detail(params)
         if params.get("tool") is None:
             docs = await self._guide.server_docs(server, detail)
@@ -350,7 +350,7 @@ class GuestRequests:
             await self._show(skills)
         return found
 
-    async def _loaded(self, name: str) -> str:
+    async def _load(self, name: str) -> str:
         server = self._servers.resolve(name)
         self._gate.admit(server)
         if self._gate.stop(server) is not None and self._servers.inventory.tools(server):

@@ -49,7 +49,7 @@ def name_problem(name: str) -> str:
     return ""
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     cut = name if len(name) <= 200 else f"{name[:199]}…"
     shown = "".join(
         character.encode("unicode_escape").decode("ascii") if _is_refused(character) else character
@@ -86,7 +86,7 @@ def allowed_bytes(limits: Limits, *, in_session: bool = False) -> int:
     return min(most, limits.workspace_bytes // 2, limits.memory_bytes // 16)
 
 
-async def resolved(request: RunRequest, limits: Limits, store: ArtifactStore) -> RunRequest:
+async def resolve_files(request: RunRequest, limits: Limits, store: ArtifactStore) -> RunRequest:
     """Return a request whose files are all there with their content.
 
     Raises:
@@ -131,20 +131,20 @@ def check_names(files: Sequence[InputFile]) -> None:
     for file in files:
         problem = name_problem(file.name)
         if problem:
-            message = f"The file {quoted(file.name)} cannot be taken: its name {problem}."
+            message = f"The file {quote(file.name)} cannot be taken: its name {problem}."
             remedy = 'Names are relative to the working directory, such as "data/sales.csv".'
             raise InvalidRequestError(message, remedy=remedy)
         first = file.name.partition("/")[0]
         if first == OUT:
-            message = f"The file {quoted(file.name)} cannot be taken: out/ is for what comes back."
+            message = f"The file {quote(file.name)} cannot be taken: out/ is for what comes back."
             raise InvalidRequestError(message, remedy="Name it without that directory.")
         if file.name in names:
-            raise InvalidRequestError(f"There are two files named {quoted(file.name)}.")
+            raise InvalidRequestError(f"There are two files named {quote(file.name)}.")
         names.add(file.name)
         parts = file.name.split("/")
         directories.update("/".join(parts[:end]) for end in range(1, len(parts)))
     for name in sorted(names & directories):
-        raise InvalidRequestError(f"{quoted(name)} is a file, and also the directory of another.")
+        raise InvalidRequestError(f"{quote(name)} is a file, and also the directory of another.")
 
 
 def _left(file: InputFile, size: int, left: int, allowed: int) -> int:
@@ -152,7 +152,7 @@ def _left(file: InputFile, size: int, left: int, allowed: int) -> int:
         return left - size
     message = (
         f"The files are too much: a run takes {allowed:,} bytes in all, and {left:,} of them "
-        f"were left for {quoted(file.name)}, which has {size:,}."
+        f"were left for {quote(file.name)}, which has {size:,}."
     )
     remedy = "Send less; it is a part of MCP_BRIDGE_MEMORY, which the user can raise."
     if allowed in (MAX_BYTES, MAX_SESSION_BYTES):
@@ -170,11 +170,11 @@ async def _read(
         _left(file, len(data), left, allowed)
         return replace(file, data=data)
     if scheme != KEPT:
-        message = f"The file {quoted(file.name)} could not be read from {quoted(file.uri)}."
+        message = f"The file {quote(file.name)} could not be read from {quote(file.uri)}."
         raise InvalidRequestError(message, remedy=_WORKS)
     _, mark, part = file.uri.partition("?")
     if mark:
-        message = f"The file {quoted(file.name)} would be a part of something; files come whole."
+        message = f"The file {quote(file.name)} would be a part of something; files come whole."
         remedy = f"Leave out `?{part:.80}`, and have the program take its part."
         raise InvalidRequestError(message, remedy=remedy)
 
@@ -187,7 +187,7 @@ async def _read(
     try:
         return await anyio.to_thread.run_sync(read)
     except UnknownError as error:
-        message = f"The file {quoted(file.name)} could not be read. {error.message}"
+        message = f"The file {quote(file.name)} could not be read. {error.message}"
         raise InvalidRequestError(message, remedy=_WORKS) from None
 
 
@@ -204,5 +204,5 @@ def _data_of(file: InputFile) -> bytes:
             return base64.b64decode(data, validate=True) if coded else data
         except ValueError:  # Also what cannot be encoded, and what is no base64.
             pass
-    message = f"The file {quoted(file.name)} has a data: address {problem}."
+    message = f"The file {quote(file.name)} has a data: address {problem}."
     raise InvalidRequestError(message, remedy=remedy)

@@ -168,8 +168,8 @@ class RunRecord:
                 "wallMs": result.usage.wall_ms,
                 "waitingMs": 0 if result.receipt is None else result.receipt.waiting_ms,
                 "plan": "" if result.plan is None else result.plan.plan_id,
-                **{name: _beginning(text) for name, text in texts.items()},
-                "error": _beginning(result.error),
+                **{name: _head(text) for name, text in texts.items()},
+                "error": _head(result.error),
                 "ended": when(time.time()),
             }
         )
@@ -178,7 +178,7 @@ class RunRecord:
     def failed(self, error: BaseException) -> None:
         reason, text = "engine" if isinstance(error, Exception) else "cancelled", ""
         if isinstance(error, BridgeError):
-            reason, text = error.code, _beginning(str(error))
+            reason, text = error.code, _head(str(error))
             error.run_id = self._request.run_id if self.is_kept else ""
         end = when(time.time())
         self._write({"status": "error", "reason": reason, "error": text, "ended": end})
@@ -198,7 +198,7 @@ class RunRecord:
             return False
 
 
-def _beginning(text: str) -> str:
+def _head(text: str) -> str:
     return text.encode("utf-8", "replace")[:KEPT_BYTES].decode("utf-8", "ignore")
 
 

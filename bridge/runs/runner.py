@@ -22,9 +22,9 @@ from bridge.clock import Clock
 from bridge.errors import NotStartedError
 from bridge.gate.result_redaction import cleared
 from bridge.model import ApplyRequest, RunRequest, RunResult
-from bridge.model.results import caught
+from bridge.model.results import catch
 from bridge.runs.admission import Admission
-from bridge.runs.checks import add_findings, refused
+from bridge.runs.checks import add_findings, refusal_result
 from bridge.runs.execution import Parts, Place, PreparedRun, execute
 from bridge.runs.records import RunRecord, RunRecords
 from bridge.sandbox.run_queue import RunQueue
@@ -67,9 +67,9 @@ class Runner:
             SandboxError: There is no sandbox, or it was lost.
             UpstreamError: A server that the program needs cannot be reached.
         """
-        return await self.recorded(request, client, self._run)
+        return await self.with_record(request, client, self._run)
 
-    async def recorded(
+    async def with_record(
         self,
         request: Request,
         client: Client | None,
@@ -80,7 +80,7 @@ class Runner:
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         async with self._records.recording(request) as record:
             result = await cleared(
-                attended(caller, work(request, caller, record)),
+                with_progress(caller, work(request, caller, record)),
                 self._parts.servers.secrets.redactor,
             )
             return record.ended(result)
@@ -112,7 +112,9 @@ class Runner:
                         # 5. Check the program against the tools as they are now.
                         run = await self._admission.check(run, tools)
                         if run.check.verdict.certain:
-                            result = refused(run.run_id, run.program, run.check.verdict, limits)
+                            result = refusal_result(
+                                run.run_id, run.program, run.check.verdict, limits
+                            )
                         else:
                             # 6. Start: one `run` frame. 7. Serve its calls through the gate;
                             # collect what it writes. 8. Conclude: the verdict, the audit log's
@@ -170,16 +172,16 @@ class Runner:
             yield take
 
 
-async def attended(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:
+async def with_progress(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:
     """Do a run's work while its client hears of its progress."""
     with on_behalf_of(caller):
         if not (caller.is_followed or caller.is_shown):
             # Without a task for progress, whose start and end take a tenth of a millisecond.
-            outcome = await caught(work)
+            outcome = await catch(work)
         else:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(caller.tick)
-                outcome = await caught(work)
+                outcome = await catch(work)
                 tasks.cancel_scope.cancel()
             await caller.conclude()
     if isinstance(outcome, RunResult):

@@ -196,14 +196,14 @@ class Sandboxes:
             return None if state is None else state.data
 
     def start_soon(self, job: Callable[[], Awaitable[None]]) -> None:
-        async def guarded() -> None:
+        async def run_guarded() -> None:
             try:
                 await job()
             except Exception:
                 # A named boundary: nothing waits for it.
                 logger.exception("a job in the background failed")
 
-        self._tasks.start_soon(guarded)
+        self._tasks.start_soon(run_guarded)
 
     @asynccontextmanager
     async def _open_guest(self, recipe: Recipe) -> AsyncIterator[ReadySandbox]:

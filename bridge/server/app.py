@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from bridge import __version__
 from bridge.errors import BridgeError
 from bridge.model import CommandResult, RunResult
-from bridge.model.results import failed
+from bridge.model.results import error_result
 from bridge.runs import Engine
 from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
@@ -216,7 +216,7 @@ class _Surface:
                     client=self._runs.introduction(context),
                 )
 
-        result = await result_or_error("command", run(), partial(failed, kind=CommandResult))
+        result = await result_or_error("command", run(), partial(error_result, kind=CommandResult))
         return command_result(result, self._engine.settings.structured)
 
 

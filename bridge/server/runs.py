@@ -28,7 +28,7 @@ from starlette.requests import Request
 from bridge.callers.client import is_wanted
 from bridge.errors import ArtifactStoreError, BridgeError, InvalidRequestError
 from bridge.model import ApplyRequest, Json, Provenance, RunResult
-from bridge.model.results import failed_run
+from bridge.model.results import error_run
 from bridge.offload import offload
 from bridge.runs import Engine
 from bridge.runs.suspended_runs import WAIT_SECONDS, SuspendedRun, Waiting
@@ -157,7 +157,7 @@ class Runs:
             outcome = await self._follow(context, run)
         except BridgeError as error:
             logger.info("run not resumed: %s", error)
-            return failed_run(error)
+            return error_run(error)
         return input_required(outcome) if isinstance(outcome, Waiting) else outcome
 
     def task(self, context: Context, number: str) -> SuspendedRun:
@@ -266,7 +266,7 @@ class Runs:
             request = replace(request, named_sessions=bool(self.principal))
             return await self._engine.run(request, client)
 
-        return await result_or_error("run", run(), partial(failed_run, run_id=suspended.run_id))
+        return await result_or_error("run", run(), partial(error_run, run_id=suspended.run_id))
 
     def _identity(self, context: Context) -> Hashable:
         """Return the client's identity: over stdio the principal, else its connection.

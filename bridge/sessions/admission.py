@@ -52,7 +52,7 @@ class SessionAdmission:
         return len(self._admitted)
 
     async def admit(self, session: Candidate) -> None:
-        if await self._placed(session):
+        if await self._try_place(session):
             return
         own = [each.owner for each in self._waiting].count(session.owner)
         for waiting, most, whose, first in (
@@ -70,7 +70,7 @@ class SessionAdmission:
             with anyio.move_on_after(self._wait_seconds):
                 while True:
                     changed = self._changed
-                    if await self._placed(session):
+                    if await self._try_place(session):
                         return
                     await changed.wait()
         finally:
@@ -83,7 +83,7 @@ class SessionAdmission:
             code="session_limit",
         )
 
-    def dismissed(self, session: Candidate) -> None:
+    def dismiss(self, session: Candidate) -> None:
         self._admitted.discard(session)
         self._yielding.discard(session)
         self._wake()
@@ -95,18 +95,18 @@ class SessionAdmission:
         waiting = [each.owner for each in self._waiting]
         # Those that go already are not theirs any more.
         staying = [each for each in self._by_age() if each not in self._yielding]
-        if not gives_up_place(session.owner, _taken(staying), self._places, waiting):
+        if not gives_up_place(session.owner, _as_taken(staying), self._places, waiting):
             return False
         self._yielding.add(session)
         return True
 
-    async def _placed(self, session: Candidate) -> bool:
+    async def _try_place(self, session: Candidate) -> bool:
         async with self._turn:
             while True:
                 known = self._by_age()
                 # Those that wait are woken in the order they came.
                 ahead = [] if session in self._waiting else [each.owner for each in self._waiting]
-                ruling = place_for(session.owner, _taken(known), self._places, ahead)
+                ruling = place_for(session.owner, _as_taken(known), self._places, ahead)
                 match ruling.answer:
                     case "free":
                         self._admitted.add(session)
@@ -126,7 +126,7 @@ class SessionAdmission:
         self._changed = anyio.Event()
 
 
-def _taken(known: list[Candidate]) -> list[Taken]:
+def _as_taken(known: list[Candidate]) -> list[Taken]:
     return [Taken(each.owner, each.in_use) for each in known]
 
 

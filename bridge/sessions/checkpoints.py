@@ -135,13 +135,13 @@ class Checkpoints:
         except OSError as error:
             logger.warning("what was saved of a session cannot be removed: %s", error)
 
-    async def described(self, owner: str, session_id: str) -> Saved | None:
+    async def describe(self, owner: str, session_id: str) -> Saved | None:
         """Return what is saved by that id, but for its data."""
 
         def read() -> Saved | None:
             with self._store.reading() as kept:
                 row = _row(kept, owner_digest(owner), session_id)
-            return None if row is None else _saved(row)
+            return None if row is None else _parse_row(row)
 
         return await anyio.to_thread.run_sync(read)
 
@@ -201,7 +201,7 @@ class Checkpoints:
             data = self._data(row)
         except OSError as error:
             return None, f"its checkpoint cannot be read: {error.strerror or error}"
-        found = _saved(row, data)
+        found = _parse_row(row, data)
         if found is None or hashlib.sha256(data).hexdigest() != row.digest:
             return None, "its checkpoint is damaged, or somebody changed it"
         return found, ""
@@ -224,7 +224,7 @@ class Checkpoints:
             if owner is not None:
                 chosen = chosen.where(table.c.owner == owner_digest(owner)).limit(MAX_OF_OWNER)
             rows = kept.connection.execute(chosen.order_by(table.c.saved.desc())).all()
-        found = (_saved(row) for row in rows)
+        found = (_parse_row(row) for row in rows)
         return tuple(each for each in found if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
@@ -290,7 +290,7 @@ def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
     return kept.connection.execute(chosen).first()
 
 
-def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
+def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
     """Return what a row says; None if that is not what a bridge writes."""
     try:
         told = json.loads(row.facts)

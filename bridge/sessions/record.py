@@ -206,12 +206,12 @@ class Record:
         """Return what a run began with, as its result says it."""
         if self.begun:
             return "kept", "", ()
-        note, self._gone = self._beginning(0 if saved is None else saved.run), ""
+        note, self._gone = self._start_note(0 if saved is None else saved.run), ""
         told = None if ending.done is None else ending.done.lost
         lost = losses(None if saved is None else saved.lost, told)
         return "new" if saved is None else "restored", note, lost
 
-    def _beginning(self, saved: int) -> str:
+    def _start_note(self, saved: int) -> str:
         """Return a note on what it begins with, if that is not what its last run left; else "".
 
         Args:
@@ -248,7 +248,7 @@ class Record:
         self.intact = False
         self._gone = why
 
-    def unsaved(self, why: str) -> None:
+    def set_unsaved(self, why: str) -> None:
         """Record that the state is only in its sandbox."""
         logger.info("session %s could not be saved: %s", self.name, why)
         self._gone = f"it could not be saved: {why}"

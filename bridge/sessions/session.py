@@ -401,7 +401,7 @@ class Session:
                 logger.warning("session %s: %s", self.record.name, error)
         finally:
             self._open = False
-            self._services.admission.dismissed(self)
+            self._services.admission.dismiss(self)
             self._closed.set()
 
     async def _resolved_packages(self, queued: QueuedRun) -> PackageSet:
@@ -563,11 +563,11 @@ class Session:
         if state is None or not guest.is_whole:
             record.lose("it did not answer any more when it was to be saved")
         elif state.data is None:
-            record.unsaved(state.problem)
+            record.set_unsaved(state.problem)
         elif problem := await self._services.checkpoints.save(
             record.owner, record.to_save(state.data, state.lost)
         ):
-            record.unsaved(problem)
+            record.set_unsaved(problem)
         else:
             record.kept(state.lost)
             return state.lost

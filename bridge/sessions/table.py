@@ -208,7 +208,7 @@ class Sessions:
         """Queue a run in a session; return that, or None if it has ended."""
         async with session.claiming:
             if (claims := self._services.claims) is not None:
-                session = await self._claimed(session, claims)
+                session = await self._claim(session, claims)
             if session.over:
                 return None
             if self._tasks is None:
@@ -225,7 +225,7 @@ class Sessions:
             with anyio.CancelScope(shield=True):
                 await session.release()
 
-    async def _claimed(self, session: Session, claims: Claims) -> Session:
+    async def _claim(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""
         record = session.record
         # One that stood still for too long may have lost it.
@@ -234,7 +234,7 @@ class Sessions:
             return session
         try:
             gone = await claims.take(record.owner, record.session_id)
-            saved = await self._services.checkpoints.described(record.owner, record.session_id)
+            saved = await self._services.checkpoints.describe(record.owner, record.session_id)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await claims.release(record.owner, record.session_id)

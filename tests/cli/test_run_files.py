@@ -11,7 +11,7 @@ from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.discovery.clients import LOCATIONS
 from bridge.errors import ArtifactStoreError, InvalidRequestError, UsageError
 from bridge.model import Artifact, InputFile
-from bridge.runs.input_files import MAX_BYTES, quoted
+from bridge.runs.input_files import MAX_BYTES, quote
 
 pytestmark = pytest.mark.guarantee("files-believed", "working-directory")
 
@@ -90,7 +90,7 @@ def test_no_file_is_put_where_other_programs_would_obey_it(tmp_path: Path, force
     files = (path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
     assert sorted(map(str, files)) == sorted(harmless)
     assert [problem.split(" is not put there")[0] for problem in problems] == [
-        quoted(name) for name in refused
+        quote(name) for name in refused
     ]
 
 

@@ -22,7 +22,7 @@ from bridge.inventory.guide import GuestGuide
 from bridge.inventory.servers import Servers
 from bridge.inventory.tool_cache import ToolCache
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
-from bridge.model.results import caught
+from bridge.model.results import catch
 from bridge.rpc.channel import Channel
 from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.program import Facts, Program
@@ -265,7 +265,7 @@ class Play:
             )
 
     async def _run(self, program: Program) -> None:
-        self._outcome = await caught(self._result(program))
+        self._outcome = await catch(self._result(program))
 
     async def _result(self, program: Program) -> RunResult:
         self._facts = await program.finish()

@@ -22,7 +22,7 @@ from bridge.model import (
     ShownContent,
     Usage,
 )
-from bridge.model.results import failed_run
+from bridge.model.results import error_run
 from bridge.render.receipt import receipt_line
 from bridge.render.structured import structured
 from bridge.render.text import compact
@@ -142,7 +142,7 @@ CASES: dict[str, RunResult] = {
         error="line 1: no such tool (unknown-tool)\n    mcp_x.y()",
         findings=FOUND,
     ),
-    "overloaded": failed_run(
+    "overloaded": error_run(
         BridgeError("Too many runs are under way.", code="overloaded"), run_id="r1"
     ),
     "advice": replace(OK, findings=FOUND),

@@ -14,7 +14,7 @@ import pytest
 
 from bridge.errors import BridgeError
 from bridge.model import Json, RunRequest, RunResult
-from bridge.model.results import failed_run
+from bridge.model.results import error_run
 from bridge.render.text import compact
 from bridge.runs import Engine, records
 from bridge.runs.records import KEPT_BYTES, RunRecords
@@ -87,7 +87,7 @@ async def test_a_program_that_fails_or_is_refused_has_a_record(
 async def test_an_error_that_keeps_a_program_from_running_names_its_record(engine: Engine) -> None:
     with pytest.raises(BridgeError) as raised:
         await engine.run(RunRequest(code="1", servers=("nope",)))
-    result = failed_run(raised.value)
+    result = error_run(raised.value)
     record = engine.records.find(None, result.run_id)
     assert (record["status"], record["reason"]) == ("error", "unknown_server")
     assert "nope" in str(record["error"])

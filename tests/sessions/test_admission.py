@@ -38,7 +38,7 @@ class OneSession:
 
     def leave(self) -> None:
         self.away = True
-        self._admission.dismissed(self)
+        self._admission.dismiss(self)
 
     def end_run(self) -> bool:
         self.in_use = False

@@ -81,7 +81,7 @@ def test_a_run_in_a_fresh_sandbox_is_told_what_it_begins_with(
     record = Record("ada", "work")
     record.runs = runs
     record.lose(gone)
-    assert record._beginning(saved) == note
+    assert record._start_note(saved) == note
 
 
 def test_the_text_says_what_a_session_holds_in_a_line() -> None:

@@ -18,7 +18,7 @@ from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
 from bridge.rpc.channel import Redact, RedactStream
 from bridge.runs.collect.streams import Collected
-from bridge.runs.input_files import name_problem, quoted
+from bridge.runs.input_files import name_problem, quote
 
 MAX_PART_BYTES = 1024 * 1024  # Of a guest's frame; an honest one has a quarter of it.
 MAX_MISSING = 20  # Reported: a guest can name any number.
@@ -172,8 +172,8 @@ class FilesOut:
         if len(self._missing) >= MAX_MISSING:
             self._more += 1
             return
-        name = quoted(name.removeprefix(TOP))[1:-1] if name else OUT
-        why = quoted(why[:300])[1:-1]
+        name = quote(name.removeprefix(TOP))[1:-1] if name else OUT
+        why = quote(why[:300])[1:-1]
         if self._clear is not None:
             name, why = self._clear.text(name), self._clear.text(why)
         self._missing.append(Loss(name=name, why=why))

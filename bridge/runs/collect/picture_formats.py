@@ -70,7 +70,7 @@ def examine(data: bytes) -> Picture | None:
     return Picture(mime_type=mime_type, width=size[0], height=size[1])
 
 
-def mended(data: bytes) -> bytes:
+def repair_png(data: bytes) -> bytes:
     """Return a PNG without the parts that it can do without and whose checksums are wrong.
 
     Browsers and viewers pass over such a part, a colour profile say; services need not.
