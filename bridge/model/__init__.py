@@ -1,7 +1,6 @@
 """The values that the bridge's parts hand to each other.
 
-Owns shapes only: frozen, keyword-only dataclasses and the literal types of their fields. No I/O,
-no parsing, no behaviour beyond what a value can say about itself and read back of that.
+They are frozen, keyword-only dataclasses, and literal types of their fields. No I/O.
 """
 
 from bridge.model.commands import CommandRequest as CommandRequest

@@ -1,4 +1,4 @@
-"""What outlives a run: files, sessions, what a program showed.
+"""Values that outlive a run: files, sessions, shown contents, and their provenance.
 
 Every size is in bytes and every moment in seconds since the epoch.
 """
@@ -13,20 +13,21 @@ from typing import Literal
 from bridge.model.names import Json
 
 MAX_DOCUMENT = 4 * 1024
-"""Characters as JSON: a run may use servers without end. With more it counts as having read all."""
+"""Characters of a provenance as JSON: a run may use any number of servers. A longer one counts as
+having read everything."""
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What a run had read when it left something.
+    """The labels and servers that a run had read when it stored something.
 
     Attributes:
-        run_id: Of that run; empty if unknown.
-        labels: Of the tools that it had called, or the runs whose files it found.
-        servers: Those that it, or these runs, had called.
-        anything: It may have read more than these, whatever there is.
+        run_id: The run; empty if unknown.
+        labels: The labels of its tools, and of the things that it read.
+        servers: The servers that it called, and those of the things that it read.
+        anything: Whether it may have read any further label.
     """
 
     run_id: str = ""
@@ -42,9 +43,9 @@ class Provenance:
 
     @classmethod
     def of(cls, document: Json) -> Provenance | None:
-        """Return what `document` said, and None for None: nothing was written.
+        """Return the provenance of a document; None for None.
 
-        Of what says nothing, anything may have been read.
+        An invalid document counts as having read anything.
         """
         if document is None:
             return None
@@ -62,7 +63,7 @@ class Provenance:
         )
 
     def together(self, other: Provenance | None) -> Provenance:
-        """Return that of something that comes from both; the run is this one's."""
+        """Return the union with another provenance; the run stays this one."""
         if other is None:
             return self
         return Provenance(
@@ -91,10 +92,10 @@ class InputFile:
     """A file for the program.
 
     Attributes:
-        name: Relative to the workspace, with "/" between its parts.
-        data: Its content; None where `uri` says where that is.
-        uri: Of something that the bridge keeps for the caller, or a `data:` address.
-        provenance: Of what was read from there, for the flow rules; None if nothing is known.
+        name: The path in the workspace, with "/" as separator.
+        data: The content; None if it has to be read from `uri`.
+        uri: An artifact of the caller, or a `data:` address.
+        provenance: The artifact's provenance; None if unknown.
     """
 
     name: str
@@ -105,18 +106,17 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """Something that a run left and the bridge keeps.
+    """A stored output of a run.
 
     Attributes:
-        uri: What it is read by: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
-        name: As the program called it.
-        path: Of a file, in the working directory of the run that returns it.
-        mime_type, size: Of the content.
-        kind: A file from `out/`, the whole of a stream, a result that its client did not get, or
-            the original of what was shown.
+        uri: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
+        name: The program's name for it.
+        path: The path of a file in the working directory of the run.
+        kind: A file from `out/`, a whole stream, a result that its client did not receive, or the
+            original of a shown content.
         digest: SHA-256 of the content, hexadecimal.
-        expires: When it may go.
-        provenance: What the run had read, for the flow rules; None if nothing was written of that.
+        expires: The time after which it may be removed.
+        provenance: The run's provenance; None if unknown.
     """
 
     uri: str
@@ -134,15 +134,15 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownContent:
-    """Something that a program showed: a picture, or a text.
+    """A picture or text that a program displayed.
 
     Attributes:
-        mime_type: Of what is handed on.
-        text: Of a text; empty for a picture.
-        data: Of a picture that is small enough to be handed on.
-        width, height: Of that, in pixels.
-        note: What was done to it, or why it is not here.
-        artifact: Where the original is kept: of each picture, and of a text that is not here whole.
+        mime_type: The type of `text` or `data`.
+        text: Empty for a picture.
+        data: The picture, if it is small enough for the result.
+        width, height: In pixels.
+        note: How it was changed, or why it is missing.
+        artifact: The stored original of a picture, or of a text that was cut.
     """
 
     mime_type: str
@@ -156,12 +156,11 @@ class ShownContent:
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
-    """A name that a session holds.
+    """A variable of a session.
 
     Attributes:
-        name: As programs use it.
-        kind: Of its value, as Python calls the type.
-        size: Of it and what it consists of, about; None where that cannot be told.
+        kind: The Python type of its value.
+        size: The approximate bytes of its value with all parts; None if unknown.
     """
 
     name: str
@@ -171,12 +170,7 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """Something that could not be kept.
-
-    Attributes:
-        name: Of the file or variable.
-        why: The reason, in words.
-    """
+    """A file or variable that could not be kept, and the reason in words."""
 
     name: str
     why: str
@@ -184,21 +178,21 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class SessionReport:
-    """What became of a session in a run.
+    """The report on a session in a run's result.
 
     Attributes:
-        session_id: Random, so that it cannot be guessed; over HTTP it is what opens the session.
-        name: What the caller calls it.
-        run: Number of the run in it, from 1.
-        state: "new" where it began with this run, "restored" where it began from a checkpoint,
-            "kept" where it went on; after the run "lost" or "ended" instead.
-        holds: What it has, the largest first.
-        more: How many further names there are.
-        lost: What a checkpoint did not have.
-        note: What else there is to say of the state, in a sentence.
-        fresh: Names of `holds` that it did not have before the run, or with another type; None
-            where it did not go on from an earlier one.
-        named: Whether its caller can have it by its name, and not by its id alone.
+        session_id: A random id, which opens the session over HTTP.
+        name: The caller's name for it.
+        run: The number of the run, from 1.
+        state: "new", "restored" from a checkpoint, or "kept" from the last run; "lost" or "ended"
+            after the run.
+        holds: The variables, the largest first.
+        more: The number of further variables.
+        lost: The variables that the checkpoint lacked.
+        note: A further sentence on the state.
+        fresh: The variables that are new or have another type; None after a "new" or "restored"
+            start.
+        named: Whether its caller may use its name instead of its id.
     """
 
     session_id: str
@@ -218,11 +212,10 @@ class Directory:
     """A directory of the host that the configuration offers to programs.
 
     Attributes:
-        path: Where it is on the host.
-        writable: Whether programs may write there.
-        inside: Where programs find it.
-        labels: For the flow rules: a run that has it counts as having read what has these.
-        used_by: Servers that may run what programs write there.
+        path: Its path on the host.
+        inside: Its path in the sandbox.
+        labels: Flow labels that a run with this directory counts as having read.
+        used_by: Servers that may execute files that programs write there.
     """
 
     name: str

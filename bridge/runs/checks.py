@@ -1,9 +1,8 @@
-"""The verdict on a program before it runs, and what results show of it.
+"""Reads and checks a program before it runs, and adds the findings to results.
 
-Owns the order: a program is checked against the tools that are known before anything is started
-for it, and again only if its servers turn out to have others. Owns the modes of the static guard:
-"off" finds nothing, "advise" lets every program run, "enforce" refuses what the guard denies and
-what cannot be read. A syntax error that the sandbox confirms is reported as one found here is.
+A program is checked against the known tools first, and again only if its servers have others. The
+static guard has three modes: "off" finds nothing, "advise" lets every program run, and "enforce"
+refuses what the guard denies. A syntax error in the sandbox is reported like one found here.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ class Reading:
     """What a program's text shows.
 
     Attributes:
-        code: The text that runs: as it was given, or repaired.
+        code: The text that runs: the original or the repaired one.
         read_as: The repairs in words; empty if there are none.
-        packages: What its notebook commands install.
-        scan: What the guard makes of it; nothing if it is off.
-        names: What it uses and does not define, with what that certainly means.
-        survey: Of what was parsed, or why it could not be.
+        packages: The packages that its notebook commands install.
+        scan: The guard's verdict.
+        names: The undefined names that certainly mean a server or tool, with that meaning.
+        survey: The survey of the syntax tree, or why the text does not parse.
     """
 
     code: str
@@ -64,11 +63,11 @@ async def read(
     session: bool = False,
     python: Callable[[], str] = str,
 ) -> Reading:
-    """Read a program before it runs: it is parsed once, for all that is asked of its tree.
+    """Read a program before it runs; one syntax tree serves all checks.
 
     Args:
-        table: The names of the servers that it may use.
-        session: Whether it runs in one: then it may use names that it does not bind.
+        table: The names of the servers that the program may use.
+        session: Whether it runs in a session, where names may come from earlier runs.
         python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
     scan = None if mode == "off" else partial(check, denied=denied)
@@ -76,11 +75,11 @@ async def read(
 
 
 async def by_size(code: str, work: Callable[..., Found], *args: Any) -> Found:
-    """Return what work on a program gives; in a thread if the program is long.
+    """Return the result of work on a program; a thread does the work if the program is long.
 
-    A long program's tree takes a second to walk, in which other runs continue.
+    A long program's tree takes a second to walk.
     """
-    # What models mostly write. It takes 20 ms at worst; to ask a thread takes 0.2 ms.
+    # Most programs of models are this short. They take 20 ms at most, a thread's start 0.2 ms.
     if len(code) <= 2048:
         return work(*args)
     return await anyio.to_thread.run_sync(work, *args, abandon_on_cancel=True)
@@ -101,7 +100,7 @@ def _read_program(
     survey = Survey(tree)
     names = table.resolve(survey)
     if not session:
-        # In a session an earlier program may have defined them; the guest finds out.
+        # In a session an earlier program may have defined them, which only the guest knows.
         survey.given = names
     return Reading(
         code=code,
@@ -115,14 +114,14 @@ def _read_program(
 
 
 TOLD_ON_SUCCESS = frozenset({"missing-await", "not-called", "alias"})
-"""Notes on what leaves no trace when it goes wrong; the others explain a failure."""
+"""Rules whose mistakes leave no trace; the other notes are shown after a failure only."""
 
 OF_TOOLS = frozenset(
     """
     missing-argument repeated-argument too-many-arguments unknown-argument unknown-tool wrong-value
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""What other tools than the known ones might fix."""
+"""Rules whose mistakes may be none if the server has changed its tools."""
 
 _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 
@@ -132,7 +131,7 @@ class Check:
     """The preflight's verdict on a program.
 
     Attributes:
-        revision: Of the inventory of servers that it was checked against; negative if it is off.
+        revision: The revision of the inventory that was used; negative if the check is off.
     """
 
     verdict: Verdict
@@ -141,12 +140,12 @@ class Check:
 
     @property
     def may_be_outdated(self) -> bool:
-        """Whether every certain mistake depends on a tool's definition, which may be outdated."""
+        """Whether every certain mistake depends on a tool's known definition."""
         return all(found.rule in OF_TOOLS for found in self.verdict.certain)
 
 
 def refusal_result(run_id: str, program: Reading, verdict: Verdict, limits: Limits) -> RunResult:
-    """Return the result of a program that the guard, or the preflight, keeps from starting."""
+    """Return the result of a program that the guard or the preflight refuses."""
     certain, lines = verdict.certain, lines_of(program.code)
     by_guard = certain[0].source == "guard"
     told = _messages(certain[:12], lines)
@@ -180,11 +179,11 @@ def add_findings(
     verdict: Verdict = NOTHING,
     restarted: Collection[str] = (),
 ) -> RunResult:
-    """Return a result with what was found in its program: repairs, and the guard's findings.
+    """Return a result with its program's repairs and findings.
 
     Args:
-        verdict: The preflight's. Of its notes, those are added that help the result's reader.
-        restarted: The servers that were restarted during the run.
+        verdict: The preflight's verdict; notes that do not help the reader are left out.
+        restarted: The servers that restarted during the run.
     """
     scan, found = program.scan, list(verdict.certain)
     syntax = next((one for one in verdict.findings if one.rule == SYNTAX), None)
@@ -238,7 +237,7 @@ def _unreadable(result: RunResult, syntax: Finding) -> RunResult:
 
 
 def _messages(findings: Sequence[Finding], lines: Sequence[str]) -> list[str]:
-    """Return findings with their lines; a line, and a signature, once for those that share it."""
+    """Return findings with their source lines; shared lines and signatures appear once."""
     told = []
     for found, following in zip_longest(findings, findings[1:]):
         if following is None or following.line != found.line:

@@ -1,7 +1,4 @@
-"""All parts of a bridge, put together: what it keeps open, and what runs programs.
-
-Owns which parts there are, and in which order they open and close. A run is `bridge.runs.runner`'s.
-"""
+"""The engine: all parts of a bridge, in the order in which they open and close."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """Runs programs, while it is `opened`."""
+    """An engine that runs programs while it is `opened`."""
 
     def __init__(
         self,
@@ -63,7 +60,7 @@ class Engine:
             settings, permanent, store_of(settings), self.packages.resolve, save_state
         )
         self.queue = RunQueue(runs := _runs_at_once(settings))
-        # What waits for people leaves places for what does not.
+        # Runs that wait for a user take at most half of the slots.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
         self.under_way = UnderWay(settings.replica)
         self.artifacts = store_for(settings)
@@ -132,7 +129,7 @@ class Engine:
             return await self._runner.run(request, client)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
-        """Make the held calls of a plan, after a person has approved exactly those.
+        """Make the held calls of a plan after the user has approved exactly those.
 
         Raises:
             UnknownError: There is no such plan for this caller.
@@ -163,7 +160,7 @@ LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
 
 
 class UnderWay:
-    """The runs.
+    """The running runs; at shutdown each of them gets a typed error as its result.
 
     Args:
         replica: This process's name among several; empty if it is alone.
@@ -202,8 +199,8 @@ class UnderWay:
         """Let no more runs begin, wait for those there are, and end what is left.
 
         Args:
-            seconds: For them to end by themselves.
-            waits: Whether something else is to be waited for as well.
+            seconds: How long runs may take to end by themselves.
+            waits: Returns whether something else must be awaited too.
         """
         self.draining = True
 
@@ -217,7 +214,7 @@ class UnderWay:
         logger.warning("%d runs are ended: %g s are over", self.count, seconds)
         for scope in self._scopes:
             scope.cancel()
-        # A session's program is interrupted first, which keeps its state. So long a client that
-        # answers a question, or looks after its task, is told too.
+        # The session interrupts its program first, which keeps its state. Meanwhile clients that
+        # answer a question or poll their task still get a reply.
         with anyio.move_on_after(12.0):
             await none_left()

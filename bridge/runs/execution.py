@@ -1,7 +1,4 @@
-"""One run's program while it runs: what answers its calls, and the result that is built of it.
-
-Owns which parts serve one run: its gate, its guest's requests, what collects its output.
-"""
+"""The execution of one run: the gate, the answers to its guest, and the result."""
 
 from __future__ import annotations
 
@@ -48,13 +45,13 @@ from bridge.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRun:
-    """A run that is admitted.
+    """An admitted run.
 
     Attributes:
-        settings: Those in force, narrowed by the profile that it asks for.
-        servers: Those to connect before it begins.
-        tolerant: Whether it begins without servers that fail or take long.
-        check: What is wrong with it, as far as is known.
+        settings: The bridge's settings, narrowed by the requested profile.
+        servers: The servers to connect before the program begins.
+        tolerant: Whether the program begins without servers that fail or are slow.
+        check: The preflight's verdict.
     """
 
     run_id: str
@@ -74,12 +71,12 @@ class PreparedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A sandbox that a run has.
+    """The sandbox of a run.
 
     Attributes:
-        sandbox: Has it once its guest waits for a program.
-        waited: Whether it may have waited, and died, before the run got it.
-        session: The run's part in its session, if it is in one.
+        sandbox: The reservation; its `get` returns the sandbox once its guest is ready.
+        waited: Whether the sandbox may have died while it waited for this run.
+        session: The run's turn in its session; None without a session.
     """
 
     sandbox: Reservation[ReadySandbox]
@@ -100,11 +97,11 @@ def run_frame(
     """Return the frame that starts its program.
 
     Args:
-        number: Of the run in its session, if it is in one.
-        state: What that begins with, as base64.
+        number: The run's number in its session; 0 without one.
+        state: The session's saved state, as base64.
     """
     loaded, reach = tuple(tools), run.program.references.reach
-    # In the configuration's order. A server may have been removed from it meanwhile.
+    # In the order of the configuration, from which a server may have been removed meanwhile.
     stubs = [
         known.stubs(name, None if reach is None else reach.get(name, frozenset()))
         for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
@@ -113,7 +110,7 @@ def run_frame(
         {**stub, "refused": run.refused[stub["name"]]} if stub["name"] in run.refused else stub
         for stub in stubs
     ]
-    # What only `runtime` knows is no use to a program that cannot ask it.
+    # Without a dynamic use of servers the program cannot reach the rest through `runtime`.
     distant = isinstance(session.sandbox, DistantSandbox)
     return Run(
         code=run.request.code,
@@ -122,10 +119,10 @@ def run_frame(
         discovered=known.discovered(loaded) if reach is None else [],
         capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
         limits={
-            # The host stops the program, and knows when questions made it wait.
+            # The host enforces the time limit, since only it knows how long questions took.
             "timeout": run.limits.longest_timeout + 2 * MAX_WAIT_SECONDS,
             "output_bytes": run.limits.output_bytes,
-            # What is larger is printed. At a terminal a value is no output, as long as it fits.
+            # A larger value is printed instead. At a terminal it need not fit into the output.
             "result_bytes": run.limits.result_bytes
             if run.caller.is_shown
             else min(run.limits.result_bytes, run.limits.output_tokens * BYTES_PER_TOKEN),
@@ -133,7 +130,7 @@ def run_frame(
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
             "out_bytes": run.limits.out_bytes,
             "out_files": run.limits.out_files,
-            # How long it waits for the host, which destroys it, to read its last frame.
+            # Seconds that the guest waits until the host has read its last frame.
             **({"answer_seconds": 20.0} if distant else {}),
             **guest_limits(session.sandbox.isolation, run.limits),
         },
@@ -149,7 +146,7 @@ def run_frame(
 
 
 _RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", "list_offers"})
-"""Methods whose answers are a server's own words, as it said them."""
+"""Methods whose answers contain a server's unchanged words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,10 +167,10 @@ async def execute(
 ) -> RunResult:
     """Start a program, serve it to its end, and return its result.
 
-    The audit log has its beginning before anything of it runs, and its end before its result.
+    The audit log records the beginning before the program starts, and the end before the result.
 
     Raises:
-        NotStartedError: The sandbox was dead; nothing was done outside of it.
+        NotStartedError: The sandbox was dead, so the program did nothing.
         AuditError: The beginning cannot be recorded.
     """
     guest = await place.sandbox.get()
@@ -187,7 +184,7 @@ async def execute(
             await execution.begin()
             result = await execution.conclude(await execution.finish())
             record(result)
-    # What the program returned is written as JSON to be counted.
+    # Counting writes the program's value as JSON, which can be large.
     count = partial(accounted, result, execution.gate, run.gate, bytes_returned)
     return await offload(result.result, count)
 
@@ -196,7 +193,7 @@ class Execution(Program):
     """The program of one run. Used once.
 
     Attributes:
-        gate: What its calls pass; None until it makes one.
+        gate: The gate for its calls; None until the first call.
     """
 
     def __init__(
@@ -246,7 +243,7 @@ class Execution(Program):
             session.begun(self.stop)
 
     async def conclude(self, facts: Facts) -> RunResult:
-        """Return the result: the verdict, the plan if it made one, and its session's report."""
+        """Return the result, with the plan and the session's report if there are any."""
         run, gate, left = self._run, self.gate, facts.left
         verdict = classify(facts.ending, run.limits)
         done, exited = facts.ending.done, facts.ending.exited
@@ -299,7 +296,7 @@ class Execution(Program):
 
     @cached_property
     def _requests(self) -> GuestRequests:
-        """What answers the program's requests; made for the first one."""
+        """The answers to the program's requests; made for the first request."""
         parts, run = self._parts, self._run
         only_listed = run.settings.listed_servers_only
         granted = frozenset(run.servers) if only_listed else None

@@ -1,7 +1,7 @@
-"""What a program may ask the host, method by method.
+"""The methods that a program can call on the host.
 
-Owns the methods' parameters and answers. Parameters come from the guest and are checked before
-anything acts on them; a mistake in them is answered so that the program's author can fix it.
+The parameters come from the guest, so each method checks them before it acts. An error names the
+mistake so that the author of the program can fix it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ READS: Mapping[Kind, str] = {
     "templates": READ_RESOURCE,
     "prompts": GET_PROMPT,
 }
-"""What rules know the request by that reads what is listed."""
+"""The method that policy rules see when a program lists this kind."""
 
-MAX_NAME_CHARS = 1024  # Of a guest's text that goes into records, errors and questions.
+MAX_NAME_CHARS = 1024  # A guest's name goes into records, errors and questions.
 
-MAX_QUERY_CHARS = 8_000  # Of a text that a guest has looked for.
+MAX_QUERY_CHARS = 8_000  # A guest's query is searched for.
 
 LONGEST: Mapping[str, int] = {
     **dict.fromkeys(
@@ -49,7 +49,7 @@ LONGEST: Mapping[str, int] = {
     **dict.fromkeys(("query", "find", "description"), MAX_QUERY_CHARS),
     "uri": MAX_URI_CHARS,
 }
-"""How long what is called so may be, whichever method it is for."""
+"""The longest text of each parameter, for all methods."""
 
 
 SAID_BEFORE = "What can be done was said with the first such call of this run."
@@ -59,9 +59,10 @@ class GuestRequests:
     """Answers one program's requests to the host.
 
     Args:
-        more: Returns the methods beside those here, by name. Asked when the first of them is
-            called: what answers them is made for each run, and few programs call one.
-        show: Told the names of the saved skills that a search found, if any, before the program is.
+        more: Returns further methods by name. It is called for the first of them, since few
+            programs use one.
+        show: Records the names of the saved functions that a search found, before the program
+            gets them.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class GuestRequests:
         return answer(params)
 
     def _reject_long_names(self, params: Mapping[str, Json]) -> None:
-        """Reject names that are too long; such a call counts as made."""
+        """Reject names that are too long; the call counts against the run's calls."""
         arguments = params.get("arguments")
         for key, most in LONGEST.items():
             text = params.get(key)
@@ -128,10 +129,10 @@ class GuestRequests:
         raise CallFailedError(message, kind="usage")
 
     def _as_failure(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
-        """Return the error that the program gets; a long remedy only the first time."""
+        """Return the error for the program; a long remedy only the first time."""
         if error.remedy in self._told:
             error.remedy = SAID_BEFORE
-        elif len(error.remedy) > 120:  # A longer remedy is sent once in a run.
+        elif len(error.remedy) > 120:  # Each longer remedy is sent once in a run.
             self._told.add(error.remedy)
         return as_failed_call(error, server=server, tool=tool)
 
@@ -158,7 +159,7 @@ class GuestRequests:
         if params.get("raw") is True:
             return await offload(result, partial(with_plain_text, result))
         if result.get("isError") is True:
-            # All of it is searched for secrets before it is cut.
+            # The whole text is redacted before it is cut.
             error_text = await offload(result, partial(tool_error, result, self._redactor.text))
             raise CallFailedError(
                 error_text or "", kind="tool", server=server, tool=tool, result=result
@@ -168,7 +169,7 @@ class GuestRequests:
         if (note := self._schema_note(server, tool, result)) is not None:
             value["parts"]["note"] = note
         if not self._gate.is_watched:
-            # Field names could carry what was read past the flow rules, into a later run.
+            # Field names could carry labelled data past the flow rules into a later run.
             inventory.learn_result(server, tool, value)
         return value
 
@@ -218,7 +219,7 @@ class GuestRequests:
             try:
                 found[server] = await self._offers(server, kind)
             except BridgeError as error:
-                # As with searching: one server that is down does not hide the others.
+                # A server that is down does not hide the others.
                 logger.warning("server %s is left out of a list: %s", server, error)
 
         async with anyio.create_task_group() as tasks:
@@ -252,7 +253,7 @@ class GuestRequests:
         ask: Callable[[UpstreamServer, Mapping[str, Json]], Awaitable[dict[str, Json]]],
         part: str,
     ) -> dict[str, Json]:
-        """Make a request through the gate; the rest as for `Gate.obtain`."""
+        """Make a request through the gate."""
         name = _text(params, "server")
         try:
             server, pool = self._servers.resolve(name), self._servers.pool
@@ -279,7 +280,7 @@ class GuestRequests:
         return await offload(result, partial(prompt_value, result))
 
     async def _complete(self, params: Mapping[str, Json]) -> Json:
-        """Complete an argument; to rules it is what it is about: reading, or getting a prompt."""
+        """Complete an argument; to policy rules it reads the resource or gets the prompt."""
         name, key = _text(params, "server"), "uri" if params.get("uri") is not None else "name"
         about, argument, value = _text(params, key), _text(params, "argument"), params.get("value")
         known = params.get("known")
@@ -354,7 +355,7 @@ class GuestRequests:
         server = self._servers.resolve(name)
         self._gate.admit(server)
         if self._gate.stop(server) is not None and self._servers.inventory.tools(server):
-            return server  # To ask it again would tell it something.
+            return server  # A flow rule stops calls to it, and asking it again would be one.
         async with self._gate.noting_errors(server):
             await self._servers.load([server])
         return server

@@ -1,8 +1,7 @@
-"""The files that come with a request: what they are called, how much they are, what a `uri` means.
+"""Input files of a request: rules for names, limits on sizes, and the content of a `uri`.
 
-Owns the bounds, and the few kinds of address that are read for a caller: what the bridge keeps of
-that same caller's runs, and `data:`. Nothing of this machine and nothing of a network is ever
-opened by a name from a request.
+Only two kinds of address are read: artifacts of the same caller's runs, and `data:`. A name from a
+request never opens a file of this machine or a network address.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _REFUSED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def name_problem(name: str) -> str:
-    """Return why a file cannot be called so, as what follows "its name"; empty if it can."""
+    """Return why a file name is not allowed, to follow "its name"; empty if it is allowed."""
     if not name:
         return "is empty"
     if len(name) > MAX_NAME_BYTES:
@@ -59,7 +58,7 @@ def quote(name: str) -> str:
 
 
 def _is_refused(character: str) -> bool:
-    # parts of words and of emoji; other format characters hide or reverse text
+    # These two join letters and emoji. Other format characters hide or reverse text.
     return unicodedata.category(character) in _REFUSED and character not in "\u200c\u200d"
 
 
@@ -80,25 +79,25 @@ _WORKS = (
 
 
 def allowed_bytes(limits: Limits, *, in_session: bool = False) -> int:
-    """Return how much the files of a run may be in all."""
+    """Return the most bytes that the files of a run may have in total."""
     most = MAX_SESSION_BYTES if in_session else MAX_BYTES
-    # The sandbox holds each file several times over while it is put in place.
+    # While a file is written, the sandbox holds it several times.
     return min(most, limits.workspace_bytes // 2, limits.memory_bytes // 16)
 
 
 async def resolve_files(request: RunRequest, limits: Limits, store: ArtifactStore) -> RunRequest:
-    """Return a request whose files are all there with their content.
+    """Return a request whose files have their content.
 
     Raises:
-        InvalidRequestError: One cannot be called so, they are too many or too much, or nothing is
-            available by a `uri`.
-        ArtifactStoreError: What is kept cannot be read.
+        InvalidRequestError: A name is not allowed, the files are too many or too large, or a `uri`
+            has no content.
+        ArtifactStoreError: An artifact cannot be read.
     """
     if not request.files:
         return request
     check_names(request.files)
     allowed = left = allowed_bytes(limits, in_session=bool(request.session))
-    # What is there first: nothing is read for a request that is refused anyway.
+    # Files with content are counted first, so a refused request reads nothing.
     for file in request.files:
         left = _left(file, len(file.data or b""), left, allowed)
     files = []
@@ -111,17 +110,17 @@ async def resolve_files(request: RunRequest, limits: Limits, store: ArtifactStor
 
 
 def frame_files(files: Sequence[InputFile]) -> list[dict[str, str]]:
-    """Return files as a `Run` frame has them; those without content are left out."""
+    """Return the files of a `Run` frame; files without content are left out."""
     return [
         {"name": file.name, "data": as_base64(file.data)} for file in files if file.data is not None
     ]
 
 
 def check_names(files: Sequence[InputFile]) -> None:
-    """Check that no file's name collides with another's.
+    """Check that file names are allowed and do not collide.
 
     Raises:
-        InvalidRequestError: They cannot; the text names the file, and says why.
+        InvalidRequestError: The message names the file and the reason.
     """
     if len(files) > MAX_FILES:
         message = f"There are {len(files):,} files; a run takes {MAX_FILES}."
@@ -163,7 +162,7 @@ def _left(file: InputFile, size: int, left: int, allowed: int) -> int:
 async def _read(
     file: InputFile, owner: str, store: ArtifactStore, left: int, allowed: int
 ) -> InputFile:
-    """Return a file with what its `uri` stands for, if there is room for that."""
+    """Return a file with the content of its `uri`, if there is room for it."""
     scheme = file.uri[: len(KEPT)].lower()
     if scheme.startswith(DATA):
         data = _data_of(file)
@@ -192,7 +191,7 @@ async def _read(
 
 
 def _data_of(file: InputFile) -> bytes:
-    """Return the content that a `data:` address is."""
+    """Return the content of a `data:` address."""
     head, comma, content = file.uri[len(DATA) :].partition(",")
     problem, remedy = "without a comma", "It looks so: data:text/plain;base64,aGVsbG8="
     if comma:
@@ -202,7 +201,7 @@ def _data_of(file: InputFile) -> bytes:
             problem, remedy = "that is not base64", "Give text as `text`."
             coded = head.lower().rstrip().endswith(";base64")
             return base64.b64decode(data, validate=True) if coded else data
-        except ValueError:  # Also what cannot be encoded, and what is no base64.
+        except ValueError:  # Text that cannot be encoded, or is not base64, fails too.
             pass
     message = f"The file {quote(file.name)} has a data: address {problem}."
     raise InvalidRequestError(message, remedy=remedy)

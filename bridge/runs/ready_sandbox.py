@@ -1,7 +1,4 @@
-"""A sandbox with its guest up and waiting for a program.
-
-Owns the handshake: launch, send the guest package, check its `hello`.
-"""
+"""A sandbox whose guest waits for a program, and the handshake that starts it."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ from bridge.sandbox.bundle import bundle_bytes
 from bridge.sandbox.layers import require_mandatory_layers, verified
 
 MISSED_PINGS = 3
-"""Questions in a row without an answer, after which a distant sandbox counts as lost."""
+"""Pings in a row without an answer after which a distant sandbox counts as lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadySandbox:
-    """One sandbox that waits for its `Run` frame.
+    """A sandbox that waits for its `Run` frame.
 
     Attributes:
-        facts: What its guest sees of its isolation.
+        facts: The guest's view of its isolation.
         isolation: The layers in force, without those that the facts contradict.
     """
 
@@ -44,9 +41,9 @@ class ReadySandbox:
         return self.channel.is_whole
 
     async def wait_dead(self) -> None:
-        """Return once its guest sends what it must not, or has ended."""
+        """Return when the guest has ended or has broken the protocol."""
         try:
-            # A run may have ended before its questions were answered, but not before many.
+            # A run may end before the answers to its pings arrive, which are few.
             for _ in range(MISSED_PINGS + 1):
                 if not isinstance(await self.channel.receive(), Pong):
                     return
@@ -56,11 +53,11 @@ class ReadySandbox:
 
 @asynccontextmanager
 async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[ReadySandbox]:
-    """Start a sandbox and bring its guest up; leaving destroys it.
+    """Start a sandbox and its guest; leaving destroys the sandbox.
 
     Raises:
-        SandboxError: It could not be started, its guest never said hello, or what that sees from
-            inside contradicts a layer that must hold.
+        SandboxError: The sandbox did not start, its guest sent no hello, or the guest's facts
+            contradict a mandatory layer.
     """
     async with backend.launch(spec) as sandbox:
         channel = Channel(sandbox)

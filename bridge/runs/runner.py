@@ -1,8 +1,7 @@
 """One run, from the request to its result: nine steps, each a call to the part that owns it.
 
-A session's run takes the same steps, in a sandbox that stays. Owns their order, the order of the
-queue, packages and the sandbox, and the second try of a program whose first sandbox was dead
-before it began.
+A run of a session takes the same steps, in the session's sandbox. If the first sandbox was dead
+before the program began, the runner starts the program in a second one.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 Request = TypeVar("Request", RunRequest, ApplyRequest)
 
 Take = Callable[[bool], AbstractAsyncContextManager[tuple[PreparedRun, Place]]]
-"""Gives a run its sandbox while this is open; another one if the first was dead."""
+"""A context that holds a run's sandbox; its argument asks for a new one after a dead one."""
 
 
 class Runner:
@@ -60,10 +59,10 @@ class Runner:
         """Run a program and return its result.
 
         Args:
-            client: Who asked for it: hears of its progress, and answers what servers ask.
+            client: The MCP client; it receives progress and answers the questions of servers.
 
         Raises:
-            UsageError: The request is unusable, or names a server that does not exist.
+            UsageError: The request is invalid, or names a server that does not exist.
             SandboxError: There is no sandbox, or it was lost.
             UpstreamError: A server that the program needs cannot be reached.
         """
@@ -75,7 +74,7 @@ class Runner:
         client: Client | None,
         work: Callable[[Request, RunCaller, RunRecord], Awaitable[RunResult]],
     ) -> RunResult:
-        """Do a request's work, with a record of it and without secrets in its result."""
+        """Do the work of a request, record it, and redact its result."""
         caller = RunCaller(client, Clock(), identified=request.is_identified)
         request = replace(request, run_id=request.run_id or uuid.uuid4().hex)
         async with self._records.recording(request) as record:
@@ -86,11 +85,11 @@ class Runner:
             return record.ended(result)
 
     async def _run(self, request: RunRequest, caller: RunCaller, record: RunRecord) -> RunResult:
-        """Take the nine steps; what is certainly wrong ends before the sandbox is used."""
+        """Take the nine steps."""
         await self._parts.servers.refresh()
         if not request.ends_session_only:
             await record.begin()
-        # 1. Parse: `server/` made the request; here it is held against this bridge's limits.
+        # 1. Parse: check the request that `server/` made against the limits of this bridge.
         request, limits = await self._admission.parse(request)
         if request.ends_session_only:
             return await self._sessions.end(request)
@@ -125,7 +124,7 @@ class Runner:
                     if again:
                         raise
                     logger.warning("the program is started again in a new sandbox: %s", error)
-        # 9. Release: the place has ended its sandbox, or the session has kept and saved it.
+        # 9. Release: the sandbox is gone, or the session has kept it and saved its state.
         assert result is not None
         if session is not None:
             result = session.with_losses(result)
@@ -141,7 +140,7 @@ class Runner:
             if run.request.may_need_packages:
                 run = replace(run, packages=await packages.resolve(run.request, run.caller))
                 if run.request.ends_bridge:
-                    # There is no time after the run.
+                    # The bridge ends with this run, so nothing can be compiled after it.
                     packages.compile_later(run.packages)
             reserve = partial(self._parts.sandboxes.reserve, binds=run.packages.binds)
 
@@ -161,10 +160,10 @@ class Runner:
             async def take(_: bool) -> AsyncIterator[tuple[PreparedRun, Place]]:
                 async with queued.turn() as turn:
                     turn.check(run.request)
-                    # What earlier runs read counts for this one.
+                    # For flow rules this run has read what the session's earlier runs read.
                     gate = run.gate.in_session(turn.flow)
                     place = Place(sandbox=turn.sandbox, waited=turn.waited, session=turn)
-                    # A run that waits here has its session; one with a slot never waits for one.
+                    # The turn comes first: a run with a slot never waits for its session.
                     async with self._queue.slot(run.request.owner, run.caller.queued):
                         yield replace(run, gate=gate, packages=turn.packages), place
                     self._parts.packages.compile_later(turn.packages)
@@ -173,10 +172,10 @@ class Runner:
 
 
 async def with_progress(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:
-    """Do a run's work while its client hears of its progress."""
+    """Await the work of a run while its client receives progress."""
     with on_behalf_of(caller):
         if not (caller.is_followed or caller.is_shown):
-            # Without a task for progress, whose start and end take a tenth of a millisecond.
+            # A task for progress would cost a tenth of a millisecond.
             outcome = await catch(work)
         else:
             async with anyio.create_task_group() as tasks:

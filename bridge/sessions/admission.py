@@ -1,8 +1,7 @@
-"""Which sessions are open: so many at once, in fair shares.
+"""Admission of sessions: a bounded number has a sandbox, in fair shares (`bridge.fair_shares`).
 
-Owns who gets a place, whose sandbox is put away for that, and who waits for a run to end. What is
-fair is `bridge.fair_shares`'s. Putting away keeps a session's state; a run that is under way is
-never ended for another.
+An idle session gives up its sandbox for one that waits, and its state stays saved. A running
+program is never ended for another session.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from bridge.errors import BridgeError
 from bridge.fair_shares import Taken, gives_up_place, place_for
 
 # A client can ask for any number of sessions and runs.
-MAX_WAITING = 32  # Sessions that wait for a place at a time, and runs for their session.
-MAX_WAITING_OF_OWNER = 8  # Sessions of one owner, who would fill the queue for the others.
+MAX_WAITING = 32  # Sessions that wait for a place; also runs that wait for one session.
+MAX_WAITING_OF_OWNER = 8  # Waiting sessions of one owner, who could fill the queue.
 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
 
 class Candidate(Protocol):
-    """A session as far as its place goes; `since` is when it was last used."""
+    """A session that needs a place; `since` is the time of its last use."""
 
     since: float
 
@@ -36,7 +35,7 @@ class Candidate(Protocol):
 
 
 class SessionAdmission:
-    """The places. One is waited for `wait_seconds`: as long as a run may take."""
+    """The places for open sessions. A session waits `wait_seconds` for one."""
 
     def __init__(self, places: int, wait_seconds: float) -> None:
         self._places = places
@@ -75,7 +74,7 @@ class SessionAdmission:
                     await changed.wait()
         finally:
             self._waiting.remove(session)
-            # The next in the queue may have its turn.
+            # The next session in the queue may get the place.
             self._wake()
         raise BridgeError(
             f"All {self._places} sessions that may be open at once are in use.",
@@ -89,11 +88,11 @@ class SessionAdmission:
         self._wake()
 
     def gives_way(self, session: Candidate) -> bool:
-        """Return whether a session whose run has ended must give its place to one that waits."""
+        """Return whether a session whose run has ended must give its place to a waiting one."""
         if len(self._yielding) >= len(self._waiting):
             return False
         waiting = [each.owner for each in self._waiting]
-        # Those that go already are not theirs any more.
+        # Sessions that already give up their places do not count.
         staying = [each for each in self._by_age() if each not in self._yielding]
         if not gives_up_place(session.owner, _as_taken(staying), self._places, waiting):
             return False
@@ -104,7 +103,7 @@ class SessionAdmission:
         async with self._turn:
             while True:
                 known = self._by_age()
-                # Those that wait are woken in the order they came.
+                # Waiting sessions wake in their order of arrival.
                 ahead = [] if session in self._waiting else [each.owner for each in self._waiting]
                 ruling = place_for(session.owner, _as_taken(known), self._places, ahead)
                 match ruling.answer:

@@ -1,12 +1,8 @@
 """Saved states of sessions, in the store.
 
-Owns a row for each session and the state as a content, replaced together, and refused if the state
-is not what was written. What a state consists of only a guest knows. A disk that fails costs the
-state that was to be saved or read, and no run.
-
-Several bridges may use one store: the last save wins, unless they serve as one and claim their
-sessions. After a power cut the state is the old or the new one. A state is the program's own data:
-readable by this user alone, and not encrypted.
+A session has a row and a blob, which are replaced together; a blob with another digest is refused.
+Only a guest interprets the state. A disk error loses the state and no run. After a power cut the
+state is the old or the new one. The state is readable by this user only, and is not encrypted.
 
 A claim is a document with the name of the replica that runs something in the session, which renews
 it meanwhile. Between runs, once the state is saved, no replica has the session. A claim that is not
@@ -54,13 +50,13 @@ CLAIM = "claim"  # The kind of documents that say which of several bridges has a
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """One session's state, as it was saved.
+    """The saved state of one session.
 
     Attributes:
-        data: For a guest to read; empty where only the rest was asked for.
+        data: The state for a guest; empty in lists.
         facts: The session's record.
-        moment: When it was saved, in seconds since the epoch.
-        size: Bytes of its state.
+        moment: The time of the save, in seconds since the epoch.
+        size: The size of the state, in bytes.
     """
 
     session_id: str
@@ -74,11 +70,11 @@ class Saved:
 
 
 class Checkpoints:
-    """Saves, finds and forgets. What is not async blocks, and is for threads.
+    """The saved states. Methods that are not async block, and need a thread.
 
     Args:
-        now: Seconds since the epoch.
-        claims: Which of several bridges may save what; None if there is one.
+        now: Returns seconds since the epoch.
+        claims: The claims of several bridges; None if there is one bridge.
     """
 
     def __init__(
@@ -99,10 +95,9 @@ class Checkpoints:
         self._written = 0
 
     async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
-        """Return what is saved by that id or name, but for its data; or what may have been it.
+        """Return a session without its data, by id or by name, or why sessions cannot be read.
 
-        Of a name it is the last saved. Whether its state can be used is not known before it is
-        loaded.
+        Of several sessions with one name it is the last saved.
         """
         every = await self._every(owner)
         if every is None:
@@ -118,11 +113,11 @@ class Checkpoints:
             return None
 
     async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return what is saved by that id, or why it is of no use; neither if there is nothing."""
+        """Return a session with its data, or why that is unusable; (None, "") if there is none."""
         return await anyio.to_thread.run_sync(self.loaded, owner, session_id)
 
     async def save(self, owner: str, saved: Saved) -> str:
-        """Save it in place of what was; return why that could not be done, empty if it was."""
+        """Replace a saved session; return why that failed, empty on success."""
         try:
             await anyio.to_thread.run_sync(partial(self.write, owner, saved))
         except OSError as error:
@@ -136,7 +131,7 @@ class Checkpoints:
             logger.warning("what was saved of a session cannot be removed: %s", error)
 
     async def describe(self, owner: str, session_id: str) -> Saved | None:
-        """Return what is saved by that id, but for its data."""
+        """Return a session without its data."""
 
         def read() -> Saved | None:
             with self._store.reading() as kept:
@@ -146,14 +141,14 @@ class Checkpoints:
         return await anyio.to_thread.run_sync(read)
 
     async def listed(self, owner: str) -> tuple[Saved, ...]:
-        """Return what is saved of an owner's sessions, but for their data."""
+        """Return an owner's sessions without their data."""
         return await self._every(owner) or ()
 
     def write(self, owner: str, saved: Saved) -> None:
-        """Save a session in place of what was saved of it before.
+        """Replace a saved session.
 
         Raises:
-            OSError: It cannot be. What was saved before is as it was.
+            OSError: The save failed; the previous state is unchanged.
         """
         if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
             raise OSError(errno.EFBIG, "the state is larger than the limit")
@@ -163,7 +158,7 @@ class Checkpoints:
         row = {
             "owner": owner_digest(owner),
             "id": id_digest(saved.session_id),
-            # Not every database has text with these.
+            # PostgreSQL's text has no NUL.
             "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
             "saved": self._now(),
             "size": len(saved.data),
@@ -192,7 +187,7 @@ class Checkpoints:
             self.tidy()
 
     def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
-        """Return a session as it was saved, if nothing has changed that since."""
+        """Return a session with its data; see `load`."""
         try:
             with self._store.reading() as kept:
                 row = _row(kept, owner_digest(owner), session_id)
@@ -215,7 +210,7 @@ class Checkpoints:
         return b"".join(pieces)
 
     def all(self, owner: str | None) -> tuple[Saved, ...]:
-        """Return what is saved of an owner's sessions, or of all; the last saved first."""
+        """Return an owner's sessions without data, or all owners'; the last saved first."""
         with self._store.reading() as kept:
             if kept.connection is None:
                 return ()
@@ -228,7 +223,7 @@ class Checkpoints:
         return tuple(each for each in found if each is not None)
 
     def remove(self, owner: str, session_id: str) -> bool:
-        """Keep nothing of a session; tell whether there was anything."""
+        """Remove a session; return whether it existed."""
         with self._store.reading() as kept:
             if _row(kept, owner_digest(owner), session_id) is None:
                 return False
@@ -242,7 +237,7 @@ class Checkpoints:
         return True
 
     def tidy(self) -> int:
-        """Remove what has expired or is too much; return how many."""
+        """Remove expired and excess sessions; return how many."""
         self._tidied, self._written = self._now(), 0
         table = _sessions()
         with self._store.writing() as kept:
@@ -279,7 +274,7 @@ def _ours(owner: str, which: str) -> ColumnElement[bool]:
 
 
 def id_digest(session_id: str) -> str:
-    """Return what identifies a session in the store, whatever its id's length."""
+    """Return a session's key in the store, which has a fixed length."""
     return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -291,7 +286,7 @@ def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
 
 
 def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
-    """Return what a row says; None if that is not what a bridge writes."""
+    """Return the session of a row; None if a bridge did not write the row."""
     try:
         told = json.loads(row.facts)
     except (ValueError, RecursionError):
@@ -313,29 +308,29 @@ def _parse_row(row: Row[Any], data: bytes = b"") -> Saved | None:
 
 
 LEASE_SECONDS = 16.0
-"""A claim that has not been renewed for so long is of a replica that is dead or stands still. Each
-renews its own four times as often."""
+"""A claim without a renewal for this long belongs to a dead or stopped replica. Replicas renew four
+times as often."""
 
-_Key = tuple[str, str]  # A session's document: its owner's digest, and the digest of its id.
+_Key = tuple[str, str]  # The digests of a session's owner and of its id.
 
 
 class Claims:
-    """The claims of one replica, whose name is for the others' errors."""
+    """The claims of one replica; errors of other replicas name it."""
 
     def __init__(self, store: Store, replica: str) -> None:
         self._store = store
         self._replica = replica
-        # One of the same name after a restart is another.
+        # After a restart a replica of the same name is another one.
         self._process = secrets.token_hex(8)
         self._beat = 0
         self._held: set[_Key] = set()
 
     def holds(self, owner: str, session_id: str) -> bool:
-        """Return whether a session is claimed, as far as is known."""
+        """Return whether this replica has claimed a session and knows of no loss."""
         return _key(owner, session_id) in self._held
 
     async def take(self, owner: str, session_id: str) -> str:
-        """Claim a session; return the dead replica from which it was taken over, or ""."""
+        """Claim a session; return the name of the dead replica that had it, or ""."""
         key, wait = _key(owner, session_id), 0.05
         start = since = anyio.current_time()
         seen: bytes | None = None
@@ -344,7 +339,7 @@ class Claims:
             found = await anyio.to_thread.run_sync(self._try, key, lapsed)
             if found is None:
                 return _holder(lapsed)
-            # One that still saves the session's state, or died, is waited for.
+            # The other replica may be saving the state, or may be dead.
             alive = seen not in (None, found)
             if alive and anyio.current_time() - start > 1.5 * LEASE_SECONDS:
                 raise _elsewhere(session_id, _holder(found))
@@ -354,7 +349,7 @@ class Claims:
             wait = min(2 * wait, 0.5)
 
     async def release(self, owner: str, session_id: str) -> None:
-        """Give a session to the bridge that asks next."""
+        """Release a session, so that any replica can claim it."""
         key = _key(owner, session_id)
         self._held.discard(key)
         try:
@@ -363,7 +358,7 @@ class Claims:
             logger.warning("a session's claim is left to lapse: %s", error)
 
     async def renewing(self) -> None:
-        """Renew what is held, until cancelled."""
+        """Renew the held claims until cancelled."""
         while True:
             await anyio.sleep(LEASE_SECONDS / 4)
             if self._held:
@@ -378,7 +373,7 @@ class Claims:
             raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
 
     def _try(self, key: _Key, lapsed: bytes | None) -> bytes | None:
-        """Claim a session, and return None; or return another's claim."""
+        """Claim a session and return None, or return another replica's claim."""
         with self._store.writing() as kept:
             found = kept.get(CLAIM, *key)
             if found not in (None, lapsed) and not self._is_own(found):
@@ -399,7 +394,7 @@ class Claims:
                     kept.put(CLAIM, *key, self._document())
 
     def _has(self, kept: Transaction, key: _Key) -> bool:
-        """Return whether a claim is still this replica's; forget it if not."""
+        """Return whether this replica still has a claim; forget a lost one."""
         found = kept.get(CLAIM, *key)
         if found is not None and self._is_own(found):
             return True

@@ -1,8 +1,7 @@
 """One session: its queue, its sandbox while it has one, and its state between runs.
 
-Owns the order of a session's runs, and when its sandbox comes, is saved and goes. One task does all
-of that, and is there only while there is a sandbox or something waits. What is remembered of a
-session is its record's; which sessions there are, and how many may be open, is the table's.
+One task serves the queue while a sandbox exists or a run waits. It opens the sandbox, hands it to
+one run after another, and saves the state after each run.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from bridge.upstream.client_features import clear_caller, on_behalf_of
 
 logger = logging.getLogger(__name__)
 
-SAVE_SECONDS = 10.0  # For a session to put its state into words. The next run waits for it.
+SAVE_SECONDS = 10.0  # A guest may take so long to send its state; the next run waits.
 
 
 class Guest(Protocol):
-    """A sandbox that a session's runs follow each other in; see `bridge.runs.ready_sandbox`."""
+    """The sandbox of a session; see `bridge.runs.ready_sandbox`."""
 
     @property
     def is_whole(self) -> bool: ...
@@ -47,16 +46,15 @@ class Guest(Protocol):
 
 @dataclass(eq=False, kw_only=True)
 class Turn:
-    """One run's turn in its session, which has the session's sandbox.
+    """A run's turn: it has the session's sandbox.
 
     Attributes:
-        number: Of the run, from 1.
-        state: What the session begins with, in a fresh sandbox; empty for nothing.
-        waited: Whether the sandbox may have died since its last run.
-        begun: Called with what interrupts the program, once that has begun.
-        conclude: Called with the result and the ending; returns the result with the session's
-            report.
-        lost: What of the session is in memory only, after it was saved.
+        number: The run's number in the session, from 1.
+        state: The saved state to restore in a new sandbox; empty for none.
+        waited: Whether the sandbox may have died since the last run.
+        begun: Receives the function that interrupts the program, once the program has begun.
+        conclude: Returns the result with the session's report.
+        lost: The variables that the save after this run could not include.
     """
 
     session_id: str
@@ -73,11 +71,11 @@ class Turn:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What the run's frame says of it."""
+        """The fields of the `Run` frame."""
         return {"number": self.number, "state": as_base64(self.state)}
 
     def check(self, request: RunRequest) -> None:
-        """Check that what a request brings fits beside what the session begins with."""
+        """Check that the request's files and the restored state fit into one frame."""
         brought = sum(len(file.data or b"") for file in request.files)
         if len(self.state) + brought > MAX_STATE_BYTES:
             message = (
@@ -88,7 +86,7 @@ class Turn:
             raise InvalidRequestError(message, remedy=remedy)
 
     def with_losses(self, result: RunResult) -> RunResult:
-        """Return a run's result with what is in memory only and will be lost."""
+        """Return a result with a note on large variables that were not saved."""
         large = [f"{loss.name} ({loss.why})" for loss in self.lost if "bytes" in loss.why]
         if not large or result.session is None:
             return result
@@ -102,15 +100,15 @@ class Turn:
 
 @dataclass(eq=False, kw_only=True)
 class QueuedRun:
-    """A run that waits in a session's queue, or the session's end.
+    """A run, or the end of the session, in the session's queue.
 
     Attributes:
-        request: None if the session is only to end.
-        outcome: The end's result, or why the run gets no turn; None if the session ended before.
-        over: Set once the session has nothing more to do for it.
-        stop: Interrupts its program; None before that has begun.
-        failure: What its turn ended with.
-        again: Its first sandbox was gone when it was to begin.
+        request: None for the end of the session.
+        outcome: The result of the end, or the error of a run without a turn.
+        over: Set when the session has saved its state after the run.
+        stop: Interrupts the program; None before the program has begun.
+        failure: The error that ended its turn.
+        again: Whether its first sandbox was dead.
         is_gone: Whether it was cancelled.
     """
 
@@ -131,14 +129,14 @@ class QueuedRun:
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     def section(self, *, shield: bool = False) -> anyio.CancelScope:
-        """Return the scope for the next part of it, which `cancel` ends."""
+        """Return a scope that `cancel` cancels."""
         self._scope = anyio.CancelScope(shield=shield)
         if self.is_gone:
             self._scope.cancel()
         return self._scope
 
     def cancel(self) -> None:
-        """Cancel it, in whichever part it is."""
+        """Cancel the run in its current section."""
         self.is_gone = self.stopped = True
         self._scope.cancel()
 
@@ -148,7 +146,7 @@ class QueuedRun:
         self._ready.set()
 
     async def wait_turn(self) -> Turn | None:
-        """Return its turn once that has come; None if the session ended before."""
+        """Wait for the run's turn; return None if the session ended first."""
         await self._ready.wait()
         if isinstance(self.outcome, BridgeError):
             raise self.outcome
@@ -156,9 +154,9 @@ class QueuedRun:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Turn]:
-        """Have the session's sandbox while this is open.
+        """Hold the session's sandbox while this is open.
 
-        A cancellation from outside first interrupts the program, which keeps the session's state.
+        A cancellation first interrupts the program, so that the session keeps its state.
 
         Raises:
             BridgeError: The bridge is ending.
@@ -184,12 +182,12 @@ class QueuedRun:
             raise BridgeError("The bridge is ending.", code="session_limit")
 
     def leave(self, failure: Exception | None = None) -> None:
-        """Give the session's sandbox back."""
+        """Return the sandbox to the session."""
         self.failure, self._turn, self._ready = failure, None, anyio.Event()
         self._left.set()
 
     async def hand_over(self, turn: Turn) -> None:
-        """Let it have the session's sandbox; return once it has left that."""
+        """Give the run its turn, and wait until it leaves."""
         self._turn, self._left = turn, anyio.Event()
         self._ready.set()
         if not self.is_gone:
@@ -204,11 +202,11 @@ class QueuedRun:
                     await self.give_up()
 
     async def give_up(self) -> None:
-        """End it: its client has gone, or the bridge ends. Bounded."""
+        """End the run's turn within ten seconds: its client is gone, or the bridge ends."""
         self.stopped = True
         if self._turn is not None and self.stop is not None:
-            # A program that is interrupted may end, and its state is kept then. Otherwise the
-            # sandbox goes, and with it what was not saved.
+            # If the interrupted program ends, its state is kept. Otherwise the sandbox and the
+            # unsaved state are lost.
             with anyio.move_on_after(5.0):
                 await self.stop()
                 await self._left.wait()
@@ -220,24 +218,24 @@ class QueuedRun:
 
 
 Reserve = Callable[..., AbstractAsyncContextManager[Reservation[Any]]]
-"""Sets a sandbox aside that stays; given the limits, and `binds` where there are any."""
+"""Reserves a sandbox for several runs; takes the limits and `binds`."""
 
 ResolvePackages = Callable[[RunRequest, RunCaller, tuple[str, ...]], Awaitable[PackageSet]]
-"""Says what a sandbox needs for the packages that a request is for, with some versions fixed."""
+"""Returns the package set for a request, with some versions fixed."""
 
 SaveState = Callable[[Any, int, int], Awaitable[StateParts | None]]
-"""Returns the state that a sandbox sends, given the run's number and the most bytes; None if it is
-of no use any more."""
+"""Returns the state of a sandbox, given the run's number and the most bytes; None if the sandbox no
+longer works."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionServices:
-    """What all sessions of a bridge use.
+    """The parts of a bridge that its sessions share.
 
     Attributes:
-        claims: Which of several bridges has a session; None if this one is alone.
-        idle_timeout: Seconds after which a session without a run gives up its sandbox.
-        state_bytes: The most bytes of a session's state that are saved.
+        claims: The claims of several bridges; None for a single bridge.
+        idle_timeout: Seconds without a run after which a session gives up its sandbox.
+        state_bytes: The largest state to save.
     """
 
     reserve: Reserve
@@ -254,9 +252,9 @@ class Session:
     """One session.
 
     Attributes:
-        since: When it was last used, in seconds as `anyio.current_time` has them.
-        memory_bytes: What its sandbox may use; 0 while it never had one.
-        claimed: Whether this bridge has it, of several; `claiming` is held to change that.
+        since: The time of its last use, as from `anyio.current_time`.
+        memory_bytes: The memory limit of its sandbox; 0 before the first one.
+        claimed: Whether this one of several bridges has it; guarded by `claiming`.
     """
 
     def __init__(self, record: Record, services: SessionServices) -> None:
@@ -281,7 +279,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a sandbox, or is about to."""
+        """Whether it has a sandbox, or starts one."""
         return self._open
 
     @property
@@ -289,7 +287,7 @@ class Session:
         return self._busy is not None or bool(self._queue)
 
     def put(self, queued: QueuedRun) -> bool:
-        """Queue something, if there is room; return whether its task has to be started."""
+        """Queue a run; return whether the caller must start `serve`."""
         if len(self._queue) >= MAX_WAITING:
             raise BridgeError(
                 f"{MAX_WAITING} runs wait for session {self.record.name!r} already.",
@@ -302,21 +300,21 @@ class Session:
         return start
 
     def withdraw(self, queued: QueuedRun) -> None:
-        """Take back a run whose client went before its turn."""
+        """Remove a run whose client is gone."""
         if queued in self._queue:
             self._queue.remove(queued)
         queued.cancel()
         queued.leave()
 
     async def put_away(self) -> None:
-        """Release its sandbox once its run has ended, and wait for that."""
+        """Release the sandbox after the current run."""
         if self._open:
             self._leaving = True
             self._woken.set()
             await self._closed.wait()
 
     async def stop(self) -> None:
-        """Put it away now; a run in it is cancelled."""
+        """Release the sandbox now; a running program is interrupted."""
         while self._queue:
             waiting = self._queue.popleft()
             waiting.cancel()
@@ -326,8 +324,8 @@ class Session:
         await self.put_away()
 
     async def serve(self) -> None:
-        """Serve what waits, in one sandbox after another if need be."""
-        # This task was started by one run, and serves others.
+        """Serve the queue until it is empty and no sandbox is left."""
+        # One run started this task, and others use it.
         clear_caller()
         try:
             while self._queue:
@@ -340,12 +338,12 @@ class Session:
                     self.record.lose("the bridge failed in it")
                     self._refuse_all(BridgeError(message))
         finally:
-            # Something is left only if this is cancelled, as the engine ends.
+            # The queue has entries only if the engine ends and cancels this.
             self._refuse_all(None)
             self._active = False
 
     async def release(self) -> None:
-        """Let other bridges have it, unless something waits for it here."""
+        """Release the claim, unless a run waits here."""
         claims = self._services.claims
         if claims is None:
             return
@@ -357,7 +355,7 @@ class Session:
     async def _serve_queue(self) -> None:
         if self.over:
             while self._queue:
-                # The next request for the name gets a new session.
+                # A request for the name gets a new session.
                 self._queue.popleft().finish()
             return
         first = self._queue[0]
@@ -393,7 +391,7 @@ class Session:
                     self.memory_bytes = limits.memory_bytes
                     await self._use(guest, reservation)
         except BridgeError as error:
-            # There is no sandbox. The run that waits for it gets the error.
+            # The sandbox did not start. The run that waits for it gets the error.
             if first in self._queue:
                 self._queue.remove(first)
                 first.finish(error)
@@ -405,7 +403,7 @@ class Session:
             self._closed.set()
 
     async def _resolved_packages(self, queued: QueuedRun) -> PackageSet:
-        """Return what a sandbox needs for the session's packages and those of a run."""
+        """Return the package set for the session and a run."""
         request, run, record = queued.request, queued.caller, self.record
         assert request is not None  # a sandbox is opened for a run only
         assert run is not None
@@ -417,13 +415,13 @@ class Session:
         return found
 
     async def _grow(self, queued: QueuedRun) -> None:
-        """Find the packages that a run needs and its sandbox lacks, and put it off for another.
+        """Resolve packages that a run needs and the sandbox lacks, and requeue the run.
 
-        If they cannot be used the run is finished, and the sandbox stays.
+        The next sandbox has them. If they cannot be resolved, the run fails.
         """
         request = queued.request
         assert request is not None
-        # After a defect it stays so, and `serve` finishes the run.
+        # If this fails inside the bridge, `serve` finishes the busy run.
         self._busy = queued
         try:
             lacking = {*self._packages.lacks(packages_of(request))} - {*self.record.packages}
@@ -440,7 +438,7 @@ class Session:
         self._busy = None
 
     async def _use(self, guest: Guest, reservation: Reservation[Any]) -> None:
-        """Serve runs until the sandbox must be released."""
+        """Serve runs in one sandbox until it must be released."""
         record = self.record
         saved = None
         if record.runs:
@@ -464,19 +462,19 @@ class Session:
                     if record.recoverable:
                         await self.release()
             finally:
-                # One that had no turn failed in the bridge, which `serve` tells.
+                # A run without a turn failed inside the bridge; `serve` finishes it.
                 if self._busy is None and queued not in self._queue:
                     queued.finish()
             if self.over or not record.intact:
                 return
 
     async def _next(self, guest: Guest) -> QueuedRun | None:
-        """Wait for the next run; None when the sandbox must be released."""
+        """Return the next run; None if the sandbox must be released."""
         if not self._queue and not self.record.begun:
-            # The client that it was opened for has gone.
+            # The client of the first run is gone.
             return None
         if self.record.begun and self._services.admission.gives_way(self):
-            # What waits in the queue asks for a place again, when it is served.
+            # The queued runs ask for a place again.
             return None
         if not self._queue and not self._leaving and await self._rest(guest):
             self.record.lose("its sandbox ended while it was idle")
@@ -484,7 +482,7 @@ class Session:
         return self._queue.popleft() if self._queue and not self._leaving else None
 
     async def _rest(self, guest: Guest) -> bool:
-        """Wait for a run, or until it has been idle for long; return whether the sandbox died."""
+        """Wait for a run or for the idle timeout; return whether the sandbox died."""
         died = False
         with anyio.move_on_after(self._services.idle_timeout):
             async with anyio.create_task_group() as tasks:
@@ -535,7 +533,7 @@ class Session:
         return turn
 
     async def _hand_over(self, queued: QueuedRun, guest: Guest, turn: Turn) -> None:
-        """Let a run have the sandbox, and note how it left that."""
+        """Give a run its turn, and record how that ended."""
         record = self.record
         self._busy = queued
         await queued.hand_over(turn)
@@ -552,12 +550,12 @@ class Session:
         if queued.ends:
             await self._forget()
         if self._services.claims is None and not record.is_large(self._services.state_bytes):
-            # Of several bridges another may get the next run, and needs what is saved of this one.
-            # What is large may not be saved whole, which the result says.
+            # The result need not wait for the save. Of several bridges another one may serve the
+            # next run, and needs the saved state. A large state may be saved only in part.
             queued.finish()
 
     async def _save(self, guest: Guest) -> tuple[Loss, ...]:
-        """Keep the state, so that losing the sandbox is not losing that; return what was lost."""
+        """Save the state; return the variables that could not be saved."""
         record = self.record
         state = await self._services.save_state(guest, record.runs, self._services.state_bytes)
         if state is None or not guest.is_whole:

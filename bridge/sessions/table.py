@@ -1,7 +1,6 @@
-"""All sessions of a bridge: their owners, how they are found, and how many are open.
+"""All sessions of a bridge, found by owner and by name or id.
 
-Owns who may use which session; which of them are open is `admission`'s. A session belongs to its
-owner. A caller that is known may use its name; any other needs its id, which cannot be guessed.
+A known caller may use a session's name. Any other caller needs the id, which cannot be guessed.
 """
 
 from __future__ import annotations
@@ -40,19 +39,18 @@ from bridge.store import Store
 logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 500
-"""Sessions without a sandbox that are remembered, with why their state is gone: a client can use
-any number of names."""
+"""Remembered sessions without a sandbox: a client can use any number of names."""
 
 _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """A session, for its owner.
+    """A session in its owner's list.
 
     Attributes:
-        idle_seconds: Since anybody used it.
-        memory_bytes: What its sandbox may use; 0 while it has none.
+        idle_seconds: Seconds since its last use.
+        memory_bytes: The memory limit of its sandbox; 0 without one.
     """
 
     session_id: str

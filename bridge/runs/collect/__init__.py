@@ -1,8 +1,6 @@
-"""Collects what a program sends in addition to calls: output, pictures, files, state, progress.
+"""Collects a program's output, pictures, files, state and progress.
 
-Owns which part takes which frame, and what becomes part of the result. The sender is hostile: each
-part bounds what it keeps, and none of them
-lets a frame fail the run that it is about.
+The guest may be hostile: each part bounds what it keeps, and no frame can fail the run.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ class Collector:
     """Collects one run's frames. Used once.
 
     Attributes:
-        collecting: Whether files have begun to come, which is after the program's end.
-        state: What a session's process sends of its state; None where that was not asked for.
+        collecting: Whether files arrive, which is after the program's end.
+        state: The parts of a session's state; None if the host did not ask for it.
     """
 
     def __init__(
@@ -40,15 +38,15 @@ class Collector:
         """Make one.
 
         Args:
-            run: Told how the program gets on.
-            artifacts: Where what it leaves is kept; without it nothing is.
-            saves: Whether a state was asked for; what comes unasked is not worth its memory.
+            run: Receives progress and output.
+            artifacts: Stores files and long output; without it they are dropped.
+            saves: Whether the host asked for a session's state.
         """
         self._run = run
         self._limits = limits
         self._artifacts = artifacts
         self._clear = clear
-        # Most runs need one of these, if any; each is made when the first of its frames comes.
+        # Most runs need one of these at most.
         self._streams: Streams | None = None
         self._shown: ShownItems | None = None
         self._files: FilesOut | None = None
