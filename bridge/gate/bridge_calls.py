@@ -22,14 +22,14 @@ from bridge.errors import (
     OutcomeUnknownError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.context import GateContext
-from bridge.gate.decision import CallFacts, Decision, strictest
+from bridge.gate.decision import CallFacts, Decision, Outcome, strictest
 from bridge.gate.journal import OWN
-from bridge.gate.outcomes import Outcome
 from bridge.gate.pipeline import Gate, denied
 from bridge.gate.policy import DEFAULTS
-from bridge.model import Effect, Json
+from bridge.gate.services import GateContext
+from bridge.model import Effect, Json, Provenance
 from bridge.offload import offload
+from bridge.text import valid_text, visible
 
 
 class BridgeCalls:
@@ -129,3 +129,57 @@ class BridgeCalls:
                 await context.audit.called(number, outcome, size=0, ms=0)
             raise
         await context.audit.called(number, "ok", size=0, ms=0)
+
+
+class ProvenanceTracker:
+    """The provenance of what one run keeps, and of what it reads that was kept.
+
+    Counting raises `AuditError` if it cannot be recorded; the program must not get the thing then.
+    """
+
+    def __init__(self, context: GateContext) -> None:
+        self._context = context
+
+    def provenance(self) -> Provenance | None:
+        """Return the provenance of what the run keeps now.
+
+        None if nothing was read that a flow rule could apply to.
+        """
+        context = self._context
+        found = context.flow_state.provenance(context.journal.run_id)
+        if found is None or context.policy.spec.present or found.labels or found.anything:
+            return found
+        # Only servers, and no policy. A run may have found labels of an earlier policy.
+        return None
+
+    async def add(self, what: str, provenance: Provenance | None) -> None:
+        """Count something that was kept as read. To be called before the program gets it.
+
+        Args:
+            what: Its name in decisions and records: "memory 'notes'".
+        """
+        if provenance is None:
+            return
+        by = f"run {provenance.run_id}" if provenance.run_id else "an unknown run"
+        # A program names what it keeps; the URI of a run's output has 54 characters.
+        shown = visible(valid_text(what[:61]), keep="")
+        if len(shown) > 60:
+            shown = f"{shown[:59]}…"
+        await self._note(f"{shown} (saved by {by})", shown, provenance)
+
+    async def add_store(self, what: str, provenance: Provenance | None) -> None:
+        """Count what a store holds as read, unless this run has read all of it."""
+        if provenance is not None and not self._context.flow_state.knows(provenance):
+            await self.add(what, provenance)
+
+    async def add_labels(self, what: str, labels: frozenset[str]) -> None:
+        if labels:
+            await self._note(what, what, Provenance(labels=labels))
+
+    async def _note(self, name: str, what: str, provenance: Provenance) -> None:
+        context = self._context
+        # Recorded once for equal provenance, so that a program cannot fill a log. Recorded first,
+        # so that a program that tries again does not get what could not be recorded.
+        if not context.flow_state.knows(provenance):
+            await context.audit.found(what, provenance)
+        context.flow_state.add_provenance(name, provenance)

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
+from bridge.gate.decision import Outcome
 from bridge.gate.flow import FlowState
-from bridge.gate.outcomes import Outcome
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
 from bridge.offload import estimated_size

@@ -2,7 +2,7 @@
 
 Owns their order: `Gate._process` lists them. Each run has its own `Gate`, made with what that run
 may do; nothing that a guest sends can widen it. What decides, asks and records is passed in as a
-`bridge.gate.context.GateContext`.
+`bridge.gate.services.GateContext`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,19 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.context import GateContext
-from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
+from bridge.gate.decision import (
+    CHANGED,
+    UNLISTED,
+    CallFacts,
+    Decision,
+    Outcome,
+    outcome_after,
+    outcome_of,
+    strictest,
+)
 from bridge.gate.journal import OWN, JournalEntry
-from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.question import led_by
+from bridge.gate.services import GateContext
 from bridge.gate.tally import Tally
 from bridge.large_text import LargeText, with_plain_text
 from bridge.model import Effect, Json, Tool

@@ -23,7 +23,7 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval, Ask
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.records import Record, approval_fields, without_empty
+from bridge.gate.audit.log import Record, approval_fields, without_empty
 from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy

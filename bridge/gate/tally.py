@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from bridge.errors import CallBudgetError
 from bridge.gate.decision import CallFacts
 from bridge.model import CallCount
+from bridge.settings.globs import matcher
+from bridge.settings.policy import Budgets
 
 
 class Tally:
@@ -81,3 +85,84 @@ class Tally:
             CallCount(server=server, tool=tool, count=count, why=why)
             for (server, tool, why), count in self._counts.get(outcome, {}).items()
         )
+
+
+WINDOW = 60  # Seconds of a minute.
+
+
+class Rates:
+    """Calls per minute and server, over all runs of a bridge.
+
+    Counted without a limit too, so that a new limit applies to earlier calls.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._recent: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    def wait(self, server: str, limit: int) -> float:
+        """Return the seconds until a server may be called again; 0 if it may be now."""
+        recent, now = self._recent[server], self._now()
+        while recent and recent[0] + WINDOW <= now:
+            recent.popleft()
+        return recent[-limit] + WINDOW - now if len(recent) >= limit else 0.0
+
+    def count(self, server: str) -> None:
+        recent, now = self._recent[server], self._now()
+        recent.append(now)
+        while recent[0] + WINDOW <= now:
+            recent.popleft()
+
+
+class RunBudget:
+    """What is left of one run's budgets."""
+
+    def __init__(self, budgets: Budgets | None = None, rates: Rates | None = None) -> None:
+        self._budgets = budgets or Budgets()
+        self._rates = rates or Rates()
+        self._calls = 0
+        self._bytes = 0
+        self._by_server: dict[str, int] = {}
+
+    def spend(self, server: str) -> None:
+        """Count a call that is sent next; a refused one does not count.
+
+        Raises:
+            CallBudgetError: A budget is used up; says which, and when there is room again.
+        """
+        budgets = self._budgets
+        made = self._by_server.get(server, 0)
+        if budgets.run_calls is not None and self._calls >= budgets.run_calls:
+            raise _used_up(f"made all of the {budgets.run_calls:,} calls", "run_calls")
+        if budgets.server_calls is not None and made >= budgets.server_calls:
+            what = f"made all of the {budgets.server_calls:,} calls to {server!r}"
+            raise _used_up(what, "server_calls")
+        if budgets.run_bytes is not None and self._bytes >= budgets.run_bytes:
+            what = f"been returned {self._bytes:,} bytes, of the {budgets.run_bytes:,}"
+            raise _used_up(what, "run_bytes")
+        self._check_rate(server)
+        self._rates.count(server)
+        self._calls += 1
+        self._by_server[server] = made + 1
+
+    def took_in(self, size: int) -> None:
+        """Count the bytes of a result; above the budget, later calls are refused."""
+        self._bytes += size
+
+    def _check_rate(self, server: str) -> None:
+        for glob, limit in self._budgets.per_minute:
+            if not matcher(glob)(server):
+                continue
+            wait = self._rates.wait(server, limit)
+            if wait:
+                raise CallBudgetError(
+                    f"All runs together have made the {limit:,} calls a minute that {server!r} may "
+                    f"have (budgets.per_minute {glob!r}). There is room again in "
+                    f"{math.ceil(wait)} s."
+                )
+            return
+
+
+def _used_up(what: str, budget: str) -> CallBudgetError:
+    message = f"This run has {what} it may (budgets.{budget} of the policy)."
+    return CallBudgetError(message, remedy="Do with what there is, or do the rest in another run.")

@@ -30,10 +30,9 @@ from bridge.errors import (
     UsageError,
 )
 from bridge.gate.approval import Approval, Approver
-from bridge.gate.audit.records import approval_fields
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.audit.log import approval_fields
+from bridge.gate.decision import CallFacts, Decision, outcome_after
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
-from bridge.gate.outcomes import outcome_after
 from bridge.gate.pins import whole_digest
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.receipt import accounted

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from bridge.artifacts import ArtifactStore
-from bridge.gate.bridge_calls import BridgeCalls
+from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.receipt import accounted
 from bridge.guest.protocol.wire import Call
 from bridge.inventory.guide import GuestGuide
@@ -21,8 +20,7 @@ from bridge.inventory.servers import Servers
 from bridge.model import Json, RunResult, Tool, Usage
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
-from bridge.plans.plan_result import planned
-from bridge.plans.plan_store import Plans
+from bridge.plans.plan_store import Plans, planned
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import Answer

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from bridge.callers import automatic
-from bridge.callers.automatic import HEADLESS_SECONDS, answered_by
-from bridge.callers.client import RunCaller
+from bridge.callers import client as automatic
+from bridge.callers.client import HEADLESS_SECONDS, RunCaller, answered_by
 from bridge.clock import Clock
 from bridge.errors import ApprovalRefusedError
 from bridge.gate.approval import Approval, Approver

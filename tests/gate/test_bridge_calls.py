@@ -19,12 +19,12 @@ from bridge.errors import (
 )
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.bridge_calls import BridgeCalls
-from bridge.gate.context import GateContext
 from bridge.gate.decision import Decision
 from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import Journals, Replay
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Policy
+from bridge.gate.services import GateContext
 from bridge.model import CallCount, Json, RetriedReads
 from bridge.settings.policy import FlowRule, PolicySpec
 

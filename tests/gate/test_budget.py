@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import CallBudgetError
-from bridge.gate.budget import WINDOW, Rates, RunBudget
+from bridge.gate.tally import WINDOW, Rates, RunBudget
 from bridge.settings.policy import Budgets
 from tests.audit_rig import FakeClock
 

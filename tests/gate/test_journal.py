@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
+from bridge.gate.decision import Outcome
 from bridge.gate.journal import (
     JournalEntry,
     Journals,
@@ -20,7 +21,6 @@ from bridge.gate.journal import (
     RunJournal,
     key_of,
 )
-from bridge.gate.outcomes import Outcome
 from bridge.model import Effect, Json, RetriedReads
 from tests.raised import raises_code
 

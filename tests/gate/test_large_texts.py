@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bridge.gate.context import GateContext
 from bridge.gate.pipeline import Gate, Grant, result_size
 from bridge.gate.privacy import Vault
+from bridge.gate.services import GateContext
 from bridge.large_text import LargeText, with_plain_text
 from bridge.offload import LARGE, estimated_size
 from bridge.settings.policy import Privacy

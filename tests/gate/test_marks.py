@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bridge.errors import CallDeniedError
-from bridge.gate.marks import Marks, Replaced
 from bridge.gate.redaction import Redactor
+from bridge.gate.result_redaction import Marks, Replaced
 
 TOKEN, PASSWORD, KEY = f"ghp_{'aB3dE5' * 6}", "admin123", 'k"ey\\wörd/4+2=?'
 KNOWN = {TOKEN: "GITHUB_TOKEN of git", PASSWORD: "DB_PASSWORD of git", KEY: "KEY of git"}

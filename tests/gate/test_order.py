@@ -23,8 +23,6 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.budget import RunBudget
-from bridge.gate.context import GateContext
 from bridge.gate.decision import CHANGED
 from bridge.gate.flow import Flow
 from bridge.gate.held_calls import HeldCalls
@@ -33,6 +31,8 @@ from bridge.gate.pins import Pins
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vaults
+from bridge.gate.services import GateContext
+from bridge.gate.tally import RunBudget
 from bridge.model import Json, Tool
 from bridge.settings.policy import parse_policy
 from bridge.store import Store

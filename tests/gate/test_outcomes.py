@@ -17,7 +17,7 @@ from bridge.errors import (
     UnknownError,
     UpstreamError,
 )
-from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
+from bridge.gate.decision import Outcome, outcome_after, outcome_of
 
 
 @pytest.mark.parametrize(

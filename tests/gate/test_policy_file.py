@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bridge.gate.policy_file import policy_digest
+from bridge.gate.policy import policy_digest
 from bridge.settings.policy import Condition, PolicySpec, Rule
 
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from bridge.errors import ApprovalNeededError, AuditError, CallDeniedError
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.context import GateContext
+from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.gate.decision import CallFacts
 from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import RunJournal
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Policy
-from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.question import question
+from bridge.gate.services import GateContext
 from bridge.model import Json, Provenance
 from bridge.settings.globs import any_matcher
 from bridge.settings.policy import (

@@ -11,10 +11,10 @@ import pytest
 
 from bridge.clock import Clock
 from bridge.errors import ServerLostError
-from bridge.gate.context import GateContext
 from bridge.gate.decision import CallFacts
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Policy
+from bridge.gate.services import GateContext
 from bridge.gate.tally import Tally
 from bridge.model import CallCount, Effect, Tool
 from bridge.settings.policy import PolicySpec, ServerPolicy, ToolPolicy

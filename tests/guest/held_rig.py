@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import InvalidRequestError
-from bridge.gate.held_calls.placeholders import mentions, referred
+from bridge.gate.held_calls import mentions, referred
 from bridge.guest.api import held_results as held
 from bridge.guest.api.client import HELD_RESULT
 from bridge.guest.api.held_results import Placeholder, placeholder

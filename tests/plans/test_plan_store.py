@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bridge.gate.held_calls import HeldCalls, calls
+from bridge.gate import held_calls as calls
+from bridge.gate.held_calls import HeldCalls
 from bridge.model import Plan
 from bridge.plans import plan_store as kept_plans
 from bridge.plans.plan_store import PlanStore

@@ -6,13 +6,28 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bridge.gate.audit.log import last_lines, lines, opened
-from bridge.gate.audit.records import CALL_KINDS, Link, before_first, parsed, read_line
+import anyio.to_thread
+
+from bridge.atomic_files import exclusive_lock
+from bridge.gate.audit.log import (
+    ALIVE,
+    CALL_KINDS,
+    AuditLog,
+    Link,
+    before_first,
+    last_lines,
+    lines,
+    opened,
+    parsed,
+    read_line,
+    when,
+)
 from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
@@ -275,3 +290,41 @@ def verify(directory: Path, expect: str = "") -> LogReport:
         report = LogReport()
         report.check(directory, expect)
     return report
+
+
+async def end_orphans(log: AuditLog) -> int:
+    """Record the ends of runs that dead bridges left without; return how many.
+
+    Raises:
+        AuditError: They cannot be recorded; the next call tries again.
+        OSError: The log cannot be read.
+    """
+    ended = 0
+    for path in sorted(log.directory.glob(f"*{ALIVE}")) if log.directory else ():
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(exclusive_lock(path, seconds=0))
+            except OSError:
+                # It lives, or another is at it.
+                continue
+            for run in await anyio.to_thread.run_sync(_unended, path):
+                await log.append({"kind": "end", "run": run, "status": "lost", "of": path.stem})
+                ended += 1
+            path.unlink(missing_ok=True)
+    return ended
+
+
+def _unended(path: Path) -> list[str]:
+    """Return the runs that a process began and that have no end."""
+    runs: dict[str, bool] = {}  # Whether each is under way.
+    if not path.exists():
+        # Another was quicker.
+        return []
+    # What is older than the process says nothing about it; clocks may differ a little.
+    since = when(path.stat().st_mtime - 3600)[:10]
+    for record in read(path.parent, [path.stem], since=since):
+        kind, run = record.get("kind"), str(record.get("run"))
+        if kind in ("run", "apply", "command", "end"):
+            # No order between the files of several bridges is relied on.
+            runs[run] = kind != "end" and runs.get(run, True)
+    return [run for run, under_way in runs.items() if under_way]

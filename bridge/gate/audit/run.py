@@ -13,9 +13,9 @@ import anyio
 
 from bridge.errors import AuditError
 from bridge.gate.approval import Approval
-from bridge.gate.audit.log import AuditLog
-from bridge.gate.audit.records import (
+from bridge.gate.audit.log import (
     MAX_RECORD_BYTES,
+    AuditLog,
     CallKind,
     Kind,
     Record,
@@ -23,9 +23,7 @@ from bridge.gate.audit.records import (
     bounded,
     without_empty,
 )
-from bridge.gate.canonical import arguments_digest
-from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
-from bridge.gate.outcomes import Outcome
+from bridge.gate.decision import CallFacts, Decision, Mask, Outcome, arguments_digest, unmasked
 from bridge.model import Json, Provenance
 from bridge.offload import estimated_size, offload
 

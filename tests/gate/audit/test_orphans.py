@@ -12,7 +12,7 @@ import pytest
 
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.log import ALIVE, Presence
-from bridge.gate.audit.orphans import end_orphans
+from bridge.gate.audit.reading import end_orphans
 
 
 def log_in(directory: Path, replica: str) -> tuple[AuditLog, Presence]:

@@ -14,12 +14,11 @@ import pytest
 from bridge.errors import AuditError, CallDeniedError
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.records import MAX_RECORD_BYTES, Kind
+from bridge.gate.audit.log import MAX_RECORD_BYTES, Kind
 from bridge.gate.audit.run import MAX_SEARCHED, UNREADABLE
-from bridge.gate.canonical import canonical
-from bridge.gate.context import GateContext
-from bridge.gate.decision import Decision
+from bridge.gate.decision import Decision, canonical
 from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.services import GateContext
 from bridge.model import Json
 from bridge.offload import estimated_size
 from tests.audit_rig import ALLOWED, FakeClock, a_call, kinds, records, whole

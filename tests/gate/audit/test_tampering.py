@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import before_first, linked
 from bridge.gate.audit.reading import BEGUN, verify
-from bridge.gate.audit.records import before_first, linked
 from tests.audit_rig import DAY, FakeClock, a_call, note, records, tear, whole, write, wrong
 
 Mutation = Callable[[dict[str, bytes], random.Random], None]

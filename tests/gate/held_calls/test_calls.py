@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from bridge.errors import CallBudgetError
+from bridge.gate import held_calls as calls
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import FlowState
-from bridge.gate.held_calls import HeldCalls, calls
+from bridge.gate.held_calls import HeldCalls
 from bridge.guest.protocol.placeholders import WHOLE, write
 from bridge.model import Tool
 from tests.raised import raises_code

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import InvalidRequestError
 from bridge.gate.decision import CallFacts, unmasked
-from bridge.gate.held_calls.placeholders import (
+from bridge.gate.held_calls import (
     MAX_CHARACTERS,
     MAX_DEPTH,
     CallResult,

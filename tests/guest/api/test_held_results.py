@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.gate.held_calls.placeholders import referred
+from bridge.gate.held_calls import referred
 from bridge.guest.api import held_results as held
 from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.client import ChannelClient

@@ -1,23 +1,22 @@
-"""Placeholders in arguments: found, refused, shown, and replaced by what the calls returned. Pure.
+"""The calls that a run in plan mode holds back.
 
-Owns where one may stand, the check that it is one of the plan's own and unchanged, the part of a
-result that it stands for, and how arguments are shown to people. The format of a mark is
-`bridge.guest.protocol.placeholders`'.
-
-In a text a value stands as Python's `str` writes it, which is what the program would have made of
-it; what stands alone keeps its type. Nothing is quoted: a text whose marks were quoted is refused.
-So the policy decides on the arguments with the results put in.
+Owns what is kept of a held call: its arguments, the decisions on it, its tool's definition, and
+what had been read before it. Makes no call. Plans that are kept are `bridge.plans.plan_store`'s.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.errors import InvalidRequestError
-from bridge.gate.decision import CallFacts, Mask
+from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.gate.decision import CallFacts, Decision, Mask, arguments_digest, unmasked
+from bridge.gate.flow import FlowState
+from bridge.gate.pins import whole_digest
 from bridge.guest.protocol.placeholders import (
     EDGE,
     LABEL,
@@ -29,12 +28,12 @@ from bridge.guest.protocol.placeholders import (
     label,
     shown_path,
 )
-from bridge.model import Json
+from bridge.model import Effect, HeldCall, Json
 from bridge.text import distinct_key
 
 # Bounds on what a program puts into a plan.
 MAX_DEPTH = 100  # Levels of arguments, which are walked recursively later; frames allow more.
-MAX_CHARACTERS = 16 * 1024 * 1024
+MAX_RESOLVED = 16 * 1024 * 1024
 """Put into the arguments of one call in all, as long as a frame from a program may be. One result
 can stand in a text many times over."""
 
@@ -140,7 +139,7 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
         InvalidRequestError: A placeholder is not as it was made.
         InvalidRequestError: A part does not exist, is no JSON, is not known, or all is too much.
     """
-    left = MAX_CHARACTERS
+    left = MAX_RESOLVED
 
     def of(mark: Mark) -> Json:
         nonlocal left
@@ -152,7 +151,7 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
         if left < 0:
             raise InvalidRequestError(
                 "With the results of earlier calls put in, the arguments are longer than "
-                f"{MAX_CHARACTERS:,} characters."
+                f"{MAX_RESOLVED:,} characters."
             )
         return value
 
@@ -352,3 +351,165 @@ def _cut(text: str, room: int) -> str:
     tail = room // 4
     more = f"{len(text) - room:,} more characters"
     return f"{text[: room - tail]}… ({more}) …{text[-tail:]}"
+
+
+# A program can hold back calls without end.
+MAX_CALLS = 1_000  # In one plan: as many as a person can approve in a list.
+MAX_CHARACTERS = 8 * 1024 * 1024  # Of all their arguments, as JSON.
+
+
+class HeldPlaceholder(dict[str, Json]):
+    """The wire shape of a placeholder, which a program gets for a call that is held back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRequest:
+    """One held call.
+
+    Attributes:
+        call: With placeholders, and tokens in place of personal data, in its arguments.
+        decision: The strictest.
+        effect: What the policy takes it to do.
+        asked: The rules that want a person's approval of it.
+        digest: Of its tool's definition; empty if its server lists no such tool.
+        uses: Numbers of the calls whose results it is made with.
+        flow: What had been called, and held, before it.
+    """
+
+    number: int
+    call: CallFacts
+    decision: Decision
+    effect: Effect
+    asked: frozenset[str]
+    digest: str
+    uses: frozenset[int]
+    flow: FlowState
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.call}"
+
+
+class HeldCalls:
+    """The calls that one run in plan mode holds back.
+
+    Attributes:
+        plan: Random digits that mark the run's placeholders.
+        spoiled: Why the plan must not be applied; empty if it may.
+        requests: The calls, in their order.
+        characters: Of all their arguments, as JSON.
+
+    Args:
+        mask: Takes secrets out of arguments.
+    """
+
+    def __init__(self, mask: Mask = unmasked) -> None:
+        self.plan = secrets.token_hex(8)
+        self.spoiled = ""
+        self._mask = mask
+        self.requests: list[HeldRequest] = []
+        self.characters = 0
+        self._shown: tuple[HeldCall, ...] = ()
+        self._changing: set[str] = set()
+        self._stale: Counter[str] = Counter()
+
+    @property
+    def stale(self) -> str:
+        """Names and counts of the reads from servers for which a call was already held back."""
+        parts = [f"{count:,} × {name}" for name, count in list(self._stale.items())[:5]]
+        others = sum(list(self._stale.values())[5:])
+        return ", ".join([*parts, f"{others:,} of other tools"] if others else parts)
+
+    @property
+    def count(self) -> int:
+        return len(self.requests)
+
+    def refers(self, arguments: Mapping[str, Json]) -> bool:
+        """Return whether arguments hold a placeholder, of any run, whole or changed."""
+        return mentions(dict(arguments), self.plan)
+
+    def labelled(self, value: Json) -> Json:
+        """Return what the program wrote, with labels in place of placeholders."""
+        return labelled(value, self.plan, self._names())
+
+    def hold(
+        self,
+        call: CallFacts,
+        decision: Decision,
+        asks: Sequence[Decision] = (),
+        flow: FlowState | None = None,
+    ) -> HeldPlaceholder:
+        """Hold a call back and return `{"held": {"plan": ..., "number": ..., "call": ...}}`.
+
+        Args:
+            asks: Every decision on it, the policy's own first; `decision` is the strictest.
+            flow: The calls before it; copied.
+
+        Raises:
+            CallBudgetError: The plan holds all that it may.
+            InvalidRequestError: The arguments are nested too deep.
+            InvalidRequestError: An argument holds a placeholder that the program has changed.
+        """
+        uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
+        size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))
+        if self.count >= MAX_CALLS or self.characters + size > MAX_CHARACTERS:
+            raise CallBudgetError(
+                f"A plan holds {MAX_CALLS:,} calls at most, with {MAX_CHARACTERS:,} characters of "
+                "JSON in their arguments.",
+                remedy="Make a plan for each part of the work.",
+            )
+        self.characters += size
+        self._changing.add(call.server)
+        number = self.count + 1
+        rules = {ask.rule for ask in (decision, *asks) if ask.action == "ask"}
+        before = FlowState()
+        if flow is not None:
+            before.absorb(flow)
+        self.requests.append(
+            HeldRequest(
+                number=number,
+                call=call,
+                decision=decision,
+                effect=asks[0].effect if asks else decision.effect,
+                asked=frozenset(rules),
+                digest="" if call.definition is None else whole_digest(call.definition),
+                uses=uses,
+                flow=before,
+            )
+        )
+        return HeldPlaceholder(held={"plan": self.plan, "number": number, "call": str(call)})
+
+    def reading(self, call: CallFacts) -> None:
+        """Record a call that reads: held calls to its server might have changed what it finds."""
+        if call.server in self._changing:
+            self._stale[str(call)[:256]] += 1
+
+    def spoil(self, why: str) -> None:
+        """Forbid applying the plan: the program got an error for one of its calls."""
+        self.spoiled = self.spoiled or why
+
+    def shown(self) -> tuple[HeldCall, ...]:
+        """Return the calls for people and models; slow the first time, so call it in a thread."""
+        if len(self._shown) == self.count:
+            return self._shown
+        names = self._names()
+        self._shown = tuple(self._held_call(request, names) for request in self.requests)
+        return self._shown
+
+    def _names(self) -> Mapping[int, str]:
+        return {request.number: str(request.call) for request in self.requests}
+
+    def _held_call(self, request: HeldRequest, names: Mapping[int, str]) -> HeldCall:
+        call = request.call
+        arguments, cut = shown(call, names, self._mask)
+        return HeldCall(
+            number=request.number,
+            server=call.server,
+            tool=call.tool,
+            arguments=arguments,
+            effect=request.effect,
+            action=request.decision.action,
+            rule=" and ".join(sorted(request.asked)) or request.decision.rule,
+            unlisted=call.unlisted(arguments),
+            cut=cut,
+            digest=arguments_digest(readable(call.arguments, names)).removeprefix("sha256:"),
+        )
