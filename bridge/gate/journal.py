@@ -358,36 +358,29 @@ class Journals:
     def used(self) -> int:
         return sum(journal.size for _, journal in self._runs.values())
 
-    def begin(self, run_id: str, owner: str, earlier: Replay | None = None) -> RunJournal:
+    def begin(
+        self, run_id: str, owner: str, earlier: Replay | None = None, *, planned_by: str = ""
+    ) -> RunJournal:
         """Return a new run's journal.
 
         Args:
             earlier: What it retries; what it does not use is taken over.
+            planned_by: The run that made the plan which this one applies: its calls come first, so
+                that a retry of either run knows of all of them.
         """
-        return self._keep(owner, RunJournal(run_id, self._reserve, earlier))
-
-    def begin_plan(self, run_id: str, owner: str, made_by: str) -> RunJournal:
-        """Return the journal of a run that makes a plan's calls, after what was called for it.
-
-        A retry of that run, or of the one that made the plan, then knows of all of them.
-
-        Args:
-            made_by: The run that made the plan.
-        """
-        earlier = None
-        try:
-            earlier = Replay(self.find(made_by, owner), run_id=run_id)
-            earlier.claim_retry("the plan")
-        except (InvalidRequestError, UnknownError) as error:
-            # The plan can be applied all the same; only a retry is not possible.
-            logger.info("the journal of a plan stands alone: %s", error.message)
-        return self._keep(owner, RunJournal(run_id, self._reserve, earlier, after=True))
-
-    def _keep(self, owner: str, journal: RunJournal) -> RunJournal:
+        if planned_by:
+            try:
+                earlier = Replay(self.find(planned_by, owner), run_id=run_id)
+                earlier.claim_retry("the plan")
+            except (InvalidRequestError, UnknownError) as error:
+                # The plan can be applied all the same; only a retry is not possible.
+                earlier = None
+                logger.info("the journal of a plan stands alone: %s", error.message)
+        journal = RunJournal(run_id, self._reserve, earlier, after=bool(planned_by))
         while len(self._runs) >= self._max_runs and self._evict():
             pass
         self._reserve(journal.size)
-        self._runs[journal.run_id] = (owner, journal)
+        self._runs[run_id] = (owner, journal)
         return journal
 
     def knows(self, run_id: str, owner: str) -> bool:

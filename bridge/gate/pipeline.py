@@ -34,17 +34,16 @@ from bridge.gate.decision import (
     UNLISTED,
     CallFacts,
     Decision,
-    Outcome,
     outcome_after,
     outcome_of,
     strictest,
 )
 from bridge.gate.journal import OWN, JournalEntry
 from bridge.gate.question import led_by
-from bridge.gate.services import GateContext
+from bridge.gate.services import GateContext, RunContext
 from bridge.gate.tally import Tally
 from bridge.large_text import LargeText, with_plain_text
-from bridge.model import Effect, Json, Tool
+from bridge.model import Effect, Json, Receipt, RunResult, Tool
 from bridge.offload import offload
 from bridge.settings.policy import SECRET
 
@@ -61,6 +60,10 @@ _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
 Send = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
 """Sends a request with the arguments given, and returns the server's answer."""
 
+Measure = Callable[[RunResult], int]  # Returns how many bytes of a result go to the model.
+
+BYTES_PER_TOKEN = 4  # Of English and of JSON, about, for all models with public tokenisers.
+
 CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
 
@@ -72,45 +75,23 @@ class Grant:
     calls: int
 
 
-class PendingCall(NamedTuple):
-    """A request that has not been sent.
+class _PendingCall(NamedTuple):
+    """A request that is not denied and has not been sent.
 
     Attributes:
         number: Of the request in its run.
         call: As the program made it, with tokens of personal data and marks of secrets.
         real: As the server gets it.
-        sends_secret: Whether a secret was put in.
+        decisions: All of them; `decision` is the strictest.
+        own: The policy's own decision, which has the call's effect and labels.
     """
 
     number: int
     call: CallFacts
     real: CallFacts
-    sends_secret: bool = False
-
-
-class _Decided(NamedTuple):
-    """The decisions on a call that is not denied.
-
-    Attributes:
-        all: Every decision.
-        policy: The policy's own, which has the call's effect and labels.
-        strictest: The one that counts.
-    """
-
-    all: Sequence[Decision]
-    policy: Decision
-    strictest: Decision
-
-
-class _Sent(NamedTuple):
-    """A call that has been sent: its entry in the journal, and when it was sent."""
-
-    entry: JournalEntry
-    started: float
-
-    @property
-    def milliseconds(self) -> float:
-        return (time.monotonic() - self.started) * 1000
+    decisions: Sequence[Decision]
+    own: Decision
+    decision: Decision
 
 
 class Gate:
@@ -124,12 +105,16 @@ class Gate:
         self._context = context or GateContext()
         self.asked = 0  # Requests of the program, refused ones included.
         self.tally = Tally(self._context.now)
-        self.calls = 0
         self.result_bytes = 0
 
     def switch_context(self, context: GateContext) -> None:
         """Judge and record further calls with another context; the counts stay."""
         self._context = context
+
+    @property
+    def calls(self) -> int:
+        """How many calls were sent."""
+        return self.tally.made.total()
 
     @property
     def is_watched(self) -> bool:
@@ -181,7 +166,16 @@ class Gate:
             # Before its server is asked how it describes the tool: that request tells it something.
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             raise await self._refused(number, call, flow, denied(call, flow))
-        call = await self._resolve(server, tool, arguments)
+        # Read first: a redefinition during the next step has to count as a change.
+        server_definition = self._context.identify(server)
+        call = CallFacts(
+            server=server,
+            tool=tool,
+            arguments=arguments,
+            definition=await self._define(server, tool),
+            server_definition=server_definition,
+            own=self._context.is_own(server),
+        )
         return await self._process(number, call, partial(self._call_tool, server, tool), "content")
 
     async def request(
@@ -211,28 +205,28 @@ class Gate:
         Args:
             effect: Of a request that is not a tool call; None lets the policy say what a tool does.
         """
-        pending = await self._reveal(number, call)
-        decided = await self._decide(pending, effect)
-        recorded = await self._replay(pending, decided)
-        if recorded is not None:
-            return recorded
-        placeholder = await self._hold(pending, decided)
-        if placeholder is not None:
-            return placeholder
-        approval = await self._ask(pending, decided)
-        await self._spend(pending, decided)
-        self._context.flow_state.add_call(call.server, call.tool, decided.policy.labels)
-        note = await self._pin(call, approval)
+        real, sends_secret = await self._reveal(number, call)
+        pending = await self._decide(number, call, real, effect, sends_secret=sends_secret)
+        for step in (self._replay, self._hold):
+            answer = await step(pending)
+            if answer is not None:
+                return answer
+        context, approval = self._context, await self._ask(pending)
         try:
-            await self._context.audit.calling(number, call, decided.strictest, approval, note)
+            context.budget.spend(call.server)
+        except CallBudgetError as error:
+            raise await self._refused(number, call, pending.decision, error) from None
+        context.flow_state.add_call(call.server, call.tool, pending.own.labels)
+        note = ""
+        if context.policy.spec.present and call.definition is not None:
+            always = approval is not None and approval.holds == "always"
+            note = await context.pins.keep(call.definition, call.server_definition, always=always)
+        try:
+            await context.audit.calling(number, call, pending.decision, approval, note)
         except AuditError:
             self.tally.refuse(call, "it could not be recorded")
             raise
-        sent = self._journal(pending, decided)
-        result = await self._send(pending, decided, sent, send)
-        size, outcome = self._count(sent, result, part)
-        await self._context.audit.called(number, outcome, size=size, ms=sent.milliseconds)
-        return await self._hide(call.server, result)
+        return await self._hide(call.server, await self._send(pending, send, part))
 
     async def list_offers(
         self, server: str, method: str, ask: Callable[[], Awaitable[Sequence[dict[str, Json]]]]
@@ -291,46 +285,40 @@ class Gate:
             raise await self._refused(self.asked, call, decision, error) from None
         return self.asked
 
-    async def _resolve(self, server: str, tool: str, arguments: Mapping[str, Json]) -> CallFacts:
-        """Return a call with the definitions of its tool and its server."""
-        # Read first: a redefinition during the next step has to count as a change.
-        server_definition = self._context.identify(server)
-        return CallFacts(
-            server=server,
-            tool=tool,
-            arguments=arguments,
-            definition=await self._define(server, tool),
-            server_definition=server_definition,
-            own=self._context.is_own(server),
-        )
-
-    async def _reveal(self, number: int, call: CallFacts) -> PendingCall:
-        """Return a call with what tokens and marks stand for, for those who may see it."""
+    async def _reveal(self, number: int, call: CallFacts) -> tuple[CallFacts, bool]:
+        """Return a call as its server gets it, and whether a secret was put in."""
         marks, vault = self._context.marks, self._context.vault
         arguments, rule = dict(call.arguments), "secrets go back only to their server"
         try:
             real = await offload(arguments, partial(marks.reveal, call.server, arguments))
-            secret, rule = real is not arguments, "privacy.reveal_to"
+            sends_secret, rule = real is not arguments, "privacy.reveal_to"
             if not vault.idle:
                 real = await offload(real, partial(vault.reveal, call.server, real))
         except CallDeniedError as error:
             decision = Decision(action="deny", rule=rule)
             raise await self._refused(number, call, decision, error) from None
-        return PendingCall(number, call, replace(call, arguments=real), secret)
+        return replace(call, arguments=real), sends_secret
 
-    async def _decide(self, pending: PendingCall, effect: Effect | None) -> _Decided:
-        """Return the decisions of policy, flow rules and pins."""
-        context, call, real = self._context, pending.call, pending.real
+    async def _decide(
+        self,
+        number: int,
+        call: CallFacts,
+        real: CallFacts,
+        effect: Effect | None,
+        *,
+        sends_secret: bool,
+    ) -> _PendingCall:
+        """Return the call with the decisions of policy, flow rules and pins."""
+        context = self._context
         own = await offload(real.arguments, partial(context.policy.decide, real, effect))
-        if pending.sends_secret:
+        if sends_secret:
             own = replace(own, labels=own.labels | {SECRET})
-        spec = context.policy.spec
         decisions = [own]
-        if spec.present:
-            # Without a policy there are no labels, and nothing was ever allowed by one.
+        # Without a policy there are no labels, and nothing was ever allowed by one.
+        if context.policy.spec.present:
             if effect is None:
                 decisions = [own := self._deny_unlisted(call, own)]
-            pinned = call.definition if spec.pin else None
+            pinned = call.definition if context.policy.spec.pin else None
             if pinned is not None:
                 await context.pins.refresh(pinned, call.server_definition)
             flow = context.flow.decide(context.flow_state, call.server, own.labels)
@@ -342,15 +330,15 @@ class Gate:
                     decisions.append(Decision(action="ask", rule=CHANGED, reason=change))
         decision = strictest(*decisions)
         if decision.action == "deny":
-            raise await self._refused(pending.number, call, decision, denied(call, decision))
-        return _Decided(decisions, own, decision)
+            raise await self._refused(number, call, decision, denied(call, decision))
+        return _PendingCall(number, call, real, decisions, own, decision)
 
-    async def _replay(self, pending: PendingCall, decided: _Decided) -> dict[str, Json] | None:
+    async def _replay(self, pending: _PendingCall) -> dict[str, Json] | None:
         """Return the answer that a call got in the run that this one retries; None if none.
 
         Comes before holding: a plan must not do again what was done.
         """
-        context, call, own = self._context, pending.call, decided.policy
+        context, call, own = self._context, pending.call, pending.own
         if context.replay is None:
             return None
         try:
@@ -364,18 +352,18 @@ class Gate:
         if result is None:
             return None
         context.flow_state.add_call(call.server, call.tool, own.labels)
-        context.journal.settle(self._entry(pending, own.effect), "ok", result)
+        context.journal.settle(self._entry(pending), "ok", result)
         self.tally.replay(call)
         await context.audit.unsent("replayed", pending.number, call)
         return await self._hide(call.server, result)
 
-    async def _hold(self, pending: PendingCall, decided: _Decided) -> dict[str, Json] | None:
+    async def _hold(self, pending: _PendingCall) -> dict[str, Json] | None:
         """Hold a call back for a plan, and return its placeholder; None if it is to be made."""
         context, call = self._context, pending.call
         holding = context.held_calls
         if holding is None:
             return None
-        if decided.policy.effect == "read":
+        if pending.own.effect == "read":
             if holding.refers(call.arguments):
                 raise InvalidRequestError(
                     f"{call} would read something now, with what a held call is going to return. "
@@ -384,79 +372,65 @@ class Gate:
                 )
             holding.reading(call)
             return None
-        placeholder = holding.hold(call, decided.strictest, decided.all, context.flow_state)
+        placeholder = holding.hold(call, pending.decision, pending.decisions, context.flow_state)
         # Noted as if it had been made, so that the plan shows what the calls after it need.
-        context.flow_state.add_call(call.server, call.tool, decided.policy.labels)
+        context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         try:
-            await context.audit.unsent("held", pending.number, call, decided.strictest)
+            await context.audit.unsent("held", pending.number, call, pending.decision)
         except AuditError as error:
             holding.spoil(error.message)
             raise
         return placeholder
 
-    async def _ask(self, pending: PendingCall, decided: _Decided) -> Approval | None:
+    async def _ask(self, pending: _PendingCall) -> Approval | None:
         """Return a person's approval of a call; None if it needs none."""
-        if decided.strictest.action != "ask":
+        if pending.decision.action != "ask":
             return None
-        effect, call = decided.policy.effect, pending.call
         # Only the policy knows the effect.
-        asks = [replace(ask, effect=effect) for ask in decided.all if ask.action == "ask"]
+        effect = pending.own.effect
+        asks = [replace(ask, effect=effect) for ask in pending.decisions if ask.action == "ask"]
         asked = time.monotonic()
         try:
             approval = await self._context.approver.approve(pending.real, asks)
-            await self._check_unchanged(call)
+            await self._check_unchanged(pending.call)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             error.waited_ms = round((time.monotonic() - asked) * 1000)
-            raise await self._refused(pending.number, call, decided.strictest, error) from None
+            decision = pending.decision
+            raise await self._refused(pending.number, pending.call, decision, error) from None
         return replace(approval, waited_ms=round((time.monotonic() - asked) * 1000))
 
-    async def _spend(self, pending: PendingCall, decided: _Decided) -> None:
-        """Count a call against the run's budget, or raise `CallBudgetError`."""
+    async def _send(self, pending: _PendingCall, send: Send, part: str) -> dict[str, Json]:
+        """Send a call, and count, journal and record it and its outcome."""
+        context, number, call = self._context, pending.number, pending.call
+        self.tally.send(call)
+        # Until it is settled its outcome counts as unknown.
+        entry, started = self._entry(pending), time.monotonic()
+        sending = partial(send, pending.real.arguments)
         try:
-            self._context.budget.spend(pending.call.server)
-        except CallBudgetError as error:
-            decision = decided.strictest
-            raise await self._refused(pending.number, pending.call, decision, error) from None
-
-    async def _pin(self, call: CallFacts, approval: Approval | None) -> str:
-        """Remember the definition of a tool that is allowed; return a note for its record."""
-        context = self._context
-        if not context.policy.spec.present or call.definition is None:
-            return ""
-        always = approval is not None and approval.holds == "always"
-        return await context.pins.keep(call.definition, call.server_definition, always=always)
-
-    def _journal(self, pending: PendingCall, decided: _Decided) -> _Sent:
-        """Count and journal a call that is sent next; until it is settled it counts as unknown."""
-        self.tally.send(pending.call)
-        entry = self._entry(pending, decided.policy.effect)
-        self.calls += 1
-        self.tally.made[pending.call.server] += 1
-        return _Sent(entry, time.monotonic())
-
-    async def _send(
-        self, pending: PendingCall, decided: _Decided, sent: _Sent, send: Send
-    ) -> dict[str, Json]:
-        call = partial(send, pending.real.arguments)
-        with self.tally.under_way():
-            try:
-                return await self._context.send(call, pending.call.server, decided.policy.labels)
-            except BaseException as error:
-                await self._record_failure(pending, sent, outcome_after(error))
-                if isinstance(error, UpstreamError):
-                    await self._hide_error(pending.call.server, error)
-                raise
-
-    def _count(self, sent: _Sent, result: dict[str, Json], part: str) -> tuple[int, Outcome]:
-        """Count an answer and settle its entry in the journal; return its bytes and outcome."""
-        size = result_size(result, part)
+            with self.tally.under_way():
+                result = await context.send(sending, call.server, pending.own.labels)
+        except BaseException as error:
+            outcome = outcome_after(error)
+            context.journal.settle(entry, outcome, None)
+            reads = call.definition is not None and call.definition.says_it_reads
+            if outcome == "unknown" and not (reads or entry.effect == "read"):
+                self.tally.lose(call, "no answer came")
+                self.tally.changing += 1
+            ms = (time.monotonic() - started) * 1000
+            with anyio.CancelScope(shield=True):
+                await context.audit.called(number, outcome, size=0, ms=ms)
+            if isinstance(error, UpstreamError):
+                await self._hide_error(call.server, error)
+            raise
+        ms = (time.monotonic() - started) * 1000
+        size, outcome = result_size(result, part), outcome_of(result)
         self.result_bytes += size
-        self._context.budget.took_in(size)
-        outcome = outcome_of(result)
-        self._context.journal.settle(sent.entry, outcome, result)
+        context.budget.took_in(size)
+        context.journal.settle(entry, outcome, result)
         # A failed call is made again, whether or not the run is retried with its journal.
-        self.tally.changing += sent.entry.effect != "read" and outcome == "ok"
-        return size, outcome
+        self.tally.changing += entry.effect != "read" and outcome == "ok"
+        await context.audit.called(number, outcome, size=size, ms=ms)
+        return result
 
     async def _hide(self, server: str, result: dict[str, Json]) -> dict[str, Json]:
         vault = self._context.vault
@@ -503,22 +477,12 @@ class Gate:
         await self._context.audit.refused(number, call, decision, error.code, waited_ms=waited)
         return error
 
-    def _entry(self, pending: PendingCall, effect: Effect) -> JournalEntry:
+    def _entry(self, pending: _PendingCall) -> JournalEntry:
         """Return the journal's entry for a call that is made, or was made in the run before."""
-        call, number = pending.call, pending.number
+        call, number, effect = pending.call, pending.number, pending.own.effect
         return self._context.journal.sent(
             call.server, call.tool, call.arguments, effect, number, call.server_definition
         )
-
-    async def _record_failure(self, pending: PendingCall, sent: _Sent, outcome: Outcome) -> None:
-        self._context.journal.settle(sent.entry, outcome, None)
-        tool = pending.call.definition
-        reads = sent.entry.effect == "read" or (tool is not None and tool.says_it_reads)
-        if outcome == "unknown" and not reads:
-            self.tally.lose(pending.call, "no answer came")
-            self.tally.changing += 1
-        with anyio.CancelScope(shield=True):
-            await self._context.audit.called(pending.number, outcome, size=0, ms=sent.milliseconds)
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
         """Put tokens in place of personal data in a server's error."""
@@ -553,3 +517,36 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
             small.append(block)
         content = small
     return large + len(_TEXT.encode(content).encode("utf-8", "replace"))
+
+
+def accounted(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> RunResult:
+    """Return a run's result with its receipt and the counts of its calls."""
+    context, tally = run.context, Tally() if gate is None else gate.tally
+    waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, tally.busy_seconds * 1000
+    # Once only: the run's value is written as JSON to be counted.
+    returned = measure(result)
+    receipt = Receipt(
+        calls=dict(tally.made),
+        changing=tally.changing,
+        held=0 if context.held_calls is None else context.held_calls.count,
+        replayed=sum(each.count for each in tally.replayed),
+        refused=sum(each.count for each in tally.refused),
+        unknown=sum(each.count for each in tally.unknown),
+        result_bytes=0 if gate is None else gate.result_bytes,
+        returned_bytes=returned,
+        tokens_kept=max(0, result.usage.tool_result_bytes - returned) // BYTES_PER_TOKEN,
+        code_ms=max(0, round(result.usage.wall_ms - max(0.0, calls_ms) - waiting)),
+        calls_ms=round(max(0.0, calls_ms)),
+        waiting_ms=round(waiting),
+        audit=context.audit.head,
+        masked=tuple(context.marks.names),
+        unsent=result.unsent,
+    )
+    return replace(
+        result,
+        receipt=receipt,
+        unused=() if context.replay is None else context.replay.unused(),
+        replayed=tally.replayed,
+        refused=tally.refused,
+        unknown=tally.unknown,
+    )

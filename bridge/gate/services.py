@@ -1,6 +1,7 @@
-"""The gate's parts that outlive runs, and what each run's calls go through.
+"""The gate's parts: those that outlive runs, and those that judge and record one run's calls.
 
-Owns which parts a run's `GateContext` is put together from. Decides nothing.
+Owns which parts a run's `GateContext` is put together from, and the defaults: no policy, no person
+to ask, nothing recorded. Decides nothing.
 """
 
 from __future__ import annotations
@@ -35,20 +36,11 @@ from bridge.gate.server_starts import StartApprover, Starts
 from bridge.gate.tally import Rates, RunBudget
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
 from bridge.settings import Settings, store_of
-from bridge.settings.policy import PolicySpec
 from bridge.tasks import background_tasks
 
 
 class Caller(Protocol):
-    """Who asked for a run, as the gate needs it; see `bridge.callers.client.RunCaller`.
-
-    Attributes:
-        identified: Whether it is known whose answers it gives, so that they count as approvals.
-        asker: Who is asked about servers that the run starts.
-        server_questions: What servers may ask it.
-        redact_for_person: Takes secrets out of what a person is asked.
-        redact_for_client: Takes secrets and personal data out of what the client gets.
-    """
+    """Who asked for a run, as the gate needs it; see `bridge.callers.client.RunCaller`."""
 
     identified: bool
     asker: StartApprover | None
@@ -57,236 +49,23 @@ class Caller(Protocol):
     redact_for_client: Callable[[str, Json], Json]
 
     @property
-    def clock(self) -> Clock:
-        """The run's time, which stands still while a person is asked."""
+    def clock(self) -> Clock: ...
 
-    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the person; see MCP's `elicitation/create`."""
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]: ...
 
 
 class Inventory(Protocol):
-    """What is known of the servers."""
+    """What is known of the servers; see `bridge.inventory.servers.Servers`."""
 
-    def definition(self, server: str) -> str:
-        """Return the digest of a server's definition; empty if there is no such server."""
+    def definition(self, server: str) -> str: ...
 
-    def is_own(self, server: str) -> bool:
-        """Return whether a file of the user's, not of a project, defines a server."""
+    def is_own(self, server: str) -> bool: ...
 
-    def is_current(self, server: str) -> bool:
-        """Return whether a server's tools are known as it lists them now."""
+    def is_current(self, server: str) -> bool: ...
 
-    async def define(self, server: str, tool: str) -> Tool | None:
-        """Return a tool as its server described it last; the server is asked at most once."""
+    async def define(self, server: str, tool: str) -> Tool | None: ...
 
-    async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None:
-        """Return a tool as its server describes it now."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunContext:
-    """One run at the gate: who asked for it, whose it is, and what its calls go through."""
-
-    caller: Caller
-    owner: str
-    context: GateContext
-
-    def in_session(self, flow: FlowState) -> RunContext:
-        """Return it for a run of a session, to which the labels of earlier runs apply."""
-        journal = self.context.journal
-        # A retry brings along what the run before it read.
-        flow.absorb(journal.flow)
-        journal.flow = flow
-        return replace(self, context=replace(self.context, flow_state=flow))
-
-    @asynccontextmanager
-    async def recording(
-        self,
-        request: RunRequest | ApplyRequest,
-        servers: Sequence[str],
-        more: Mapping[str, Json] | None = None,
-    ) -> AsyncIterator[Callable[[RunResult], None]]:
-        """Record the beginning of a program, or of a plan, and its end.
-
-        Args:
-            more: To be recorded with the beginning.
-
-        Yields:
-            What takes the result, if there is one.
-
-        Raises:
-            AuditError: The beginning cannot be recorded, so the program must not begin.
-        """
-        audit = self.context.audit
-        facts: dict[str, Json] = {
-            "principal": request.principal,
-            "owner": request.owner,
-            "clientSays": request.client,
-            "servers": list(servers),
-            **(more or {}),
-        }
-        if isinstance(request, ApplyRequest):
-            await audit.began({**facts, "plan": request.plan_id}, "apply")
-        else:
-            facts |= {"mode": request.mode, "retryOf": request.retry_of}
-            facts |= {"profile": request.profile} if request.profile else {}
-            await audit.began({**facts, "code": code_digest(request.code)})
-        async with audit.until_end() as end:
-            with self.context.journal.recording():
-                questions = self.caller.server_questions
-                yield lambda result: end(
-                    {**_ending(result), "questionsRefused": questions.refused or None}
-                )
-
-
-class GateServices:
-    """The parts of the gate that outlive runs.
-
-    Args:
-        redactor: Takes this machine's secrets out of texts.
-        current_asker: Returns who is asked about servers that the current run starts.
-        is_plan: Returns whether an id is that of a plan of an owner.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        inventory: Inventory,
-        redactor: Redactor,
-        current_asker: Callable[[], StartApprover | None],
-        is_plan: Callable[[str, str], bool],
-    ) -> None:
-        self._inventory = inventory
-        self._is_plan = is_plan
-        self.redactor = redactor
-        self.audit = audit_log(settings)
-        self._policy = PolicyFile(settings, self.audit.later)
-        self._pins = Pins(store_of(settings))
-        self.starts = Starts(self.policy, self.audit, self._pins, current_asker)
-        self._grants = Grants()
-        self._rates = Rates()
-        self._vaults = Vaults()
-        self._replaced: Callable[[str], Replaced] = lru_cache(MAX_OWNERS)(lambda owner: {})
-        self._mask = partial(redactor.arguments, marks=True)
-        self.journals = Journals(replica=settings.replica)
-        self.ongoing_calls = OngoingCalls()
-
-    def audit_of(self, run_id: str, owner: str) -> RunAudit:
-        """Return the records of something that no policy decides on, as of a command."""
-        return RunAudit(self.audit, run_id, mask=self._mask, owner=owner)
-
-    def policy(self) -> Policy:
-        return self._policy.now()[0]
-
-    def begin(
-        self,
-        run_id: str,
-        request: RunRequest | ApplyRequest,
-        caller: Caller,
-        *,
-        planned_by: str = "",
-    ) -> RunContext:
-        """Return what the calls of a run that begins go through.
-
-        Args:
-            planned_by: The run that made the plan which this one applies.
-
-        Raises:
-            SettingsError: The policy does not parse.
-            UnknownError: There is nothing to retry.
-        """
-        policy, flow = self._policy.now()
-        self._grants.keep_to(policy.spec)
-        self._pins.fully = policy.pins_fully
-        replay, owner = self._replay(run_id, request), request.owner
-        if planned_by:
-            journal = self.journals.begin_plan(run_id, owner, planned_by)
-        else:
-            journal = self.journals.begin(run_id, owner, replay)
-        digest, privacy = self._policy.digest, policy.spec.privacy
-        audit = RunAudit(self.audit, run_id, mask=self._mask, policy=digest, owner=owner)
-        self._redact_for(caller, partial(self._vaults.of, owner, privacy))
-        caller.asker = StartApprover(run=run_id, ask=caller.elicit, for_all=bool(request.principal))
-        caller.server_questions = ServerQuestions(policy.spec, audit, run_id)
-        inventory = self._inventory
-        plans = isinstance(request, RunRequest) and request.mode == "plan"
-        context = GateContext(
-            define=partial(inventory.define_now, set())
-            if policy.spec.present
-            else inventory.define,
-            identify=inventory.definition,
-            is_own=inventory.is_own,
-            lists=inventory.is_current,
-            now=caller.clock.now,
-            policy=policy,
-            flow=flow,
-            budget=RunBudget(policy.spec.budgets, self._rates),
-            pins=self._pins,
-            approver=self._approver(request, caller, policy.spec),
-            audit=audit,
-            journal=journal,
-            flow_state=journal.flow,
-            marks=Marks(self.redactor, self._replaced(owner)),
-            vault=self._vaults.of(owner, privacy),
-            ongoing_calls=self.ongoing_calls,
-            replay=replay,
-            held_calls=HeldCalls(self._mask) if plans else None,
-        )
-        return RunContext(caller=caller, owner=owner, context=context)
-
-    def _approver(
-        self, request: RunRequest | ApplyRequest, caller: Caller, policy: PolicySpec
-    ) -> Approver:
-        alone = isinstance(request, RunRequest) and request.ends_bridge
-        return Approver(
-            caller.elicit,
-            grants=self._grants,
-            owner="" if alone else request.owner,
-            mask=self.redactor.arguments,
-            # Answers of callers that cannot be told apart count for their own run only.
-            policy=policy if request.principal else None,
-        )
-
-    def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
-        if not isinstance(request, RunRequest) or not request.retry_of:
-            return None
-        if self._is_plan(request.retry_of, request.owner):
-            message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
-            remedy = "To make the plan's calls, give the id alone, as `apply`."
-            raise UnknownError(message, remedy=remedy, code="unknown_run")
-        journal = self.journals.find(request.retry_of, request.owner)
-        return Replay(journal, request.reads, run_id=run_id, mask=self._mask)
-
-    def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:
-        """Set how servers' texts are redacted for a run's client; a person sees personal data."""
-        redactor = self.redactor
-
-        def without_secrets_or_personal_data(server: str, value: Json) -> Json:
-            try:
-                return clear_value(vault().hidden(server, value), redactor)
-            except UpstreamError:
-                # Too large to be searched for personal data.
-                return NOT_SHOWN
-
-        caller.redact_for_person = lambda server, value: clear_value(value, redactor)
-        caller.redact_for_client = without_secrets_or_personal_data
-
-
-def _ending(result: RunResult) -> dict[str, Json]:
-    ending: dict[str, Json] = {
-        "status": result.status,
-        "reason": result.reason,
-        "calls": result.usage.tool_calls,
-        "resultBytes": result.usage.tool_result_bytes,
-        "wallMs": result.usage.wall_ms,
-    }
-    if result.plan is not None:
-        ending |= {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
-    return ending
-
-
-def code_digest(code: str) -> str:
-    return digest(code.encode("utf-8", "surrogatepass"))
+    async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None: ...
 
 
 Result = TypeVar("Result")
@@ -398,3 +177,194 @@ class GateContext:
         return await self.ongoing_calls.finish(
             call, lambda: self.flow.decide(self.flow_state, server, labels) is None
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """One run at the gate: who asked for it, whose it is, and what its calls go through."""
+
+    caller: Caller
+    owner: str
+    context: GateContext
+
+    def in_session(self, flow: FlowState) -> RunContext:
+        """Return it for a run of a session, to which the labels of earlier runs apply."""
+        # A retry brings along what the run before it read.
+        flow.absorb(self.context.journal.flow)
+        self.context.journal.flow = flow
+        return replace(self, context=replace(self.context, flow_state=flow))
+
+    @asynccontextmanager
+    async def recording(
+        self,
+        request: RunRequest | ApplyRequest,
+        servers: Sequence[str],
+        more: Mapping[str, Json] | None = None,
+    ) -> AsyncIterator[Callable[[RunResult], None]]:
+        """Record the beginning of a program, or of a plan, with `more`; and its end.
+
+        Yields a function that takes the result. Raises `AuditError` if the beginning cannot be
+        recorded: the program must not begin.
+        """
+        audit = self.context.audit
+        facts: dict[str, Json] = {
+            "principal": request.principal,
+            "owner": request.owner,
+            "clientSays": request.client,
+            "servers": list(servers),
+            **(more or {}),
+        }
+        if isinstance(request, ApplyRequest):
+            await audit.began({**facts, "plan": request.plan_id}, "apply")
+        else:
+            facts |= {"mode": request.mode, "retryOf": request.retry_of}
+            facts |= {"profile": request.profile} if request.profile else {}
+            await audit.began({**facts, "code": code_digest(request.code)})
+        async with audit.until_end() as end:
+            with self.context.journal.recording():
+                questions = self.caller.server_questions
+                yield lambda result: end(
+                    {**_ending(result), "questionsRefused": questions.refused or None}
+                )
+
+
+class GateServices:
+    """The parts of the gate that outlive runs.
+
+    Args:
+        redactor: Takes this machine's secrets out of texts.
+        current_asker: Returns who is asked about servers that the current run starts.
+        is_plan: Returns whether an id is that of a plan of an owner.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        redactor: Redactor,
+        current_asker: Callable[[], StartApprover | None],
+        is_plan: Callable[[str, str], bool],
+    ) -> None:
+        self._inventory = inventory
+        self._is_plan = is_plan
+        self.redactor = redactor
+        self.audit = audit_log(settings)
+        self._policy = PolicyFile(settings, self.audit.later)
+        self._pins = Pins(store_of(settings))
+        self.starts = Starts(self.policy, self.audit, self._pins, current_asker)
+        self._grants = Grants()
+        self._rates = Rates()
+        self._vaults = Vaults()
+        self._replaced: Callable[[str], Replaced] = lru_cache(MAX_OWNERS)(lambda owner: {})
+        self._mask = partial(redactor.arguments, marks=True)
+        self.journals = Journals(replica=settings.replica)
+        self.ongoing_calls = OngoingCalls()
+
+    def audit_of(self, run_id: str, owner: str) -> RunAudit:
+        """Return the records of something that no policy decides on, as of a command."""
+        return RunAudit(self.audit, run_id, mask=self._mask, owner=owner)
+
+    def policy(self) -> Policy:
+        return self._policy.now()[0]
+
+    def begin(
+        self,
+        run_id: str,
+        request: RunRequest | ApplyRequest,
+        caller: Caller,
+        *,
+        planned_by: str = "",
+    ) -> RunContext:
+        """Return what the calls of a run that begins go through.
+
+        Args:
+            planned_by: The run that made the plan which this one applies.
+
+        Raises:
+            SettingsError, UnknownError: The policy does not parse; there is nothing to retry.
+        """
+        policy, flow = self._policy.now()
+        self._grants.keep_to(policy.spec)
+        self._pins.fully = policy.pins_fully
+        replay, owner = self._replay(run_id, request), request.owner
+        journal = self.journals.begin(run_id, owner, replay, planned_by=planned_by)
+        digest, privacy = self._policy.digest, policy.spec.privacy
+        audit = RunAudit(self.audit, run_id, mask=self._mask, policy=digest, owner=owner)
+        self._redact_for(caller, partial(self._vaults.of, owner, privacy))
+        caller.asker = StartApprover(run=run_id, ask=caller.elicit, for_all=bool(request.principal))
+        caller.server_questions = ServerQuestions(policy.spec, audit, run_id)
+        inventory = self._inventory
+        define = partial(inventory.define_now, set()) if policy.spec.present else inventory.define
+        plans = isinstance(request, RunRequest) and request.mode == "plan"
+        alone = isinstance(request, RunRequest) and request.ends_bridge
+        approver = Approver(
+            caller.elicit,
+            grants=self._grants,
+            owner="" if alone else owner,
+            mask=self.redactor.arguments,
+            # Answers of callers that cannot be told apart count for their own run only.
+            policy=policy.spec if request.principal else None,
+        )
+        context = GateContext(
+            define=define,
+            identify=inventory.definition,
+            is_own=inventory.is_own,
+            lists=inventory.is_current,
+            now=caller.clock.now,
+            policy=policy,
+            flow=flow,
+            budget=RunBudget(policy.spec.budgets, self._rates),
+            pins=self._pins,
+            approver=approver,
+            audit=audit,
+            journal=journal,
+            flow_state=journal.flow,
+            marks=Marks(self.redactor, self._replaced(owner)),
+            vault=self._vaults.of(owner, privacy),
+            ongoing_calls=self.ongoing_calls,
+            replay=replay,
+            held_calls=HeldCalls(self._mask) if plans else None,
+        )
+        return RunContext(caller=caller, owner=owner, context=context)
+
+    def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
+        if not isinstance(request, RunRequest) or not request.retry_of:
+            return None
+        if self._is_plan(request.retry_of, request.owner):
+            message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
+            remedy = "To make the plan's calls, give the id alone, as `apply`."
+            raise UnknownError(message, remedy=remedy, code="unknown_run")
+        journal = self.journals.find(request.retry_of, request.owner)
+        return Replay(journal, request.reads, run_id=run_id, mask=self._mask)
+
+    def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:
+        """Set how servers' texts are redacted for a run's client; a person sees personal data."""
+        redactor = self.redactor
+
+        def without_secrets_or_personal_data(server: str, value: Json) -> Json:
+            try:
+                return clear_value(vault().hidden(server, value), redactor)
+            except UpstreamError:
+                # Too large to be searched for personal data.
+                return NOT_SHOWN
+
+        caller.redact_for_person = lambda server, value: clear_value(value, redactor)
+        caller.redact_for_client = without_secrets_or_personal_data
+
+
+def _ending(result: RunResult) -> dict[str, Json]:
+    plan: dict[str, Json] = {}
+    if result.plan is not None:
+        plan = {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
+    return {
+        "status": result.status,
+        "reason": result.reason,
+        "calls": result.usage.tool_calls,
+        "resultBytes": result.usage.tool_result_bytes,
+        "wallMs": result.usage.wall_ms,
+        **plan,
+    }
+
+
+def code_digest(code: str) -> str:
+    return digest(code.encode("utf-8", "surrogatepass"))

@@ -46,6 +46,7 @@ class Tally:
 
     def send(self, call: CallFacts) -> None:
         self._count("sent", call)
+        self.made[call.server] += 1
 
     def replay(self, call: CallFacts) -> None:
         self._count("replayed", call)

@@ -34,8 +34,7 @@ from bridge.gate.audit.log import approval_fields
 from bridge.gate.decision import CallFacts, Decision, outcome_after
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.pins import whole_digest
-from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.receipt import accounted
+from bridge.gate.pipeline import Gate, Grant, accounted
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.inventory.servers import Servers

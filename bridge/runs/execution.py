@@ -12,8 +12,7 @@ from functools import cached_property, partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
-from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.receipt import accounted
+from bridge.gate.pipeline import Gate, Grant, accounted
 from bridge.guest.protocol.wire import Call
 from bridge.inventory.guide import GuestGuide
 from bridge.inventory.servers import Servers

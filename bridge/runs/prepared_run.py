@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
-from bridge.gate.receipt import BYTES_PER_TOKEN
+from bridge.gate.pipeline import BYTES_PER_TOKEN
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Run
 from bridge.inventory.guide import GuestGuide

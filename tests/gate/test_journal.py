@@ -310,13 +310,13 @@ def test_a_plans_calls_come_after_those_of_the_run_that_made_it() -> None:
     assert replay.answer("s", "put", {}, "write") == answer("one")
     put(planning, "put", {}, answer("one"))
     assert replay.answer("s", "put", {}, "write") is None
-    applied = journals.begin_plan("x", "me", "p")
+    applied = journals.begin("x", "me", planned_by="p")
     put(applied, "put", {}, answer("two"))
     for run_id in "apx":
         again = Replay(journals.find(run_id, "me"), run_id="z")
         found = [again.answer("s", "put", {}, "write") for _ in range(2)]
         assert found == [answer("one"), answer("two")]
-    assert list(journals.begin_plan("y", "you", "p").entries()) == []
+    assert list(journals.begin("y", "you", planned_by="p").entries()) == []
 
 
 # --- whose they are, and how much of them there is

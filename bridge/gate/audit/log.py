@@ -1,7 +1,9 @@
 """The audit log of one state directory, as one bridge writes it: files of its own, one at a time.
 
-Only what is this user's own is opened, never through a link. Bridges do not wait for each other:
-each file is a chain of hashes of its own, and its first record says how the files before it ended.
+A line is a record as canonical JSON (ASCII, keys sorted, no spaces) with `"hash"` put last, the
+SHA-256 of the line without it. Bridges do not wait for each other: each file is a chain of hashes
+of its own, and its first record says how the files before it ended. Only what is this user's own is
+opened, never through a link. docs/reference/audit.md describes the fields.
 """
 
 from __future__ import annotations
@@ -33,19 +35,28 @@ from bridge.gate.decision import canonical, digest
 from bridge.model import PERSON_OWNERS, Json
 from bridge.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 Record = dict[str, Json]
 
 CallKind = Literal["call", "refused", "held", "replayed"]
 RunKind = Literal["run", "apply", "command", "end", "outcome", "found", "question", "plan", "skill"]
 Kind = CallKind | RunKind | Literal["start", "approved", "policy", "retention"]
-"""What a record is about. The last one is about the log itself."""
 
 CALL_KINDS = frozenset(get_args(CallKind))
 """Kinds of records that each call of a program has one of."""
 
+ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
+"""Kinds of records that are written beyond the quota: few, and about what began before."""
+
 MAX_RECORD_BYTES = 32 * 1024  # Of a record as JSON: a program sends arguments of any size.
 
+ALIVE = ".live"  # Suffix of the file that one of several bridges locks while it lives.
+
 _LINE = re.compile(rb'(.+),"hash":"([0-9a-f]{64})"\}\n', re.DOTALL)
+_NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(\d{6,})\.jsonl")
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
 
 
 class Link(NamedTuple):
@@ -53,14 +64,6 @@ class Link(NamedTuple):
 
     seq: int
     hash: str
-
-
-class RecordLine(NamedTuple):
-    """A line that is what it was when it was written; `prev` is the hash of the one before."""
-
-    link: Link
-    prev: str
-    record: Mapping[str, Json]
 
 
 def before_first(file: str) -> Link:
@@ -78,16 +81,14 @@ def linked(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, L
     return f'{body[:-1]},"hash":"{found}"}}\n'.encode("ascii"), Link(after.seq + 1, found)
 
 
-def read_line(line: bytes) -> RecordLine | None:
-    """Return what a line (with its newline) says; None if it is not as it was written."""
+def checked(line: bytes) -> Mapping[str, Json]:
+    """Return the record of a line (with its newline); empty if it is not as it was written."""
     found = _LINE.fullmatch(line)
     if found is None or hashlib.sha256(found[1] + b"}").hexdigest().encode("ascii") != found[2]:
-        return None
+        return {}
     record = parsed(line)
-    seq, prev = record.get("seq"), record.get("prev")
-    if type(seq) is not int or not isinstance(prev, str):
-        return None
-    return RecordLine(Link(seq, found[2].decode("ascii")), prev, record)
+    fits = type(record.get("seq")) is int and isinstance(record.get("prev"), str)
+    return record if fits else {}
 
 
 def parsed(line: bytes) -> Mapping[str, Json]:
@@ -106,11 +107,7 @@ def approval_fields(approval: Approval) -> Record:
 
 def without_empty(facts: Mapping[str, Json]) -> Record:
     """Return facts without what is empty, which says nothing and would stand in every record."""
-    return {
-        name: value
-        for name, value in facts.items()
-        if value is not None and value != "" and value != []
-    }
+    return {name: value for name, value in facts.items() if value not in (None, "", [])}
 
 
 def when(seconds: float) -> str:
@@ -120,11 +117,7 @@ def when(seconds: float) -> str:
 
 
 def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping[str, Json]:
-    """Return a record, cut if it has more bytes as JSON than it may, saying in "cut" what was.
-
-    That is a field's name to the digest of all of it as canonical JSON, of which only the beginning
-    is kept, as a text.
-    """
+    """Return a record of at most so many bytes as JSON; "cut" has the digests of cut fields."""
     texts = {name: _text(value) for name, value in record.items()}
     if sum(map(len, texts.values())) <= most * 7 // 8 and all(texts.values()):
         return record
@@ -142,18 +135,6 @@ def _text(value: Json) -> str:
     with suppress(RecursionError):
         return canonical(value)
     return ""
-
-
-logger = logging.getLogger(__name__)
-
-ALIVE = ".live"  # Suffix of the file that one of several bridges locks while it lives.
-
-ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
-"""Kinds of records that are written beyond the quota: few, and about what began before."""
-
-_NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(\d{6,})\.jsonl")
-_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
 
 
 class LogFile(NamedTuple):
@@ -227,45 +208,8 @@ def last_lines(folder: int, file: LogFile, count: int) -> int:
             size *= 4
 
 
-def _last_link(folder: int, file: LogFile) -> Link | None:
-    """Return the place of a file's last whole record; None if it is not as it was written."""
-    found = list(lines(folder, file.name, last_lines(folder, file, 1)))
-    line = next((read_line(data) for data, _ in reversed(found) if data.endswith(b"\n")), None)
-    return None if line is None else line.link
-
-
-class Presence:
-    """Says that one of several bridges lives, by a lock on a file of its own beside the log.
-
-    Attributes:
-        signature: What each of its records has.
-    """
-
-    def __init__(self, directory: Path, replica: str) -> None:
-        process = secrets.token_hex(8)
-        self.signature: Record = {"replica": replica, "process": process}
-        self._path = directory / f"{process}{ALIVE}"
-        self._descriptor: int | None = None
-
-    def enter(self) -> None:
-        """Take the lock, in the log's directory. Idempotent."""
-        if self._descriptor is None:
-            unlocked = self._path.with_suffix(".new")
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._descriptor = os.open(unlocked, flags, 0o600)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            unlocked.rename(self._path)
-
-    def leave(self) -> None:
-        """Give it back: there is nothing that another would have to end."""
-        if self._descriptor is not None:
-            self._path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
 @dataclass(kw_only=True)
-class _File:
+class _OpenFile:
     """The file that is being written.
 
     Attributes:
@@ -311,9 +255,7 @@ class _File:
 
 
 class AuditLog:
-    """Appends records, each written before `append` returns.
-
-    Several bridges may share a directory. Entering is not needed; `close` when done.
+    """Appends records, each written before `append` returns; several bridges may share a directory.
 
     Args:
         directory: None records nothing.
@@ -323,7 +265,8 @@ class AuditLog:
         now: Seconds since 1970.
         largest: Bytes after which a file is followed by another. What other bridges have written
             counts from then on, so together they may exceed the quota by so much.
-        presence: Of one of several bridges.
+        replica: The name of this bridge among several, each of which locks a file of its own beside
+            the log while it lives.
     """
 
     def __init__(
@@ -335,7 +278,7 @@ class AuditLog:
         quota: int = 4 * 1024**3,  # some eight million calls
         now: Callable[[], float] = time.time,
         largest: int = 16 * 1024 * 1024,
-        presence: Presence | None = None,
+        replica: str = "",
     ) -> None:
         self.directory = directory
         self.sync = sync
@@ -343,8 +286,10 @@ class AuditLog:
         self._quota = quota
         self._now = now
         self._largest = largest
-        self._presence = presence
-        self._file: _File | None = None
+        self._process = secrets.token_hex(8)
+        self._signature = {"replica": replica, "process": self._process} if replica else {}
+        self._lock: int | None = None
+        self._file: _OpenFile | None = None
         self._left: Record = {}
         self._owed: list[Mapping[str, Json]] = []
         self._expired: list[str] = []  # Files to remove once that is recorded.
@@ -376,14 +321,19 @@ class AuditLog:
 
     def close(self) -> None:
         """Write what is owed, and close the file. Idempotent; a later record begins another."""
-        if self.directory is not None and self._owed:
+        if self.directory is None:
+            return
+        if self._owed:
             try:
                 self._write(self.directory, [], "terminal")
             except AuditError as error:
                 logger.warning("the audit log lacks outcomes of calls: %s", error)
         self._leave()
-        if self._presence is not None:
-            self._presence.leave()
+        if self._lock is not None:
+            # There is nothing that another would have to end.
+            (self.directory / f"{self._process}{ALIVE}").unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
 
     def _write(self, directory: Path, records: list[Mapping[str, Json]], owner: str) -> str:
         """Write what is owed, and records; return the last one's hash."""
@@ -391,9 +341,8 @@ class AuditLog:
             moment = when(self._now())
             always = all(each.get("kind") in ALWAYS_WRITTEN for each in records)
             file = self._current(directory, moment[:10], "" if always else owner)
-            signature = {} if self._presence is None else self._presence.signature
             owed = self._owed.copy()
-            written = file.put([{**each, **signature} for each in (*owed, *records)], moment)
+            written = file.put([{**each, **self._signature} for each in (*owed, *records)], moment)
         except OSError as error:
             raise self._failed(error) from error
         if owner not in PERSON_OWNERS:
@@ -405,7 +354,7 @@ class AuditLog:
                 (directory / self._expired.pop()).unlink()
         return file.last.hash
 
-    def _current(self, directory: Path, today: str, owner: str) -> _File:
+    def _current(self, directory: Path, today: str, owner: str) -> _OpenFile:
         """Return the file to write to, if an owner has room in it; empty: beyond the quota."""
         file = self._file
         if file is not None and not file.is_there():
@@ -415,8 +364,8 @@ class AuditLog:
             return file
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.mkdir(exist_ok=True, mode=0o700)
-        if self._presence is not None:
-            self._presence.enter()
+        if self._signature and self._lock is None:
+            self._enter(directory)
         oldest = (date.fromisoformat(today) - timedelta(days=self._days)).isoformat()
         with opened(directory) as (folder, files):
             expired = [each.name for each in files if each.day < oldest]
@@ -426,7 +375,11 @@ class AuditLog:
             previous: Record = {}
             for other in files[-8:]:
                 with suppress(FileNotFoundError):
-                    previous[other.name] = _last_link(folder, other)
+                    last = list(lines(folder, other.name, last_lines(folder, other, 1)))
+                    # The last whole record; None if it is not as it was written.
+                    whole = next((line for line, _ in reversed(last) if line[-1:] == b"\n"), b"")
+                    record = checked(whole)
+                    previous[other.name] = [record["seq"], record["hash"]] if record else None
             # The last in order, also where the clock was put back.
             day, number = max([(today, 0), *(each[:2] for each in files)])
             name, descriptor = "", None
@@ -442,7 +395,7 @@ class AuditLog:
             removal = {"days": self._days, "before": oldest, "files": expired}
             self._owed.insert(0, {"kind": "retention", **removal})
             self._expired = expired.copy()
-        self._file = _File(
+        self._file = _OpenFile(
             path=directory / name,
             day=day,
             descriptor=descriptor,
@@ -451,6 +404,15 @@ class AuditLog:
             others=others,
         )
         return self._file
+
+    def _enter(self, directory: Path) -> None:
+        """Lock a file of this bridge's own, so that others see that it lives."""
+        path = directory / f"{self._process}{ALIVE}"
+        # No other bridge gets the lock between the file's beginning and this.
+        unlocked = path.with_suffix(".new")
+        self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unlocked.rename(path)
 
     def _leave(self) -> None:
         """Close the file, remembering how it ended."""
@@ -467,25 +429,23 @@ class AuditLog:
         equal share of that half continues, up to three quarters; the rest is for stdio and the
         terminal.
         """
-        if not owner:
-            return
         half = self._quota // 2
         share = half // len({*self._taken, owner})
         spent = self._taken[owner] >= share or used >= half + half // 2
-        if owner not in PERSON_OWNERS and used >= half and spent:
+        if owner and owner not in PERSON_OWNERS and used >= half and spent:
             message = (
                 f"This caller has used up its share of the audit log: {share:,} bytes. Callers "
                 f"over HTTP have {half:,} of its {self._quota:,} bytes"
             )
-        elif used >= self._quota:
+        elif owner and used >= self._quota:
             message = f"The audit log has the {self._quota:,} bytes that it may have"
         else:
             return
-        raise self._refusal(
-            message,
+        remedy = (
             "Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, which removes what is "
-            "older, and start the bridge again.",
+            "older, and start the bridge again."
         )
+        raise self._refusal(message, remedy)
 
     def _failed(self, error: OSError) -> AuditError:
         remedy = "See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere."
@@ -502,11 +462,10 @@ class AuditLog:
 
 
 def audit_log(settings: Settings) -> AuditLog:
-    directory = None if settings.audit == "off" else settings.state_dir / "audit"
     return AuditLog(
-        directory,
+        None if settings.audit == "off" else settings.state_dir / "audit",
         sync=settings.audit == "sync",
         days=settings.audit_days,
         quota=settings.audit_bytes,
-        presence=Presence(directory, settings.replica) if directory and settings.replica else None,
+        replica=settings.replica,
     )

@@ -1,4 +1,7 @@
-"""What is in the audit log: its last records, those of one run, counts, and whether it is whole."""
+"""What is in the audit log: its last records, those of one run, counts, and whether it is whole.
+
+Also records the ends of runs whose bridge died, so that each run that began has exactly one.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,18 @@ from bridge.gate.audit.log import (
     AuditLog,
     Link,
     before_first,
+    checked,
     last_lines,
     lines,
     opened,
     parsed,
-    read_line,
     when,
 )
 from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
+
+MAX_FINDINGS = 100  # Of each kind in a report: who tampers with a log can change every line.
 
 MAX_TAIL = 10_000  # Records that `tail` prints at once; a program can add ten thousand in seconds.
 
@@ -94,11 +99,7 @@ def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, 
 
 
 def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Json]]:
-    """Return all records of runs and plans that begin so, and of the runs that applied those.
-
-    Args:
-        since: The day from which on files are read.
-    """
+    """Return all records of runs and plans that begin so, and of the runs that applied those."""
     records, ids = [], [wanted]
     for record in read(directory, ids, since=since):
         run, plan = str(record.get("run") or ""), str(record.get("plan") or "")
@@ -142,13 +143,13 @@ def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> Call
             "decision": f"{call.get('decision', '-')}: {call.get('rule', '-')}",
             "outcome": outcome,
         }
-        counts.groups.setdefault(tuple(facts[name] for name in by), Counter()).update(more)
+        numbers = {name: n if type(n) in (int, float) else 0 for name, n in more.items()}
+        counts.groups.setdefault(tuple(facts[name] for name in by), Counter()).update(numbers)
 
     def add_made(call: Mapping[str, Json], end: Mapping[str, Json]) -> None:
         outcome = str(end.get("outcome", "unknown"))
         state = outcome if outcome in ("ok", "unknown") else "failed"
-        size, ms = _number(end.get("bytes")), _number(end.get("ms"))
-        add(call, outcome, {"made": 1, state: 1, "size": size, "ms": ms})
+        add(call, outcome, {"made": 1, state: 1, "size": end.get("bytes"), "ms": end.get("ms")})
 
     for record in records:
         counts.records += 1
@@ -159,14 +160,10 @@ def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> Call
         elif kind == "outcome" and key in open_calls:
             add_made(open_calls.pop(key), record)
         elif kind in CALL_KINDS:
-            add(record, kind, {kind: _number(record.get("times", 1))})
+            add(record, kind, {kind: record.get("times", 1)})
     for call in open_calls.values():
         add_made(call, {})
     return counts
-
-
-def _number(value: Json) -> Json:
-    return value if type(value) in (int, float) else 0
 
 
 class Tampering(NamedTuple):
@@ -204,7 +201,7 @@ class LogReport:
     _ends: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
     _kept_since: str = ""
 
-    def check(self, directory: Path, expect: str) -> None:
+    def check(self, directory: Path, expect: str) -> LogReport:
         """Check the files from the newest on: each first record says how those before it ended."""
         with opened(directory) as (folder, files):
             for file in reversed(files):
@@ -215,41 +212,44 @@ class LogReport:
             if name[:10] >= self._kept_since:
                 said_by = min(self._ends[name].items())[1][1]
                 what = f"{said_by} names it, and it is not there: {MISSING}"
-                self._add(self.problems, name, 0, what)
+                self.problems.append(Tampering(name, 0, what))
         for findings in (self.problems, self.notes):
             findings.sort(key=lambda found: found.file)
+            self.omitted += max(0, len(findings) - MAX_FINDINGS)
+            del findings[MAX_FINDINGS:]
+        return self
 
     def _check_file(self, name: str, data: Iterable[tuple[bytes, int]], expect: str) -> None:
         after, number, torn = before_first(name), 0, False
         # Its own first record may say it: of a file that was there before, under the same name.
         ends = self._ends.setdefault(name, {})
-        for number, (text, _) in enumerate(data, 1):
-            line = read_line(text)
-            if not text.endswith(b"\n"):
+        for number, (line, _) in enumerate(data, 1):
+            if not line.endswith(b"\n"):
                 torn = True
-            elif line is None:
-                self._add(self.problems, name, number, CHANGED)
-                # The next record continues this one, whatever its hash was.
-                after = Link(after.seq + 1, "")
-            else:
-                if line.link.seq != after.seq + 1 or (after.hash and line.prev != after.hash):
-                    what = f"record {line.link.seq} does not go on from record {after.seq}: {MOVED}"
-                    self._add(self.problems, name, number, what)
-                after = line.link
+            elif record := checked(line):
+                link = Link(record["seq"], record["hash"])
+                if link.seq != after.seq + 1 or (after.hash and record["prev"] != after.hash):
+                    what = f"record {link.seq} does not go on from record {after.seq}: {MOVED}"
+                    self.problems.append(Tampering(name, number, what))
+                after = link
                 self.records += 1
                 if expect and after.hash.startswith(expect):
                     self.expected = Tampering(name, number, f"record {after.seq}")
-                self._note(name, number, line.record)
+                self._note(name, number, record)
                 wanted, said_by = ends.get(after.seq, (after.hash, ""))
                 if wanted != after.hash:
                     what = f"record {after.seq} is another than {said_by} says: {MOVED}"
-                    self._add(self.problems, name, number, what)
+                    self.problems.append(Tampering(name, number, what))
+            else:
+                self.problems.append(Tampering(name, number, CHANGED))
+                # The next record continues this one, whatever its hash was.
+                after = Link(after.seq + 1, "")
         if torn or not number:
-            self._add(self.notes, name, number, BEGUN if number else EMPTY)
+            self.notes.append(Tampering(name, number, BEGUN if number else EMPTY))
         last = max(ends, default=0)
         if last > after.seq:
             what = f"record {last}, which {ends[last][1]} says was there, is missing: {MISSING}"
-            self._add(self.problems, name, 0, what)
+            self.problems.append(Tampering(name, 0, what))
         self.head = self.head or (after.hash if after.seq else "")
 
     def _note(self, name: str, number: int, record: Mapping[str, Json]) -> None:
@@ -263,37 +263,24 @@ class LogReport:
             # No file has a record that its day is too early for.
             self._kept_since = max(self._kept_since, min(str(record.get("before")), name))
             what = f"what was older than {record.get('before')} was removed for its age"
-            self._add(self.notes, name, number, what)
-
-    def _add(self, findings: list[Tampering], file: str, line: int, what: str) -> None:
-        """Add a finding to one of the lists; only the first hundred are listed."""
-        if len(findings) < 100:
-            findings.append(Tampering(file, line, what))
-        else:
-            self.omitted += 1
+            self.notes.append(Tampering(name, number, what))
 
 
 def verify(directory: Path, expect: str = "") -> LogReport:
-    """Check all of a log.
-
-    Args:
-        expect: A hash, or the beginning of one, that has to be in it.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    report = LogReport()
+    """Check all of a log; `expect` is a hash, or the beginning of one, that has to be in it."""
     try:
-        report.check(directory, expect)
+        return LogReport().check(directory, expect)
     except FileNotFoundError:
         # A file was removed meanwhile for its age. Without a directory this raises again.
-        report = LogReport()
-        report.check(directory, expect)
-    return report
+        return LogReport().check(directory, expect)
 
 
 async def end_orphans(log: AuditLog) -> int:
     """Record the ends of runs that dead bridges left without; return how many.
+
+    Each of several bridges holds a lock on a file of its own while it lives, which its records
+    name. The bridge that gets the lock of another records the missing ends. Only then does the file
+    go, so that none is missed, or recorded twice.
 
     Raises:
         AuditError: They cannot be recorded; the next call tries again.
@@ -305,7 +292,7 @@ async def end_orphans(log: AuditLog) -> int:
             try:
                 stack.enter_context(exclusive_lock(path, seconds=0))
             except OSError:
-                # It lives, or another is at it.
+                # It lives, or another bridge ends its runs.
                 continue
             for run in await anyio.to_thread.run_sync(_unended, path):
                 await log.append({"kind": "end", "run": run, "status": "lost", "of": path.stem})
@@ -316,7 +303,7 @@ async def end_orphans(log: AuditLog) -> int:
 
 def _unended(path: Path) -> list[str]:
     """Return the runs that a process began and that have no end."""
-    runs: dict[str, bool] = {}  # Whether each is under way.
+    runs: dict[str, bool] = {}  # Whether each continues.
     if not path.exists():
         # Another was quicker.
         return []
@@ -327,4 +314,4 @@ def _unended(path: Path) -> list[str]:
         if kind in ("run", "apply", "command", "end"):
             # No order between the files of several bridges is relied on.
             runs[run] = kind != "end" and runs.get(run, True)
-    return [run for run, under_way in runs.items() if under_way]
+    return [run for run, continues in runs.items() if continues]

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
-from typing import NamedTuple
 
 import anyio
 
@@ -43,18 +42,9 @@ RUN_BYTES = 64 * 1024 * 1024
 
 WHOLE_RECORDS = 10  # Refused calls of one kind with a record each; those after them are counted.
 
-
-class _RefusedKind(NamedTuple):
-    """What equal refused calls have in common."""
-
-    server: str
-    tool: str
-    decision: str
-    rule: str
-    why: str
-
-
-_OTHERS = _RefusedKind("", "", "", "others", "")  # The kind of calls beyond the bound on kinds.
+_RefusedKind = tuple[str, ...]
+_KIND_FIELDS = ("server", "tool", "decision", "rule", "why")  # What equal refused calls share.
+_OTHERS = ("", "", "", "others", "")  # The kind of calls beyond the bound on kinds.
 
 
 class RunAudit:
@@ -141,7 +131,7 @@ class RunAudit:
             self.count_refused(number, call, decision, why)
             return
         self._refused[kind] += 1
-        more = {**kind._asdict(), "waitedMs": waited_ms or None}
+        more = {**dict(zip(_KIND_FIELDS, kind, strict=True)), "waitedMs": waited_ms or None}
         await self._append_call("refused", number, call, decision, more, most=3 * 1024)
 
     def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
@@ -171,24 +161,10 @@ class RunAudit:
         await self.event("found", facts)
 
     async def commanded(self, facts: Mapping[str, Json], mask: Callable[[Json], Json]) -> None:
-        """Record a command as this run's beginning: principal, profile, words.
-
-        Args:
-            mask: Takes out of the words the values of options that are known to be secret.
-        """
+        """Record a command; `mask` takes values of options known to be secret out of its words."""
         stages = facts.get("stages")
         shown = await offload(stages, partial(self._mask, stages, None))
         await self.event("command", {**facts, "stages": mask(shown)})
-
-    async def ended(self, facts: Mapping[str, Json]) -> None:
-        """Record a run's end: status, reason, counts, times; if that fails, later."""
-        # Written together with the record of the end.
-        for kind, times in self._counted.items():
-            counted = {"call": self._last[kind], "times": times, **kind._asdict()}
-            self._log.later(self._record("refused", counted))
-        self._counted.clear()
-        refused = self._refused.total() or None
-        await self._append_or_owe(self._record("end", {**facts, "refused": refused}))
 
     @asynccontextmanager
     async def until_end(self) -> AsyncIterator[Callable[[Mapping[str, Json]], None]]:
@@ -205,6 +181,17 @@ class RunAudit:
             raise
         finally:
             await self.ended(endings[-1])
+
+    async def ended(self, facts: Mapping[str, Json]) -> None:
+        """Record a run's end: status, reason, counts, times; if that fails, later."""
+        # Written together with the record of the end.
+        for kind, times in self._counted.items():
+            counted: Record = {"call": self._last[kind], "times": times}
+            counted |= dict(zip(_KIND_FIELDS, kind, strict=True))
+            self._log.later(self._record("refused", counted))
+        self._counted.clear()
+        refused = self._refused.total() or None
+        await self._append_or_owe(self._record("end", {**facts, "refused": refused}))
 
     async def _append(self, record: Mapping[str, Json]) -> None:
         self.head = await self._log.append(record, owner=self._owner)
@@ -231,8 +218,7 @@ class RunAudit:
                 "for one run, and no call is made unrecorded.",
                 code="audit_budget",
             )
-        arguments = None if call is None else call.arguments
-        size = estimated_size(arguments, MAX_RECORD_BYTES)
+        size = estimated_size(None if call is None else call.arguments, MAX_RECORD_BYTES)
         self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)
 
     async def _append_call(
@@ -257,8 +243,7 @@ class RunAudit:
                 with suppress(RecursionError):
                     arguments = self._mask(dict(call.arguments), call.schema)
             whole = arguments_digest(call.arguments) if call.arguments else ""
-            shown = {"arguments": arguments, "digest": whole}
-            record = self._record(kind, {**facts, **shown, **more})
+            record = self._record(kind, {**facts, "arguments": arguments, "digest": whole, **more})
             # What is small is cut where it is written, if at all.
             small = estimated_size(call.arguments, SMALL) <= SMALL
             return record if small and most == MAX_RECORD_BYTES else bounded(record, most)
@@ -268,6 +253,6 @@ class RunAudit:
 
     def _refused_kind(self, call: CallFacts, decision: Decision, why: str) -> _RefusedKind:
         parts = (call.server, call.tool, decision.action, decision.rule, why)
-        kind = _RefusedKind(*(part if len(part) <= 100 else f"{part[:100]}…" for part in parts))
+        kind = tuple(part if len(part) <= 100 else f"{part[:100]}…" for part in parts)
         # A program makes up names without end.
         return kind if kind in self._refused or len(self._refused) < 50 else _OTHERS

@@ -11,20 +11,14 @@ import anyio
 import pytest
 
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.log import ALIVE, Presence
+from bridge.gate.audit.log import ALIVE
 from bridge.gate.audit.reading import end_orphans
 
 
-def log_in(directory: Path, replica: str) -> tuple[AuditLog, Presence]:
-    """Return the log of one of several bridges."""
-    presence = Presence(directory, replica)
-    return AuditLog(directory, presence=presence), presence
-
-
-def die(presence: Presence) -> None:
+def die(log: AuditLog) -> None:
     """Leave as a process that is killed does."""
-    assert presence._descriptor is not None
-    os.close(presence._descriptor)
+    assert log._lock is not None
+    os.close(log._lock)
 
 
 def ends(directory: Path) -> list[dict[str, Any]]:
@@ -48,10 +42,10 @@ async def two_runs(log: AuditLog) -> None:
 
 
 async def test_a_dead_bridges_run_gets_one_end_however_many_look(tmp_path: Path) -> None:
-    dead, presence = log_in(tmp_path, "a")
+    dead = AuditLog(tmp_path, replica="a")
     await two_runs(dead)
-    die(presence)
-    others = [log_in(tmp_path, name)[0] for name in "bcd"]
+    die(dead)
+    others = [AuditLog(tmp_path, replica=name) for name in "bcd"]
     async with anyio.create_task_group() as tasks:
         for other in others * 3:
             tasks.start_soon(end_orphans, other)
@@ -63,13 +57,12 @@ async def test_a_dead_bridges_run_gets_one_end_however_many_look(tmp_path: Path)
 
 
 async def test_a_living_bridges_runs_are_left_alone_also_in_its_next_file(tmp_path: Path) -> None:
-    presence = Presence(tmp_path, "a")
-    log = AuditLog(tmp_path, presence=presence, largest=1)
+    log = AuditLog(tmp_path, replica="a", largest=1)
     await two_runs(log)
     assert files(tmp_path, ".jsonl") > 1
-    other, _ = log_in(tmp_path, "b")
+    other = AuditLog(tmp_path, replica="b")
     assert await end_orphans(other) == 0
-    die(presence)
+    die(log)
     assert await end_orphans(other) == 1
     assert await end_orphans(other) == 0
 
@@ -78,11 +71,11 @@ async def test_who_died_while_ending_them_leaves_the_rest_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had recorded is not recorded again."""
-    dead, presence = log_in(tmp_path, "a")
+    dead = AuditLog(tmp_path, replica="a")
     for number in range(3):
         await RunAudit(dead, f"run-{number}").began({})
-    die(presence)
-    second, other = log_in(tmp_path, "b")
+    die(dead)
+    second = AuditLog(tmp_path, replica="b")
 
     async def cut_short(record: Any) -> str:
         monkeypatch.undo()
@@ -92,14 +85,14 @@ async def test_who_died_while_ending_them_leaves_the_rest_to_the_next(
     monkeypatch.setattr(second, "append", cut_short)
     with pytest.raises(OSError, match="killed"):
         await end_orphans(second)
-    die(other)
-    third, _ = log_in(tmp_path, "c")
+    die(second)
+    third = AuditLog(tmp_path, replica="c")
     assert await end_orphans(third) == 2
     assert sorted(end["run"] for end in ends(tmp_path)) == ["run-0", "run-1", "run-2"]
 
 
 async def test_a_bridge_that_closes_its_log_leaves_nothing_to_look_at(tmp_path: Path) -> None:
-    log, _ = log_in(tmp_path, "a")
+    log = AuditLog(tmp_path, replica="a")
     await two_runs(log)
     assert files(tmp_path, ALIVE) == 1
     log.close()

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from bridge.errors import InvalidRequestError
 from bridge.gate.decision import CallFacts, unmasked
 from bridge.gate.held_calls import (
-    MAX_CHARACTERS,
     MAX_DEPTH,
+    MAX_RESOLVED,
     CallResult,
     labelled,
     mentions,
@@ -102,7 +102,7 @@ def test_a_result_that_is_not_known_is_an_error_and_not_a_null() -> None:
 
 def test_a_result_cannot_be_multiplied_without_end() -> None:
     results = {1: known("x" * (1024 * 1024))}
-    with pytest.raises(InvalidRequestError, match=rf"longer than {MAX_CHARACTERS:,}"):
+    with pytest.raises(InvalidRequestError, match=rf"longer than {MAX_RESOLVED:,}"):
         resolve({"a": text(1) * 17}, results)
     with pytest.raises(InvalidRequestError, match="longer than"):
         resolve({"a": [whole(1)] * 17}, results)
