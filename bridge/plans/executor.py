@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Literal
 
 import anyio
@@ -40,7 +39,7 @@ from bridge.guest.schema.validation import problem
 from bridge.inventory.servers import Servers
 from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
-from bridge.plans.plan_store import Plans, StoredPlan
+from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
@@ -158,7 +157,7 @@ class PlanExecutor:
             return accounted(result, gate, run, bytes_returned)
         except ApprovalRefusedError:
             begun = True
-            why = f"the client was asked at {_now()}, and did not approve of it"
+            why = f"the client was asked at {now_text()}, and did not approve of it"
             await self._plans.close(kept, why)
             raise
         finally:
@@ -213,7 +212,7 @@ class PlanExecutor:
             record(result)
             await self._plans.close(
                 kept,
-                f"it was applied by the run {run_id}, which ended at {_now()}: "
+                f"it was applied by the run {run_id}, which ended at {now_text()}: "
                 f"{result.summary.rstrip('.')}",
             )
         return result
@@ -425,10 +424,6 @@ def _servers(kept: StoredPlan) -> tuple[str, ...]:
 
 def _facts(kept: StoredPlan) -> dict[str, Json]:
     return {"calls": len(kept.requests), "plannedBy": kept.run_id}
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 async def _limit_when_cancelled(shield: anyio.CancelScope, seconds: float) -> None:
