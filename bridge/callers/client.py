@@ -198,7 +198,6 @@ class RunCaller:
 
     @property
     def may_visit(self) -> bool:
-        """Whether the bridge may ask its user to open a URL."""
         return self.identified and self._client is not None and self._client.visits
 
     @property
@@ -208,11 +207,7 @@ class RunCaller:
         return level if level in LEVELS else ""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Ask the client on behalf of a server.
-
-        Raises:
-            CannotAskError: The client cannot be asked, or the policy or a bound forbids it.
-        """
+        """Ask the client on behalf of a server."""
         if method == "roots/list":
             # No person is asked.
             self._check(server, self._questions)
@@ -259,7 +254,6 @@ class RunCaller:
             self._asking.remove(server)
 
     async def _check_allowed(self, server: str, params: Mapping[str, Json]) -> None:
-        """Check that a person allows a server to ask the model."""
         if server in self._sampled:
             return
         decision = read_answer(
@@ -343,17 +337,14 @@ class RunCaller:
 
     @property
     def is_shown(self) -> bool:
-        """Whether its client shows all of its output itself."""
         return self._viewer is not None
 
     @property
     def is_followed(self) -> bool:
-        """Whether its client gets reports during the run."""
         wants_output = self._client is not None and self._client.wants_output
         return self.wants_progress or wants_output
 
     async def report_preparation(self, text: str) -> None:
-        """Report what is done for the run before it begins."""
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT])
 
@@ -370,7 +361,6 @@ class RunCaller:
             self._following.notice()
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Pass on what the program wrote, without secrets."""
         if self._viewer is not None:
             self.progress.wrote(data)
             await self._viewer.wrote(stream, data)
@@ -391,14 +381,12 @@ class RunCaller:
             return await handler(method, params)
 
     async def tick(self) -> None:
-        """Report progress to the client at intervals."""
         if self._viewer is not None:
             self._viewer.follow(self.progress)
         elif self.is_followed:
             await self._following.run()
 
     async def conclude(self) -> None:
-        """Report the last progress of a run that has ended."""
         if self.is_followed and not self.is_shown:
             await self._following.conclude()
 
@@ -461,7 +449,6 @@ def progress_text(server: str, tool: str, done: float, total: float | None, mess
 
 
 def clipped(data: Json) -> Json:
-    """Return a message's data, as text if it is long."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     if len(text) <= 4000:
         return data

@@ -71,7 +71,6 @@ class RunProgress:
         return min(max(self.done / self.total, 0.0), 1.0)
 
     def advance(self, done: float, total: float, message: str) -> None:
-        """Take in what the program says."""
         self._reported = True
         self.done, self.total = (
             float(number) if math.isfinite(number) else 0.0 for number in (done, total)
@@ -91,7 +90,6 @@ class RunProgress:
 
     @contextmanager
     def calling(self, name: str) -> Iterator[None]:
-        """Count a call as under way inside this context."""
         self.calls += 1
         number = self.calls
         self._under_way[number] = told(name)
@@ -104,7 +102,6 @@ class RunProgress:
             self.changes += 1
 
     def text(self) -> str:
-        """Return all of it in a line; empty if nothing is known."""
         parts = [self.queue_text(), self.own_text(), self.call_text(), self.line]
         return " · ".join(part for part in parts if part)
 
@@ -210,7 +207,6 @@ class ProgressReporter:
         self._news.set()
 
     async def run(self) -> None:
-        """Tell, until cancelled."""
         while True:
             # At first, too: most runs are over by then.
             await anyio.sleep(REPORT_SECONDS)

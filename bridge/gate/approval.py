@@ -158,12 +158,7 @@ class Approver:
         self._refused: set[Subject] = set()
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return a person's approval of a call.
-
-        Args:
-            asks: Every decision that asks, for one question; an earlier approval for one of them
-                does not cover the others.
-        """
+        """Return a person's approval of a call for all decisions that ask, in one question."""
         if self._missing(call, asks):
             async with self._turn:
                 # An answer that came while this call waited may cover it too.
@@ -174,12 +169,7 @@ class Approver:
         return Approval(holds=min(holds, key=list(TITLES).index), earlier=True)
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
-        """Return a person's approval of a whole plan.
-
-        Args:
-            shown: The plan as a list to read.
-            whole: The last line of each call that the list shows in full.
-        """
+        """Return a person's approval of a plan; see `plan_question`."""
         try:
             answer = await self._elicit(plan_question(plan, shown, whole))
         except CannotAskError as error:
@@ -265,7 +255,6 @@ class Approver:
     async def _hold(
         self, call: CallFacts, asks: Sequence[Decision], subjects: Sequence[Subject], holds: Holds
     ) -> Approval:
-        """Keep an approval for as long as the person chose, and return it."""
         note = ""
         if holds == "always" and writes_rule(asks):
             note = await self._write(call, asks)
@@ -310,7 +299,6 @@ def _note(answer: Mapping[str, Json]) -> str:
 
 
 def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
-    """Return the rule that asked; None if a default did."""
     if not rule_text.startswith("rule "):
         return None
     found = _by_title(policy).get(rule_text)

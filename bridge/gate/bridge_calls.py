@@ -47,11 +47,7 @@ class BridgeCalls:
         effect: Effect,
         answer: Callable[[Mapping[str, Json]], Awaitable[Json]],
     ) -> Json:
-        """Return the answer; if the run that this one retries has it recorded, that.
-
-        Raises:
-            OutcomeUnknownError: It was made in that run, and its outcome is not known.
-        """
+        """Return the answer; if the run that this one retries has it recorded, that."""
         journal, call = self._context.journal, CallFacts(server=OWN, tool=method)
         known = None
         if self._context.replay is not None:

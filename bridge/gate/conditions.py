@@ -64,7 +64,6 @@ def is_short_text(value: Json) -> bool:
 
 
 def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
-    """Return the argument and the texts that it must be one of, if it is a short text."""
     options = (condition.value,) if condition.test == "is" else condition.value
     if condition.negated or len(condition.path) != 1 or condition.test not in ("is", "in"):
         return None
@@ -120,7 +119,6 @@ class ConditionCheck:
         return f"{shown}, which {'passes' if verdict else 'does not pass'} `{test}`"
 
     def doubt(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
-        """Return why the condition is undecided; empty if it is not. Does not quote the value."""
         _, value, verdict = self.weigh(arguments, tool, Work())
         if verdict is not None:
             return ""
@@ -216,7 +214,6 @@ def _holds_json(text: str) -> bool:
 
 
 def _declared_text(tool: Tool | None, name: str) -> bool:
-    """Return whether a tool's schema says that an argument is a text and nothing else."""
     schema: Json = None if tool is None else tool.input_schema
     for key in ("properties", name, "type"):
         schema = schema.get(key) if isinstance(schema, Mapping) else None
@@ -224,7 +221,6 @@ def _declared_text(tool: Tool | None, name: str) -> bool:
 
 
 def judge_of(condition: Condition) -> Judge:
-    """Return what tells whether a value passes a condition's test."""
     wanted = condition.value
     match condition.test:
         case "is":

@@ -56,11 +56,9 @@ class CallFacts:
 
     @property
     def says_it_reads(self) -> bool:
-        """Whether a server of the user's says that the tool only reads."""
         return self.own and self.definition is not None and self.definition.says_it_reads
 
     def unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the names that are not among the schema's properties, if it has any."""
         known = self.schema.get("properties")
         if not isinstance(known, Mapping):
             return ()
@@ -68,7 +66,6 @@ class CallFacts:
 
 
 def unmasked(value: Json, schema: Json = None) -> Json:
-    """Return arguments unchanged: the mask where there are no secrets."""
     return value
 
 
@@ -93,11 +90,7 @@ class Decision:
 
 
 def strictest(first: Decision, *others: Decision | None) -> Decision:
-    """Return the strictest of several decisions on a call; of equals the first.
-
-    Args:
-        first: The policy's own; its effect and labels are kept, whichever is the strictest.
-    """
+    """Return the strictest decision, with the effect and labels of the first."""
     found = first
     for other in others:
         if other is not None and STRICTNESS[other.action] > STRICTNESS[found.action]:

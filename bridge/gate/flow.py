@@ -33,7 +33,6 @@ class FlowState:
         self._unknown: _Calls = {}
 
     def add_call(self, server: str, tool: str, labels: frozenset[str]) -> None:
-        """Record a call that is sent, or answered from a journal."""
         name = f"{server}.{tool}"
         _add(self._servers.setdefault(server, {}), name)
         for label in labels:
@@ -52,7 +51,6 @@ class FlowState:
 
     @property
     def has_labels(self) -> bool:
-        """Whether anything with a label, or of unknown provenance, was read."""
         return bool(self._labels or self._unknown)
 
     def provenance(self, run_id: str) -> Provenance | None:
@@ -67,7 +65,6 @@ class FlowState:
         )
 
     def knows(self, provenance: Provenance) -> bool:
-        """Return whether all of a provenance has been read."""
         return (
             (bool(self._unknown) or not provenance.anything)
             and provenance.labels <= self._labels.keys()
@@ -114,11 +111,9 @@ class FlowState:
         return bool(self._unknown) or all(label in self._labels for label in labels)
 
     def used(self, servers: Matcher) -> bool:
-        """Return whether one of some servers has been called."""
         return bool(self._unknown) or any(servers(server) for server in self._servers)
 
     def led(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
-        """Return the names of calls with some labels, and of those to some servers."""
         found = [(label, self._labels.get(label, {})) for label in labels]
         if servers is not None:
             found += [(server, calls) for server, calls in self._servers.items() if servers(server)]
@@ -177,7 +172,6 @@ class Flow:
         self._rules = tuple(_CompiledFlowRule(rule) for rule in rules)
 
     def watches(self, state: FlowState) -> bool:
-        """Return whether a rule counts any of what was read, alone or with more."""
         return state.has_labels or any(
             ready.after_servers is not None and state.used(ready.after_servers)
             for ready in self._rules

@@ -100,10 +100,6 @@ def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
     Args:
         plan: The run's own 16 digits.
         held: How many calls it holds back now.
-
-    Raises:
-        InvalidRequestError: A placeholder was changed, is of another run or stands where none can.
-        InvalidRequestError: The arguments are nested too deep.
     """
     found: set[int] = set()
     for text, is_key, depth in _texts(arguments):
@@ -128,17 +124,11 @@ def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
 
 
 def mentions(arguments: Json, plan: str) -> bool:
-    """Return whether anything in arguments looks like a placeholder, at any depth."""
     return any(_TRACE.search(text) or plan in text.lower() for text, _, _ in _texts(arguments))
 
 
 def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) -> dict[str, Json]:
-    """Return arguments with the results in place of what stands for them.
-
-    Raises:
-        InvalidRequestError: A placeholder is not as it was made.
-        InvalidRequestError: A part does not exist, is no JSON, is not known, or all is too much.
-    """
+    """Return arguments with the results in place of what stands for them."""
     left = MAX_RESOLVED
 
     def of(mark: Mark) -> Json:
@@ -159,17 +149,11 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
 
 
 def readable(value: Json, names: Mapping[int, str]) -> Json:
-    """Return arguments, which were checked before, with what placeholders stand for written out.
-
-    Args:
-        names: Server and tool of each held call.
-    """
+    """Return arguments, which were checked before, with labels in place of placeholders."""
     return _replaced(value, lambda mark: label(mark.number, names.get(mark.number, ""), mark.path))
 
 
 def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -> Json:
-    """Return what a program wrote with labels in place of its own run's marks, quoted or not."""
-
     def named(match: re.Match[str]) -> str:
         mark = _read(match)
         known = mark is not None and mark.plan == plan and mark.number in names
@@ -192,7 +176,6 @@ def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -
 
 
 def part(known: CallResult, path: Sequence[Step]) -> Json:
-    """Return a part of a result."""
     blocks = known.shape.get("blocks")
     value: Json = [*map(_plain, blocks)] if isinstance(blocks, list) else _plain(known.shape)
     for place, step in enumerate(path):
@@ -264,7 +247,6 @@ def _texts(arguments: Json) -> Iterator[tuple[str, bool, int]]:
 
 
 def _pieces(text: str) -> list[str | Mark]:
-    """Return the literal parts of a text and the marks between them."""
     if not _TRACE.search(text):
         return [text]
     pieces: list[str | Mark] = []
@@ -424,11 +406,9 @@ class HeldCalls:
         return len(self.requests)
 
     def refers(self, arguments: Mapping[str, Json]) -> bool:
-        """Return whether arguments hold a placeholder, of any run, whole or changed."""
         return mentions(dict(arguments), self.plan)
 
     def labelled(self, value: Json) -> Json:
-        """Return what the program wrote, with labels in place of placeholders."""
         return labelled(value, self.plan, self._names())
 
     def hold(
@@ -443,11 +423,6 @@ class HeldCalls:
         Args:
             asks: Every decision on it, the policy's own first; `decision` is the strictest.
             flow: The calls before it; copied.
-
-        Raises:
-            CallBudgetError: The plan holds all that it may.
-            InvalidRequestError: The arguments are nested too deep.
-            InvalidRequestError: An argument holds a placeholder that the program has changed.
         """
         uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
         size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))

@@ -291,7 +291,6 @@ class Replay:
         yield from self._unknown.values()
 
     def unused(self) -> tuple[CallCount, ...]:
-        """Return the recorded calls that change something and that the retry did not make."""
         counts = Counter(
             (entry.server, entry.tool)
             for answered in self._answered.values()
@@ -304,7 +303,6 @@ class Replay:
         )
 
     def claim_retry(self, call: str) -> None:
-        """Claim the right to continue the earlier run."""
         chain = self.chain
         if chain.head == self._run_id:
             return

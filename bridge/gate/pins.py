@@ -216,13 +216,10 @@ class Pins:
         return ""
 
     async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
-        """Remember a tool's definition, as it is being allowed; return what is noted about it.
+        """Remember a tool's definition, as it is being allowed; note a change of its texts alone.
 
         Args:
             always: Whether it is allowed permanently, even if an earlier definition was allowed.
-
-        Returns:
-            That only its texts changed since it was last allowed; empty if they did not.
         """
         pin = self._known(tool, server_definition)
         text = _digests(tool).text
@@ -265,7 +262,6 @@ class Pins:
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
     def approved(self, server: str, definition: str) -> bool:
-        """Return whether a person answered "always" for a server's definition."""
         if self._kept is None:
             return False
         self._refresh_now()
@@ -276,7 +272,7 @@ class Pins:
         """Remember a server's definition: it is being started.
 
         Args:
-            always: Whether a person approved it permanently, beside others of its name.
+            always: Whether a person approved it permanently, next to others of its name.
         """
         if self._kept is None or self.approved(server, definition):
             return
@@ -315,7 +311,6 @@ class Pins:
             self._state = state
 
     def _refresh_now(self) -> None:
-        """Read what is stored, if it may have changed."""
         assert self._kept is not None
         state = self._kept.state()
         if state != self._state:
@@ -421,7 +416,6 @@ def _read(store: Store) -> tuple[_Stored, str]:
 
 
 def _parsed(data: bytes | None) -> _Stored:
-    """Return what a document remembers; nothing if there is none."""
     if data is None:
         return _Stored()
     document = json.loads(data)

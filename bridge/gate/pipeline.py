@@ -113,12 +113,10 @@ class Gate:
 
     @property
     def calls(self) -> int:
-        """How many calls were sent."""
         return self.tally.made.total()
 
     @property
     def is_watched(self) -> bool:
-        """Whether the run has read anything that has a label or that a flow rule counts."""
         return self._context.flow.watches(self._context.flow_state)
 
     def stop(self, server: str, tool: str = LIST_TOOLS) -> Decision | None:
@@ -155,10 +153,6 @@ class Gate:
         """Make a call, and return the raw `CallToolResult` or the shape of a placeholder.
 
         A text in the result may be a `LargeText`.
-
-        Raises:
-            RefusedError: The call is not allowed, or cannot be recorded.
-            UpstreamError: The server could not do it.
         """
         number = await self._admit(server, tool, arguments)
         flow = self.stop(server, tool) if self.is_watched else None
@@ -185,12 +179,7 @@ class Gate:
 
         Args:
             method: `READ_RESOURCE` or `GET_PROMPT`, which rules match like a tool's name.
-            params: Of the request, which rules match like a tool's arguments.
             part: Key of the answer's content, which is what a conversation would have got.
-
-        Raises:
-            RefusedError: It is not allowed, or cannot be recorded.
-            UpstreamError: The server could not do it.
         """
         number = await self._admit(server, method, params)
         definition = self._context.identify(server)
@@ -286,7 +275,6 @@ class Gate:
         return self.asked
 
     async def _reveal(self, number: int, call: CallFacts) -> tuple[CallFacts, bool]:
-        """Return a call as its server gets it, and whether a secret was put in."""
         marks, vault = self._context.marks, self._context.vault
         arguments, rule = dict(call.arguments), "secrets go back only to their server"
         try:
@@ -308,7 +296,6 @@ class Gate:
         *,
         sends_secret: bool,
     ) -> _PendingCall:
-        """Return the call with the decisions of policy, flow rules and pins."""
         context = self._context
         own = await offload(real.arguments, partial(context.policy.decide, real, effect))
         if sends_secret:
@@ -383,7 +370,6 @@ class Gate:
         return placeholder
 
     async def _ask(self, pending: _PendingCall) -> Approval | None:
-        """Return a person's approval of a call; None if it needs none."""
         if pending.decision.action != "ask":
             return None
         # Only the policy knows the effect.
@@ -478,14 +464,12 @@ class Gate:
         return error
 
     def _entry(self, pending: _PendingCall) -> JournalEntry:
-        """Return the journal's entry for a call that is made, or was made in the run before."""
         call, number, effect = pending.call, pending.number, pending.own.effect
         return self._context.journal.sent(
             call.server, call.tool, call.arguments, effect, number, call.server_definition
         )
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
-        """Put tokens in place of personal data in a server's error."""
         texts = [error.message, error.host_detail, getattr(error, "data", None)]
         await offload(texts, partial(self._context.vault.hide_error, server, error))
 
@@ -520,7 +504,6 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
 
 
 def accounted(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> RunResult:
-    """Return a run's result with its receipt and the counts of its calls."""
     context, tally = run.context, Tally() if gate is None else gate.tally
     waiting, calls_ms = run.caller.clock.stopped_seconds * 1000, tally.busy_seconds * 1000
     # Once only: the run's value is written as JSON to be counted.

@@ -1,10 +1,8 @@
-"""Which calls a policy allows. Pure.
+"""Which calls a policy allows, and the policy file, which is read again when it changes.
 
-Owns the matching of rules, the defaults if none matches, and the effect and labels of a tool.
-Conditions on arguments are `bridge.gate.conditions`'.
-
-Names of servers and tools are compared character by character: a tool whose name only looks like
-another's is a different tool.
+Owns the matching of rules, the defaults if none matches, and the effect and labels of a tool. Names
+are compared character by character: a tool whose name only looks like another's is a different
+tool. While the file cannot be read, nothing runs.
 """
 
 from __future__ import annotations
@@ -12,16 +10,16 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bridge.errors import SettingsError
 from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
 from bridge.gate.decision import CallFacts, Decision, digest
-from bridge.gate.flow import Flow
+from bridge.gate.flow import Flow, FlowState
 from bridge.gate.pins import tool_digest
 from bridge.model import Action, Effect, Json, Tool
 from bridge.settings import Settings, reload_policy
@@ -36,6 +34,8 @@ from bridge.settings.policy import (
     ToolPolicy,
 )
 from bridge.text import without_values
+
+logger = logging.getLogger(__name__)
 
 OPEN = "no policy"  # The rule if there is no policy.
 
@@ -139,7 +139,6 @@ class _ToolRules:
             yield rule
 
     def sources(self) -> list[tuple[frozenset[str], str]]:
-        """Return the tool's labels, each set with its source."""
         found = []
         if self.server is not None and self.server.labels:
             found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
@@ -167,7 +166,6 @@ class _ToolRules:
 
 
 def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[str, Json] | None:
-    """Return a tool's annotations if its server is trusted."""
     trusted = server is not None and server.trust
     return definition.annotations if trusted and definition is not None else None
 
@@ -203,11 +201,7 @@ class Policy:
         self._known: dict[tuple[str, str, bool], _ToolRules] = {}
 
     def decide(self, call: CallFacts, effect: Effect | None = None) -> Decision:
-        """Decide on a call by the rules and defaults alone.
-
-        Args:
-            effect: Overrides the effect that the policy and annotations give the tool.
-        """
+        """Decide on a call by the rules and defaults alone, with this effect if one is given."""
         if not self.spec.present:
             said: Effect = "read" if call.says_it_reads else "write"
             return Decision(action="allow", rule=OPEN, effect=effect or said)
@@ -238,7 +232,6 @@ class Policy:
         )
 
     def start(self, server: str) -> Decision:
-        """Decide whether a server is started, or connected to, by its name alone."""
         if not self.spec.present:
             return Decision(action="allow", rule=OPEN)
         policy, _ = self._server(server)
@@ -247,7 +240,6 @@ class Policy:
         return Decision(action=policy.start, rule=f"start of servers '{policy.servers}'")
 
     def pins_fully(self, server: str) -> bool:
-        """Return whether a change of a tool's texts counts like one of its schemas."""
         policy, _ = self._server(server)
         return policy is not None and policy.pin == "full"
 
@@ -257,11 +249,7 @@ class Policy:
         return self._about(server, tool, definition).labels
 
     def explain(self, call: CallFacts, effect: Effect | None = None) -> tuple[Step, ...]:
-        """Return the steps of a decision: the effect, the labels, each rule, the default.
-
-        Args:
-            effect: As for `decide`.
-        """
+        """Return the steps of a decision: the effect, the labels, each rule, the default."""
         if not self.spec.present or len(call.tool) > MAX_NAME_CHARS:
             found = self.decide(call, effect)
             why = found.reason or "there is no [policy] in the configuration"
@@ -279,13 +267,18 @@ class Policy:
         work, decided = Work(), ""
         for ready in self._rules:
             why = f"{decided} decided" if decided else _mismatch(ready, known, call, taken, work)
+            tests = [check.explain(call.arguments, call.definition) for check in ready.checks]
             steps.append(
                 Step(
                     about="rule",
                     name=ready.rule.name,
                     applies=not why,
                     action=ready.rule.action,
-                    why=why or _match_of(ready, call),
+                    why=why
+                    or "; ".join(
+                        check.explain(call.arguments, call.definition) for check in ready.checks
+                    )
+                    or "it has no conditions",
                     place=ready.rule.place,
                 )
             )
@@ -356,7 +349,6 @@ def _reason(ready: _CompiledRule, call: CallFacts) -> str:
 def _mismatch(
     ready: _CompiledRule, known: _ToolRules, call: CallFacts, effect: Effect, work: Work
 ) -> str:
-    """Return why a rule does not match; empty if it does."""
     if not ready.servers(call.server):
         return f"it is about servers {', '.join(ready.rule.servers)}"
     if not ready.tools(call.tool):
@@ -371,12 +363,71 @@ def _mismatch(
     return ""
 
 
-def _match_of(ready: _CompiledRule, call: CallFacts) -> str:
-    found = [check.explain(call.arguments, call.definition) for check in ready.checks]
-    return "; ".join(found) or "it has no conditions"
+class Possibility(NamedTuple):
+    """A decision that unseen arguments could lead to, and the names of those arguments."""
+
+    decision: Decision
+    on: tuple[str, ...]
 
 
-logger = logging.getLogger(__name__)
+class Outlook(NamedTuple):
+    """The forecast for one call: the decision if no possibility comes true, and possibilities."""
+
+    decision: Decision
+    possible: tuple[Possibility, ...] = ()
+
+
+_SUPPOSED = "(supposed to match)"  # What a rule is called while it is tried.
+
+
+def outlook(
+    policy: Policy,
+    call: CallFacts,
+    *,
+    unseen: Collection[str] = (),
+    open: bool = False,
+    effect: Effect | None = None,
+) -> Outlook:
+    """Return what a policy may say of a call that a program makes when it runs.
+
+    Args:
+        unseen: Names of arguments that it has and that are not among `call.arguments`.
+        open: Whether it may have arguments of other names as well.
+        effect: As for `Policy.decide`.
+    """
+    possible: list[Possibility] = []
+    certain: list[Rule] = []
+    for rule in policy.spec.rules:
+        doubts = [
+            condition
+            for condition in rule.when
+            if open or (unseen if condition.path[0] == "*" else condition.path[0] in unseen)
+        ]
+        if not doubts:
+            certain.append(rule)
+            continue
+        # As if what is not seen were as the rule wants it, and the rules before it did not match.
+        kept = tuple(condition for condition in rule.when if condition not in doubts)
+        supposed = replace(rule, name=_SUPPOSED, when=kept)
+        found = Policy(replace(policy.spec, rules=(*certain, supposed))).decide(call, effect)
+        if _SUPPOSED in found.rule:
+            on = dict.fromkeys(".".join(condition.path) for condition in doubts)
+            possible.append(Possibility(replace(found, rule=f"rule '{rule.name}'"), tuple(on)))
+    base = Policy(replace(policy.spec, rules=tuple(certain))).decide(call, effect)
+    return Outlook(base, tuple(possible))
+
+
+def flow_decision(
+    flow: Flow,
+    call: CallFacts,
+    labels: frozenset[str],
+    before: Sequence[tuple[CallFacts, frozenset[str]]],
+) -> Decision | None:
+    """Return what the flow rules say of a call if all those others were made before it."""
+    state = FlowState()
+    for earlier, its in before:
+        state.add_call(earlier.server, earlier.tool, its)
+    return flow.decide(state, call.server, labels)
 
 
 class PolicyFile:
@@ -440,7 +491,6 @@ class PolicyFile:
 
 
 def policy_digest(spec: PolicySpec) -> str:
-    """Return a digest of what a policy means; empty if there is none."""
     if not spec.present:
         return ""
     # The places of the file and its rules do not matter for their meaning.

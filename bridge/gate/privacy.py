@@ -143,7 +143,6 @@ class Vaults:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
 
     def of(self, owner: str, privacy: Privacy) -> Vault:
-        """Return one owner's vault under the policy of this moment."""
         kept = self._kept.get(owner)
         if kept is None:
             if not privacy.detect:
@@ -171,7 +170,6 @@ class Vault:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to hide and nothing to reveal."""
         return not self._kinds and not len(self._kept)
 
     def hidden(self, server: str, value: Json) -> Json:
@@ -193,7 +191,6 @@ class Vault:
         return bool(self._kinds) and (self._hides(server) or server in self._kept.told)
 
     def conceal(self, text: str) -> str:
-        """Return a text of the bridge's own with tokens in place of what it may quote."""
         return self._hide_plain("", text) if self._kinds else text
 
     def hide_error(self, server: str, error: UpstreamError) -> None:
@@ -249,7 +246,6 @@ class Vault:
         return "".join([*parts, text[kept:]]) if parts else text
 
     def _hide_number(self, server: str, number: int) -> int:
-        """Return a number, or the token of the card that it is."""
         if "card" not in self._kinds or not 10**12 <= number < 10**19:
             return number
         text = str(number)
@@ -353,7 +349,6 @@ class Vault:
 
 
 def _number(card: str) -> int:
-    """Return a card's number, however the text that it was first met in wrote it."""
     return int("".join(filter(str.isdigit, card)))
 
 

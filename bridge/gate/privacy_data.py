@@ -144,7 +144,6 @@ def phones(text: str) -> Iterator[DetectedData]:
 
 
 def _in_numbers(text: str, start: int, end: int) -> bool:
-    """Return whether other numbers stand beside one, as in a table."""
     before, after = _BESIDE_DIGITS
     return bool(before.search(text, max(0, start - 9), start) or after.match(text, end, end + 9))
 
@@ -181,7 +180,6 @@ def ibans(text: str) -> Iterator[DetectedData]:
 
 
 def _after(text: str, start: int, count: int) -> int | None:
-    """Return where so many letters and digits end, with single blanks between them."""
     position, blank = start, False
     while count:
         character = text[position : position + 1]
@@ -320,7 +318,6 @@ def find(text: str, kinds: Iterable[Kind]) -> list[DetectedData]:
 
 
 def token(kind: Kind, number: int) -> str:
-    """Return the token of a number that was drawn at random."""
     if kind == "email":
         return f"{EMAIL_PREFIX}{number % 16**24:024x}@{EMAIL_DOMAIN}"
     if kind == "phone":

@@ -69,13 +69,7 @@ _MARKDOWN = re.compile(r"[*`<>&\\~]|\][(\[:]|(?<!\w)_|_(?!\w)")
 def question(
     call: CallFacts, asks: Sequence[Decision], choices: Sequence[Holds], arguments: Json
 ) -> dict[str, Json]:
-    """Return the parameters of the question whether a call may be made.
-
-    Args:
-        asks: The decisions that ask, the policy's own first.
-        choices: What an approval may apply to.
-        arguments: Without secrets.
-    """
+    """Return the question whether a call may be made; its arguments are without secrets."""
     name = named(call)
     lines = [f"Reason: {_reasons(asks)}"]
     if any(ask.rule == CHANGED for ask in asks) and name == str(call):
@@ -138,7 +132,6 @@ def _heads(arguments: Sequence[tuple[str, Json]]) -> str:
 
 
 def _is_whole(value: Json, depth: int = -2) -> bool:
-    """Return whether `shown` leaves out nothing of a value that has room."""
     if not isinstance(value, Mapping | list | tuple):
         return True
     names = value if isinstance(value, Mapping) else ()
@@ -225,8 +218,6 @@ def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Jso
 
 
 def _subject(plan: Plan) -> str:
-    """Return what a plan calls, for its first line: the call itself if there is one."""
-
     def name(held: HeldCall) -> str:
         return f"{safe_name(held.server)}.{safe_name(held.tool)}"
 
@@ -291,7 +282,6 @@ def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) 
 
 
 def named(call: CallFacts) -> str:
-    """Return a call's server and tool, so that they can be shown."""
     return f"{safe_name(call.server)}.{safe_name(call.tool)}"
 
 
@@ -311,7 +301,6 @@ def safe_name(name: str, *, listed: bool = True, room: int = MAX_NAME_CHARS) -> 
 
 
 def because(ask: Decision) -> str:
-    """Return what asks and why, on one line."""
     rule = one_line(ask.rule, 400)
     return f"{rule} ({one_line(ask.reason, 400)})" if ask.reason else rule
 
@@ -433,7 +422,6 @@ def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) ->
 
 
 def form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
-    """Return the parameters of a question with a choice of answers, each with its title."""
     # Titles stand in `enumNames`: clients of either era take them, and older ones no `oneOf`.
     # There is no default, so that nothing is allowed by only pressing a key.
     decision = {

@@ -101,7 +101,6 @@ class Redactor:
         self.revision += 1
 
     def noting(self, note: Note) -> Redactor:
-        """Return one for the secrets of this moment that reports each text that it replaces."""
         return self._with(_note=note)
 
     def _with(self, **changes: object) -> Redactor:
@@ -114,7 +113,6 @@ class Redactor:
         return self._marks.spans(line)
 
     def text(self, text: str) -> str:
-        """Return a text without known secrets; the very same if there are none in it."""
         if not self._known or not text:
             return text
         data = text.encode("utf-8", "surrogatepass")
@@ -122,11 +120,9 @@ class Redactor:
         return text if cleared is data else cleared.decode("utf-8", "surrogatepass")
 
     def encoded(self, data: bytes) -> bytes:
-        """Return the bytes of a text without known secrets; the very same if there are none."""
         return self._texts.replaced(data, note=self._note) if self._known and data else data
 
     def stream(self) -> ClearedStream:
-        """Return what clears a text that comes in pieces."""
         return ClearedStream(self)
 
     def so_far(self, data: bytes, skip: int, *, ends: bool = False) -> tuple[bytes, int]:
@@ -215,7 +211,6 @@ class Redactor:
         return self._shown(value, _Schema(schema), 0)
 
     def shown(self, text: str) -> str:
-        """Return text with secrets masked, for logs and prompts."""
         if MASK_BEGINS in text:
             text = _OTHER.sub(
                 lambda m: m[0] if m[0] in self._plain else _NO_MASK + m[0][len(MASK_BEGINS) :], text
@@ -261,12 +256,10 @@ class _Schema:
             self._here = found if isinstance(found, Mapping) else {}
 
     def names_secret(self, key: str) -> bool:
-        """Return whether this is a parameter, and one for a secret."""
         properties = self._here.get("properties")
         return isinstance(properties, Mapping) and key in properties and names_secret(key)
 
     def below(self, key: str | None) -> _Schema:
-        """Return what describes the value of a key, or the items of a list."""
         if key is None:
             return _Schema(self._here.get("items"), self._root)
         properties = self._here.get("properties")
@@ -300,7 +293,6 @@ class ClearedStream:
         return cleared
 
     def finish(self) -> bytes:
-        """Return what was held back, when nothing follows."""
         return self.feed(b"", ends=True)
 
 
@@ -359,7 +351,6 @@ class _Needles:
         self._words = frozenset(int.from_bytes(word, sys.byteorder) for word in words)
 
     def replaced(self, data: bytes, *, note: Note | None = None) -> bytes:
-        """Return `data` with the marks in place of secrets; `data` itself if there are none."""
         return self.replaced_so_far(data, len(data), 0, note)[0]
 
     def replaced_so_far(
@@ -458,7 +449,6 @@ _CONTEXT = 20  # Bytes before a form that decide whether it is a whole word.
 
 
 def _is_whole(data: bytes, start: int, end: int) -> bool:
-    """Return whether no letter or digit continues a form at either end."""
     if data[end - 1 : end].isalnum() and data[end : end + 1].isalnum():
         return False
     glued = data[start : start + 1].isalnum() and data[max(0, start - 1) : start].isalnum()

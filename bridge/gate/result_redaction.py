@@ -57,13 +57,11 @@ def clear_error(error: BridgeError, redactor: Redactor) -> None:
 
 
 def clear_result(result: RunResult, redactor: Redactor) -> RunResult:
-    """Return a result without secrets: every text in it, but `_OWN_WORDS`."""
     found: RunResult = _clear(result, redactor)
     return found
 
 
 def _clear(value: Any, redactor: Redactor) -> Any:
-    """Return a value without secrets; the very same if it has none."""
     if isinstance(value, str):
         return redactor.text(value)
     if isinstance(value, tuple):

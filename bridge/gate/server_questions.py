@@ -52,7 +52,6 @@ class ServerQuestions:
         self.refused = 0
 
     def decide(self, server: str, asking: Asking) -> Action:
-        """Return what the policy says of a server's questions of one kind."""
         policy = self._policy
         own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
         said = None if own is None else getattr(own, asking)
@@ -65,11 +64,7 @@ class ServerQuestions:
     async def passed_on(
         self, server: str, asking: Asking, params: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """Return a question as its client gets it.
-
-        Raises:
-            CannotAskError: It is out of bounds, or holds what cannot be shown.
-        """
+        """Return a question as its client gets it."""
         change = elicitation if asking == "elicitation" else sampling
         return await offload(params, partial(change, server, self._run_id, params))
 
@@ -106,7 +101,6 @@ class ServerQuestions:
 
 
 def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the question to a person whether a server may ask the model. Pure."""
     listed = params.get("messages")
     name = safe_name(server)
     lines = [
@@ -119,11 +113,7 @@ def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a server's question to the user as the user may read it. Pure.
-
-    Raises:
-        CannotAskError: It is out of bounds, or holds what cannot be shown.
-    """
+    """Return a server's question to the user as the user may read it. Pure."""
     name = safe_name(server)
     lines = _lines(server, str(params.get("message") or ""))
     shown = [f"[{name}] {line}" for line in lines or ["(no text)"]]
@@ -140,11 +130,7 @@ def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[st
 
 
 def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the request to the user's model that a server's question becomes. Pure.
-
-    Raises:
-        CannotAskError: It is out of bounds.
-    """
+    """Return the request to the user's model that a server's question becomes. Pure."""
     for what, most in (("messages", 100), ("tools", 64)):
         listed = params.get(what)
         _bound(server, "The request", len(listed) if isinstance(listed, list) else 0, what, most)
@@ -169,7 +155,6 @@ def _bound(server: str, what: str, size: float, unit: str, most: int) -> None:
 
 
 def _lines(server: str, message: str) -> list[str]:
-    """Return a message's lines that have something in them, with nothing hidden."""
     _bound(server, "The question's message", len(message), "characters", 4000)
     lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
     _bound(server, "The question's message", len(lines), "lines", 40)
@@ -238,7 +223,6 @@ def _told(value: Json) -> Json:
 
 
 def _head(params: Mapping[str, Json]) -> str:
-    """Return the beginning of what is asked."""
     listed = params.get("messages")
     if not isinstance(listed, list):
         return str(params.get("message") or "")[: MAX_TEXT_CHARS + 1]

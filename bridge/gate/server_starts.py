@@ -75,7 +75,6 @@ class Starts:
         self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
 
     def decide(self, spec: ServerSpec) -> Decision:
-        """Return the decision on a start, apart from approvals of a single start."""
         policy = self._policy()
         decision = policy.start(spec.name)
         approved = self._pins.approved(spec.name, spec.definition)
@@ -88,12 +87,7 @@ class Starts:
         return Decision(action="ask", rule=REDEFINED, reason=change) if change else decision
 
     async def permit(self, spec: ServerSpec) -> None:
-        """Get the approval of a start that comes next, if it needs one.
-
-        Raises:
-            RefusedError: It is not allowed.
-            SettingsError: The policy does not parse.
-        """
+        """Get the approval of a start that comes next, if it needs one."""
         decision = await self._undenied(spec)
         if decision.action == "allow":
             return
@@ -143,11 +137,7 @@ class Starts:
         raise await self._refused(spec, decision, error)
 
     async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
-        """Record and store that a person allows a definition always.
-
-        Raises:
-            AuditError: It cannot be recorded, and is not allowed.
-        """
+        """Record and store that a person allows a definition always."""
         await self._audit.append(approved_record(spec, how, "always", self._run))
         await self._pins.keep_server(spec.name, spec.definition, always=True)
 
@@ -212,7 +202,6 @@ class Starts:
     async def _record(
         self, spec: ServerSpec, decision: Decision, approval: Approval | None = None, why: str = ""
     ) -> None:
-        """Record a start; with `why`, the code of an error, one that does not happen."""
         record = {
             "kind": "start",
             "server": spec.name,

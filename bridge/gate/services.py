@@ -261,7 +261,6 @@ class GateServices:
         self.ongoing_calls = OngoingCalls()
 
     def audit_of(self, run_id: str, owner: str) -> RunAudit:
-        """Return the records of something that no policy decides on, as of a command."""
         return RunAudit(self.audit, run_id, mask=self._mask, owner=owner)
 
     def policy(self) -> Policy:

@@ -29,7 +29,6 @@ class Tally:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Count the time in which at least one call is under way."""
         self._under_way += 1
         if self._under_way == 1:
             self._since = self._now()
@@ -147,7 +146,6 @@ class RunBudget:
         self._by_server[server] = made + 1
 
     def took_in(self, size: int) -> None:
-        """Count the bytes of a result; above the budget, later calls are refused."""
         self._bytes += size
 
     def _check_rate(self, server: str) -> None:

@@ -131,13 +131,7 @@ class PlanExecutor:
         self._times = times or Times()
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
-        """Make a plan's calls, after a person has approved exactly those.
-
-        Raises:
-            UnknownError: This caller has no such plan; says whether it had.
-            RefusedError: It was not approved, or cannot be recorded.
-            SettingsError: The policy does not parse.
-        """
+        """Make a plan's calls, after a person has approved exactly those."""
         run_id = request.run_id
         kept = await self._take(request, run_id)
         begun = False
@@ -266,7 +260,6 @@ class _Execution:
                 return
 
     async def _check(self, request: HeldRequest, arguments: Mapping[str, Json]) -> None:
-        """Check that the tool has not changed, and that the arguments fit its schema."""
         call = request.call
         if self._servers.definition(call.server) != call.server_definition:
             message = f"{call.server} has another definition now than when the plan was made."
@@ -352,7 +345,6 @@ class _Execution:
 
 
 def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult:
-    """Return the result of a plan, without its usage."""
     kept, total = execution.kept, len(execution.steps)
     done = sum(step.status == "done" for step in execution.steps)
     stopped = next((step for step in execution.steps if step.error), None)
@@ -385,7 +377,6 @@ def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult
 
 
 def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: str) -> str:
-    """Return why a plan was stopped, which calls were done, and what to do about the rest."""
     by_status: dict[StepStatus, list[int]] = {}
     for step in execution.steps:
         by_status.setdefault(step.status, []).append(step.request.number)
@@ -427,7 +418,6 @@ def _facts(kept: StoredPlan) -> dict[str, Json]:
 
 
 async def _limit_when_cancelled(shield: anyio.CancelScope, seconds: float) -> None:
-    """Wait for a cancellation, then limit the time of what the shield protects."""
     try:
         await anyio.sleep_forever()
     except anyio.get_cancelled_exc_class():

@@ -170,13 +170,11 @@ class Plans:
         return owner in (kept and kept.owner, gone and gone[0])
 
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
-        """Drop a plan, and return it as one that cannot be applied."""
         if self._kept.pop(plan.plan_id, None) is None and self._store is not None:
             await _settle(partial(_closed, self._store, plan.plan_id, owner, why))
         return _withdrawn(plan, why)
 
     async def give_back(self, kept: StoredPlan) -> None:
-        """Keep a plan again that was taken but not begun."""
         if self._store is not None and not self.knows(kept.plan_id, kept.owner):
             await _settle(partial(_put, self._store, kept))
             return
@@ -184,7 +182,6 @@ class Plans:
         self._add(kept)
 
     async def close(self, kept: StoredPlan, why: str) -> None:
-        """Remember how a plan that was taken ended."""
         if self._store is not None and not self.knows(kept.plan_id, kept.owner):
             await _settle(partial(_closed, self._store, kept.plan_id, kept.owner, why))
         else:
@@ -231,7 +228,6 @@ def _withdrawn(plan: Plan, why: str) -> Plan:
 
 
 def _unknown(plan_id: str, why: str = "") -> UnknownError:
-    """Return the error for a plan that cannot be applied; without a reason, there is none."""
     if why:
         return UnknownError(f"The plan {plan_id} cannot be applied: {why}.", code="unknown_plan")
     remedy = (
@@ -274,7 +270,6 @@ def _put(store: Store, made: StoredPlan) -> None:
 
 
 def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
-    """Return a plan, which no one can take any more."""
     if not _ID.fullmatch(plan_id):
         raise _unknown(plan_id)
     whose = owner_digest(owner)
@@ -312,7 +307,6 @@ HELD_RESULT_ERROR = "HeldResultError"
 
 
 async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
-    """Return a program's result with the plan that it made, if it ran in plan mode."""
     held_calls = run.context.held_calls
     if held_calls is None:
         return result

@@ -131,7 +131,6 @@ def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping
 
 
 def _text(value: Json) -> str:
-    """Return a value as canonical JSON; empty if it is nested too deeply."""
     with suppress(RecursionError):
         return canonical(value)
     return ""
@@ -186,7 +185,6 @@ def opened(directory: Path) -> Iterator[tuple[int, list[LogFile]]]:
 
 
 def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Yield the lines of a file with their newlines, and the offset at which each ends."""
     with os.fdopen(_open(name, os.O_RDONLY, folder), "rb") as file:
         file.seek(start)
         for line in file:
@@ -195,7 +193,6 @@ def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]
 
 
 def last_lines(folder: int, file: LogFile, count: int) -> int:
-    """Return the offset at which the last lines of a file begin."""
     size = 4 * MAX_RECORD_BYTES
     with os.fdopen(_open(file.name, os.O_RDONLY, folder), "rb") as opened_file:
         while True:
@@ -415,7 +412,6 @@ class AuditLog:
         unlocked.rename(path)
 
     def _leave(self) -> None:
-        """Close the file, remembering how it ended."""
         file, self._file = self._file, None
         if file is not None:
             if file.last.seq:

@@ -127,11 +127,7 @@ class CallCounts:
 
 
 def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> CallCounts:
-    """Count calls from records in their order; those that have no outcome then are unknown.
-
-    Args:
-        by: What calls of one group have in common.
-    """
+    """Count calls in groups from records in their order; without an outcome they are unknown."""
     counts, open_calls = CallCounts(), dict[tuple[str, str], Mapping[str, Json]]()
 
     def add(call: Mapping[str, Json], outcome: str, more: Mapping[str, Json]) -> None:
@@ -302,7 +298,6 @@ async def end_orphans(log: AuditLog) -> int:
 
 
 def _unended(path: Path) -> list[str]:
-    """Return the runs that a process began and that have no end."""
     runs: dict[str, bool] = {}  # Whether each continues.
     if not path.exists():
         # Another was quicker.

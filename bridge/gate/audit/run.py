@@ -84,7 +84,6 @@ class RunAudit:
         self._last: dict[_RefusedKind, int] = {}
 
     async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
-        """Record the beginning of a run, or of a plan that is applied."""
         await self.event(kind, {"policy": self._policy, **facts})
 
     async def event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
@@ -144,7 +143,6 @@ class RunAudit:
     async def unsent(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
     ) -> None:
-        """Record a call that a plan holds back, or that is answered from a journal."""
         self._charge(call)
         await self._append_call(kind, number, call, decision, {})
 
@@ -209,7 +207,6 @@ class RunAudit:
         return {**without_empty(facts), "kind": kind, "run": self._run_id}
 
     def _charge(self, call: CallFacts | None = None) -> None:
-        """Charge a record to the run, by the size of its call's arguments."""
         if self._log.directory is None:
             return
         if self._room <= 0:
