@@ -143,13 +143,8 @@ Redact = Callable[[str, Json], Json]
 class RunCaller:
     """A run's client, for the servers that the run calls; see `upstream.client_features.Caller`.
 
-    Attributes:
-        redact_for_person: Takes secrets out of what a person is asked.
-        redact_for_client: Takes secrets and personal data out of what the client gets.
-        server_questions: What servers may ask.
-        offered_logins: Servers that its user was asked to log in to.
-        asker: Asks about the servers that the run starts; None before it has begun.
-        trace: OpenTelemetry's context at the start.
+    `redact_for_person` takes secrets out of what a person is asked, `redact_for_client` also
+    personal data out of what the client gets.
     """
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
@@ -462,12 +457,7 @@ HEADLESS_SECONDS = 2.0
 
 
 class Headless(NamedTuple):
-    """A mode of a client in which it answers questions itself.
-
-    Attributes:
-        since: The version in which this was first seen.
-        action: Its answer.
-    """
+    """A mode of a client in which it answers questions itself, first seen in a version."""
 
     command: str
     since: tuple[int, ...]

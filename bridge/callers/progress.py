@@ -28,15 +28,9 @@ MAX_TOLD = 200  # Characters of a program's own report, of a line that it writes
 
 
 class RunProgress:
-    """What is known of one run.
+    """What is known of one run; `total` is 0 where the program does not know it.
 
-    Attributes:
-        done, total: How far the program says it is; `total` is 0 where it does not know.
-        message: What it says of it.
-        line: What it wrote last, without the rest.
-        calls, ended: Tool calls that were begun, and those that are over.
-        changes: A number that grows with all of this.
-        tally: What became of its calls; None as long as it has not begun.
+    `line` is what it wrote last, and `changes` a number that grows with all of this.
     """
 
     def __init__(self) -> None:
@@ -178,11 +172,7 @@ class LoggedOutput:
 class ProgressReporter:
     """Tells a client of one run, as long as `run` continues.
 
-    Args:
-        run_progress: The progress to report.
-        report: Reports what stands, or that the run continues.
-        log: Sends a log message: level, source and text. None if no output is to be logged.
-        idle_seconds: After which it is reported that the run continues.
+    `report` reports what stands, or, every `idle_seconds`, that the run continues.
     """
 
     def __init__(

@@ -62,11 +62,7 @@ FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a too
 class Approval:
     """A person's approval.
 
-    Attributes:
-        holds: What it applies to.
-        earlier: Whether it was given earlier, so that no person was asked now.
-        note: For the record, such as why it is valid for a shorter time than was chosen.
-        waited_ms: How long the call waited for it.
+    `note` is for the record, such as why it is valid for a shorter time than was chosen.
     """
 
     holds: Holds = "call"
@@ -130,11 +126,8 @@ class Approver:
     and `ApprovalRefusedError` if the person refused or did not answer.
 
     Args:
-        ask: Asks the client; None if no person can be asked.
-        grants: Answers kept for the session.
-        owner: Of the session. Callers without a name cannot be told apart, so no answer of theirs
-            applies to another run.
-        mask: Takes secrets out of arguments.
+        owner: Of answers for the session. Callers without a name cannot be told apart, so no answer
+            of theirs applies to another run.
         policy: To whose file an "always" may be written; None if the person may not change it.
     """
 

@@ -30,13 +30,10 @@ REDEFINED = "changed server"
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
-    """A call to be decided on.
+    """A call to be decided on, with its arguments as the server would get them.
 
-    Attributes:
-        arguments: As the server would get them.
-        definition: The tool as its server describes it; None if that is not known.
-        server_definition: Digest of its server's definition; empty if that is not known.
-        own: Whether a file of the user's, not of a project, defines its server.
+    `server_definition` is the digest of its server's definition; empty if that is not known. `own`
+    tells whether a file of the user's, not of a project, defines the server.
     """
 
     server: str
@@ -73,12 +70,8 @@ def unmasked(value: Json, schema: Json = None) -> Json:
 class Decision:
     """Whether a call is allowed, asked about or denied, and why.
 
-    Attributes:
-        rule: Name of what decided, shown and recorded ("rule 'no force'", "default for writes").
-        reason: Of the rule; may be empty.
-        effect: That the call is assumed to have.
-        labels: Of the tool.
-        led: Earlier calls because of which a flow rule decided.
+    `rule` is shown and recorded ("rule 'no force'", "default for writes"). `led` names earlier calls
+    because of which a flow rule decided.
     """
 
     action: Action

@@ -350,8 +350,6 @@ class HeldRequest:
 
     Attributes:
         call: With placeholders, and tokens in place of personal data, in its arguments.
-        decision: The strictest.
-        effect: What the policy takes it to do.
         asked: The rules that want a person's approval of it.
         digest: Of its tool's definition; empty if its server lists no such tool.
         uses: Numbers of the calls whose results it is made with.
@@ -374,14 +372,8 @@ class HeldRequest:
 class HeldCalls:
     """The calls that one run in plan mode holds back.
 
-    Attributes:
-        plan: Random digits that mark the run's placeholders.
-        spoiled: Why the plan must not be applied; empty if it may.
-        requests: The calls, in their order.
-        characters: Of all their arguments, as JSON.
-
-    Args:
-        mask: Takes secrets out of arguments.
+    `plan` has the random digits that mark the run's placeholders. `spoiled` says why the plan must
+    not be applied.
     """
 
     def __init__(self, mask: Mask = unmasked) -> None:

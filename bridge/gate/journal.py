@@ -73,14 +73,7 @@ _REFUSALS = {
 
 @dataclass(eq=False, slots=True)
 class JournalEntry:
-    """One call.
-
-    Attributes:
-        number: The call's in its run, as messages and the audit log have it.
-        result: None if there is none, or it was too large to keep.
-        size: Bytes of the entry and its result.
-        server_definition: Digest of the server's definition at that time; empty if not known.
-    """
+    """One call; `result` is None if there is none, or it was too large to keep."""
 
     server: str
     tool: str
@@ -107,11 +100,9 @@ def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
 
 @dataclass(eq=False, slots=True)
 class RetryChain:
-    """A run and all its retries.
+    """A run and its retries.
 
-    Attributes:
-        head: The last of them that made a call of its own which changes something.
-        length: How often there was another one.
+    `head` is the last of them that made a changing call of its own; `length` counts these.
     """
 
     head: str
@@ -127,12 +118,6 @@ class RunJournal:
         earlier: The run that this one retries, or whose plan it applies.
         after: Whether the run's calls come after all of the earlier one's, as a plan's do, and not
             in place of some of them.
-
-    Attributes:
-        under_way: Whether the run continues, so that there may be more to come.
-        length: Of the chain, as far as it is known here.
-        flow: What was called so far, also by the earlier run: what that read may stand in the
-            program of the retry as a text of its own.
     """
 
     def __init__(
@@ -213,12 +198,7 @@ class RunJournal:
 
 
 class Replay:
-    """The journal of an earlier run, used up call by call.
-
-    Args:
-        run_id: Of the retry.
-        mask: Takes secrets out of arguments.
-    """
+    """The journal of an earlier run, used up call by call; `run_id` is the retry's."""
 
     def __init__(
         self,
@@ -333,9 +313,7 @@ class Replay:
 class Journals:
     """The journals of the last runs, by run and owner; a retry follows within a few runs.
 
-    Args:
-        max_runs, max_bytes: Bounds on all of them: results are a server's. The oldest make room.
-        replica: This bridge's name among several, which have journals of their own.
+    Results are a server's, so that both bounds hold for all journals. The oldest make room.
     """
 
     def __init__(

@@ -45,13 +45,7 @@ _KIND = "pins"
 
 
 class Digests(NamedTuple):
-    """Digests of a tool.
-
-    Attributes:
-        schema: Of its schemas and annotations, without texts and the order of what has none.
-        text: Of the words of its texts, without their order.
-        whole: Of all that its server says of it.
-    """
+    """Digests of a tool: of its schemas without texts, of the words of its texts, and of all."""
 
     schema: str
     text: str
@@ -136,13 +130,7 @@ _Facts = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True)
 class _Pin:
-    """One definition, as far as it takes to say what of it changed.
-
-    Attributes:
-        digest: Of the whole.
-        schema: Of schemas and annotations.
-        texts: Digests of the texts that it had, the last one last.
-    """
+    """One definition, as far as it takes to say what of it changed; `texts` has the last one last."""
 
     digest: str
     schema: str
@@ -174,12 +162,7 @@ class _Stored:
 
 
 class Pins:
-    """What is remembered of tools.
-
-    Args:
-        store: None remembers nothing.
-        fully: Whether a change of a text counts, too, of a server's tools.
-    """
+    """What is remembered of tools; `fully` tells for which servers a change of a text counts, too."""
 
     def __init__(
         self, store: Store | None = None, fully: Callable[[str], bool] = lambda _: False

@@ -79,7 +79,6 @@ class _PendingCall(NamedTuple):
     """A request that is not denied and has not been sent.
 
     Attributes:
-        number: Of the request in its run.
         call: As the program made it, with tokens of personal data and marks of secrets.
         real: As the server gets it.
         decisions: All of them; `decision` is the strictest.

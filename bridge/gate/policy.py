@@ -63,16 +63,9 @@ user's, MCP itself, or none."""
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step of how a decision comes about.
+    """One step of how a decision comes about; `place` is where a rule stands.
 
-    Attributes:
-        about: What the step is about; there is one "effect", one "default", and any number of
-            the others.
-        name: The effect, the label, or the name of the rule or default.
-        applies: Whether it matched; of a default, whether it decided.
-        action: Of a rule or default.
-        why: Why it matched or not; of an effect or label, where it comes from.
-        place: Where a rule stands.
+    `applies` tells whether it matched; of a default, whether it decided.
     """
 
     about: Literal["effect", "label", "rule", "default"]
@@ -274,11 +267,7 @@ class Policy:
                     name=ready.rule.name,
                     applies=not why,
                     action=ready.rule.action,
-                    why=why
-                    or "; ".join(
-                        check.explain(call.arguments, call.definition) for check in ready.checks
-                    )
-                    or "it has no conditions",
+                    why=why or "; ".join(tests) or "it has no conditions",
                     place=ready.rule.place,
                 )
             )
@@ -433,11 +422,7 @@ def flow_decision(
 class PolicyFile:
     """The policy of a file, read again when the file changes.
 
-    Args:
-        changed: Called with the audit log's record of a change.
-
-    Attributes:
-        digest: Of the policy in force, as the audit log has it.
+    `changed` gets the audit log's record of a change; `digest` is of the policy in force.
     """
 
     def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:

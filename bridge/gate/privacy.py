@@ -60,12 +60,7 @@ _PORTION = 64 * 1024  # Characters that are looked at in one go, in which nothin
 
 @dataclass
 class _Value:
-    """What a token stands for.
-
-    Attributes:
-        text: As it was first written.
-        sources: Servers that told it.
-    """
+    """What a token stands for: a text as it was first written, and the servers that said it."""
 
     kind: Kind
     same: str

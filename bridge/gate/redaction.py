@@ -58,15 +58,11 @@ class _Span(NamedTuple):
 class Redactor:
     """Takes known values out of texts, JSON and frames.
 
-    There is one for a bridge. Its secrets may change; keep `revision` beside redacted data.
+    There is one for a bridge. Its secrets may change; keep `revision` with redacted data.
 
     Args:
         known: Secret to its name in marks ("GITHUB_TOKEN of github").
         words: Those of them that are found only as whole words.
-
-    Attributes:
-        revision: Changes with the secrets.
-        marks: Each mark that was ever made, and the name in it.
     """
 
     def __init__(self, known: Mapping[str, str] | None = None, words: Collection[str] = ()) -> None:
@@ -327,10 +323,7 @@ def _mark(name: str) -> str:
 class _Needles:
     """Looks for all forms of all secrets at once.
 
-    Args:
-        forms: Of one that several secrets have the first counts.
-        escaped: Whether they are looked for in JSON, where what only seems to be one may begin in
-            the middle of an escape.
+    In JSON they are `escaped`: what only seems to be one may begin in the middle of an escape.
     """
 
     def __init__(self, forms: Iterable[Form], *, escaped: bool) -> None:

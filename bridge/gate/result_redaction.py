@@ -165,11 +165,8 @@ _as_json = json_text.encoder(allow_nan=True)
 class Marks:
     """The marks in what servers returned to one run.
 
-    Args:
-        replaced: Of all runs of the same caller; changed here.
-
-    Attributes:
-        names: Of the secrets that were taken out in this run, in their order.
+    `replaced` belongs to all runs of the same caller, and is changed here. `names` has the secrets
+    that were taken out in this run.
     """
 
     def __init__(self, redactor: Redactor | None = None, replaced: Replaced | None = None) -> None:

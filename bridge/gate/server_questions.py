@@ -33,15 +33,7 @@ _SHOWN = frozenset({"title", "description"})
 
 
 class ServerQuestions:
-    """What the servers of one run may ask.
-
-    Args:
-        audit: None for no records.
-        run_id: Named in what a person reads.
-
-    Attributes:
-        refused: How many questions were refused.
-    """
+    """What the servers of one run may ask, and how many questions were refused."""
 
     def __init__(
         self, policy: PolicySpec | None = None, audit: RunAudit | None = None, run_id: str = ""

@@ -36,11 +36,8 @@ class StartApprover:
     """Who is asked about the starts that one run needs.
 
     Attributes:
-        run: The run's id.
-        ask: Asks the run's client.
         for_all: Whether the person asked may approve for all runs.
-        refused: Names and definitions that were refused in this run.
-        given: Those that were approved, until they start.
+        refused, given: Names and definitions that a person refused, and approved until they start.
         turn: Held during a question, so that there is one at a time.
     """
 
@@ -57,8 +54,7 @@ class Starts:
 
     Args:
         policy: Returns the policy in force; raises `SettingsError`.
-        asker: Returns who is asked about a start that the current task needs; None outside of
-            runs.
+        asker: Returns who is asked about a start that the current task needs; None outside of runs.
     """
 
     def __init__(

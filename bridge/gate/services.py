@@ -145,8 +145,6 @@ class GateContext:
         lists: Returns whether the list of a server's tools is known.
         now: The run's time in seconds, which stops while a person is asked.
         flow_state: What was called so far; in a session, also by its earlier runs.
-        replay: The recorded calls that a retry need not repeat; None if the run is none.
-        held_calls: Holds calls back for a plan; None unless the run is in plan mode.
     """
 
     define: Define = undefined
@@ -232,7 +230,6 @@ class GateServices:
     """The parts of the gate that outlive runs.
 
     Args:
-        redactor: Takes this machine's secrets out of texts.
         current_asker: Returns who is asked about servers that the current run starts.
         is_plan: Returns whether an id is that of a plan of an owner.
     """

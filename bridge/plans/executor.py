@@ -62,12 +62,7 @@ StepStatus = Literal["done", "failed", "unknown", "not done"]
 
 @dataclass(kw_only=True)
 class PlanStep:
-    """A call of a plan, and its outcome.
-
-    Attributes:
-        shown: Its result, or the length of that; empty beyond the room for all of them.
-        error: Why it is not done, if it was begun.
-    """
+    """A call of a plan, and its outcome; `shown` has its result, or the length of that."""
 
     request: HeldRequest
     status: StepStatus = "not done"
@@ -213,12 +208,7 @@ class PlanExecutor:
 
 
 class _Execution:
-    """Makes the calls of one plan. Used once.
-
-    Attributes:
-        steps: Each call with its outcome.
-        late: Whether the time limit ended it.
-    """
+    """Makes the calls of one plan. Used once; `late` tells whether the time limit ended it."""
 
     def __init__(
         self, kept: StoredPlan, gate: Gate, run: RunContext, approval: Approval, servers: Servers

@@ -55,15 +55,7 @@ MAX_ALL_CHARACTERS = 128 * 1024 * 1024  # Of all owners.
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StoredPlan:
-    """A plan that can be applied.
-
-    Attributes:
-        plan: For people and models.
-        run_id: The run that made it.
-        requests: Its calls.
-        characters: How long their arguments are.
-        until: When it expires, on the clock of the process that stores it.
-    """
+    """A plan that can be applied, until a time on the clock of the process that stores it."""
 
     plan: Plan
     owner: str

@@ -209,10 +209,7 @@ def last_lines(folder: int, file: LogFile, count: int) -> int:
 class _OpenFile:
     """The file that is being written.
 
-    Attributes:
-        last: Its last record.
-        previous: How the files before it ended when it was begun.
-        others: Bytes of all other files at that time.
+    When it was begun, `previous` had the last records of earlier files, and `others` their bytes.
     """
 
     path: Path
@@ -257,13 +254,10 @@ class AuditLog:
     Args:
         directory: None records nothing.
         sync: Whether each record is on the disk before anything else is done.
-        days: How long files are kept.
-        quota: Bytes of all files together.
-        now: Seconds since 1970.
-        largest: Bytes after which a file is followed by another. What other bridges have written
-            counts from then on, so together they may exceed the quota by so much.
-        replica: The name of this bridge among several, each of which locks a file of its own beside
-            the log while it lives.
+        quota: Bytes of all files together. What other bridges wrote counts from the next file on,
+            so that together they may exceed it by `largest` bytes each.
+        largest: Bytes after which a file is followed by another.
+        replica: The name of this bridge among several, each of which locks a file while it lives.
     """
 
     def __init__(

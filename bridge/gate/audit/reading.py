@@ -113,13 +113,7 @@ def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Js
 
 @dataclass(kw_only=True)
 class CallCounts:
-    """What is counted in records.
-
-    Attributes:
-        runs: How many began.
-        groups: Of each group the calls that went out ("made", and of those "ok", "failed" and
-            "unknown"), "refused", "held" and "replayed" ones; the "size" of results and "ms".
-    """
+    """Counts of runs that began, of records, and of calls and their results by group."""
 
     runs: int = 0
     records: int = 0
@@ -180,9 +174,7 @@ class LogReport:
 
     Attributes:
         head: Hash of the last record of the newest file; empty if there is none.
-        problems: What is wrong.
         notes: What is not wrong, and may surprise.
-        omitted: How many more there are of both.
         expected: Where the hash that was asked for is; None if it is nowhere.
     """
 

@@ -51,15 +51,7 @@ class RunAudit:
     """The records of one run.
 
     Each method but `called` raises `AuditError` if its record cannot be written; what it records
-    must not happen then.
-
-    Args:
-        mask: Takes secrets out of arguments.
-        policy: Digest of the policy in force; empty if there is none.
-        owner: Whose run it is; see `RunRequest`.
-
-    Attributes:
-        head: Hash of the last record; empty where nothing is recorded.
+    must not happen then. `head` is the hash of the last record; empty where nothing is recorded.
     """
 
     def __init__(
