@@ -88,35 +88,16 @@ class Client(Protocol):
         """Whether it can open a URL for its user."""
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Report progress.
-
-        Args:
-            seconds: Since the start; grows with each report.
-            total: Seconds at the end, estimated; None unless the program reports its progress.
-        """
+        """Report the seconds since the start, which grow, and an estimate of those at the end."""
 
     async def log(self, level: str, source: str, data: Json) -> None:
         """Pass on a message."""
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the user.
-
-        Args:
-            params: MCP's `elicitation/create`: mode, message, requestedSchema or url.
-
-        Returns:
-            MCP's ElicitResult: "action" is accept, decline or cancel; "content" the filled form.
-
-        Raises:
-            CannotAskError: This client cannot be asked that.
-        """
+        """Answer MCP's `elicitation/create` with an `ElicitResult`, or raise `CannotAskError`."""
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the user's model: MCP's `sampling/createMessage`.
-
-        Raises:
-            CannotAskError: This client cannot be asked that.
-        """
+        """Answer MCP's `sampling/createMessage`, or raise `CannotAskError`."""
 
     async def roots(self) -> list[Json]:
         """Return its roots for servers, as in MCP's `roots/list`."""
@@ -148,12 +129,8 @@ class RunCaller:
     """
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
-        """Make one.
-
-        Args:
-            identified: Whether the client's user is known. Servers' questions reach any client;
-                the bridge's own are approvals, which only such a client can give.
-        """
+        # Servers' questions reach any client. The bridge's own are approvals, which only a client
+        # can give that is `identified`: its user is known.
         self._client = client
         self.identified = identified
         self._clock = clock
@@ -315,7 +292,10 @@ class RunCaller:
         self._reporting = True
         try:
             told = str(self.redact_for_client(server, message))
-            await self._progress(progress_text(server, tool, done, total, told))
+            count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+            text = told if len(told) <= MAX_TEXT else f"{told[:MAX_TEXT]}..."
+            shown = f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
+            await self._progress(shown)
         finally:
             self._reporting = False
 
@@ -420,7 +400,10 @@ class RunCaller:
         try:
             # Cut only after redaction, so that half a secret is not left.
             name = str(self.redact_for_client(server, name))
-            data = clipped(self.redact_for_client(server, data))
+            data = self.redact_for_client(server, data)
+            text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+            if len(text) > 4000:
+                data = f"{text[:4000]}... ({len(text) - 4000} more characters)"
             source = f"{server}/{name}" if name and name != server else server
             await self._client.log(level, source[:MAX_TEXT], data)
         finally:
@@ -435,19 +418,6 @@ def is_wanted(level: str, least: str) -> bool:
     if level not in LEVELS or least not in LEVELS:
         return False
     return LEVELS.index(level) >= LEVELS.index(least)
-
-
-def progress_text(server: str, tool: str, done: float, total: float | None, message: str) -> str:
-    count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-    text = message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}..."
-    return f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
-
-
-def clipped(data: Json) -> Json:
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    if len(text) <= 4000:
-        return data
-    return f"{text[:4000]}... ({len(text) - 4000} more characters)"
 
 
 AUTOMATIC_SECONDS = 0.15  # No person reads and answers a question in less.

@@ -70,8 +70,8 @@ def unmasked(value: Json, schema: Json = None) -> Json:
 class Decision:
     """Whether a call is allowed, asked about or denied, and why.
 
-    `rule` is shown and recorded ("rule 'no force'", "default for writes"). `led` names earlier calls
-    because of which a flow rule decided.
+    `rule` is shown and recorded ("rule 'no force'"). `led` names earlier calls because of which a
+    flow rule decided.
     """
 
     action: Action

@@ -130,7 +130,7 @@ _Facts = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True)
 class _Pin:
-    """One definition, as far as it takes to say what of it changed; `texts` has the last one last."""
+    """One definition, as far as it takes to say what of it changed."""
 
     digest: str
     schema: str
@@ -162,7 +162,7 @@ class _Stored:
 
 
 class Pins:
-    """What is remembered of tools; `fully` tells for which servers a change of a text counts, too."""
+    """What is remembered of tools; `fully` tells for which servers a changed text counts."""
 
     def __init__(
         self, store: Store | None = None, fully: Callable[[str], bool] = lambda _: False

@@ -1,6 +1,8 @@
-"""What a run tells its caller, without this machine's secrets.
+"""What a run tells its caller, without this machine's secrets; and marks on their way back.
 
-Owns which parts of a result or an error have text in them. `Redactor` knows what to take out.
+Owns which parts of a result or an error have text in them, and which text each mark replaced in
+what a server returned to one caller's programs. Only that server gets it back. A mark that cannot
+be replaced by exactly that text refuses the call.
 """
 
 from __future__ import annotations
@@ -41,31 +43,23 @@ async def cleared(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
     try:
         result = await work
     except BridgeError as error:
-        clear_error(error, redactor)
+        # In place: others may hold it already.
+        error.message = redactor.text(error.message)
+        error.host_detail = redactor.text(error.host_detail)
+        error.remedy = redactor.text(error.remedy)
+        error.args = (error.message,)
+        if isinstance(error, ToolCallError):
+            error.data = clear_value(error.data, redactor)
         raise
     return await offload(result.result, partial(clear_result, result, redactor))
 
 
-def clear_error(error: BridgeError, redactor: Redactor) -> None:
-    """Redact an error in place: others may hold it already."""
-    error.message = redactor.text(error.message)
-    error.host_detail = redactor.text(error.host_detail)
-    error.remedy = redactor.text(error.remedy)
-    error.args = (error.message,)
-    if isinstance(error, ToolCallError):
-        error.data = clear_value(error.data, redactor)
-
-
-def clear_result(result: RunResult, redactor: Redactor) -> RunResult:
-    found: RunResult = _clear(result, redactor)
-    return found
-
-
-def _clear(value: Any, redactor: Redactor) -> Any:
+def clear_result(value: Any, redactor: Redactor) -> Any:
+    """Return a result, or a part of one, without secrets; the very same if it has none."""
     if isinstance(value, str):
         return redactor.text(value)
     if isinstance(value, tuple):
-        items = tuple(_clear(item, redactor) for item in value)
+        items = tuple(clear_result(item, redactor) for item in value)
         return items if any(map(is_not, items, value)) else value
     if isinstance(value, (dict, list)):
         return clear_value(value, redactor)
@@ -75,7 +69,7 @@ def _clear(value: Any, redactor: Redactor) -> Any:
     for field in fields(value):
         if field.name not in _OWN_WORDS:
             before = getattr(value, field.name)
-            if (after := _clear(before, redactor)) is not before:
+            if (after := clear_result(before, redactor)) is not before:
                 changes[field.name] = after
     return replace(value, **changes) if changes else value
 
@@ -115,35 +109,26 @@ def clear_logs(redactor: Redactor) -> Iterator[None]:
 
     Clients write that into files of theirs, and show it.
     """
-    clearing = _Clearing(redactor)
+    formatter = logging.Formatter()
+
+    def clear(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if (cleared_text := redactor.text(message)) is not message:
+            record.msg, record.args = cleared_text, ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = formatter.formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = redactor.text(record.exc_text)
+        return True
+
     handlers = tuple(logging.getLogger().handlers)
     for handler in handlers:
-        handler.addFilter(clearing)
+        handler.addFilter(clear)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(clearing)
-
-
-class _Clearing(logging.Filter):
-    """Takes secrets out of records."""
-
-    def __init__(self, redactor: Redactor) -> None:
-        super().__init__()
-        self._redactor = redactor
-        self._formatter = logging.Formatter()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        told = record.getMessage()
-        cleared_text = self._redactor.text(told)
-        if cleared_text is not told:
-            record.msg, record.args = cleared_text, ()
-        if record.exc_info and not record.exc_text:
-            record.exc_text = self._formatter.formatException(record.exc_info)
-        if record.exc_text:
-            record.exc_text = self._redactor.text(record.exc_text)
-        return True
+            handler.removeFilter(clear)
 
 
 Replaced = dict[str, dict[str, set[str]]]

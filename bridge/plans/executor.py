@@ -75,7 +75,11 @@ class PlanStep:
     ) -> None:
         self.status, self.error, self.reason = status, error, reason
 
-    def not_made(self, error: BridgeError) -> None:
+    def stop(self, error: BridgeError, *, sent: bool = False) -> None:
+        outcome = outcome_after(error) if sent else "not-sent"
+        if outcome != "not-sent":
+            self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
+            return
         reason: Reason = "exception"
         if isinstance(error, RefusedError):
             reason = "policy"
@@ -83,13 +87,6 @@ class PlanStep:
             reason = "validation"
         text = " ".join(part for part in (error.message, error.remedy) if part)
         self.failed(f"It was not made. {text}", reason)
-
-    def lost(self, error: BridgeError) -> None:
-        outcome = outcome_after(error)
-        if outcome == "not-sent":
-            self.not_made(error)
-        else:
-            self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
 
 
 class PlanApprover(Approver):
@@ -134,10 +131,10 @@ class PlanExecutor:
             run = self._services.begin(run_id, request, caller, planned_by=kept.run_id)
             approval = await self._approved(kept, request, run, run_id)
             facts = {**_facts(kept), "approval": approval_fields(approval)}
-            async with run.recording(request, _servers(kept), facts) as record:
+            async with run.recording(request, kept.servers, facts) as record:
                 begun = True
                 gate = Gate(
-                    Grant(servers=frozenset(_servers(kept)), calls=len(kept.requests)),
+                    Grant(servers=frozenset(kept.servers), calls=len(kept.requests)),
                     self._servers.pool.call_tool,
                     run.context,
                 )
@@ -176,7 +173,7 @@ class PlanExecutor:
             return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             facts: dict[str, Json] = {**_facts(kept), "approval": {"refused": error.code}}
-            async with run.recording(request, _servers(kept), facts) as record:
+            async with run.recording(request, kept.servers, facts) as record:
                 record(RunResult(run_id=run_id, status="error", reason="policy", summary=""))
             raise
 
@@ -243,7 +240,7 @@ class _Execution:
                         del self._known[number]
                 await self._check(step.request, arguments)
             except BridgeError as error:
-                step.not_made(error)
+                step.stop(error)
                 return
             await self._make(step, arguments, times.finish)
             if step.status != "done":
@@ -283,7 +280,7 @@ class _Execution:
                 try:
                     result = await gate.call(request.call.server, request.call.tool, arguments)
                 except BridgeError as error:
-                    step.lost(error) if gate.calls > before else step.not_made(error)
+                    step.stop(error, sent=gate.calls > before)
                 else:
                     self._take(step, with_plain_text(result), learns=not gate.is_watched)
             tasks.cancel_scope.cancel()
@@ -362,7 +359,7 @@ def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult
         has_result=True,
         result=execution.listed(),
         error="" if status == "success" else _error(execution, stopped, why, run_id),
-        servers=_servers(kept),
+        servers=kept.servers,
     )
 
 
@@ -399,10 +396,6 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(shown) + (" and others" if len(found) > 20 else "")
 
 
-def _servers(kept: StoredPlan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(request.call.server for request in kept.requests))
-
-
 def _facts(kept: StoredPlan) -> dict[str, Json]:
     return {"calls": len(kept.requests), "plannedBy": kept.run_id}
 
@@ -410,6 +403,5 @@ def _facts(kept: StoredPlan) -> dict[str, Json]:
 async def _limit_when_cancelled(shield: anyio.CancelScope, seconds: float) -> None:
     try:
         await anyio.sleep_forever()
-    except anyio.get_cancelled_exc_class():
+    finally:
         shield.deadline = anyio.current_time() + seconds
-        raise

@@ -68,6 +68,10 @@ class StoredPlan:
     def plan_id(self) -> str:
         return self.plan.plan_id
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(request.call.server for request in self.requests))
+
 
 class Plans:
     """Plans that can be applied, each once, by the caller that made it.
