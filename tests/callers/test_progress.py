@@ -63,7 +63,6 @@ def test_the_share_is_one_of_a_whole(done: float, total: float, share: float | N
     ],
 )
 def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str) -> None:
-    """Bars that programs draw over themselves, control characters, lines without an end."""
     run_progress = RunProgress()
     for piece in pieces:
         run_progress.wrote(piece)
@@ -150,8 +149,6 @@ async def test_progress_grows_and_its_total_keeps_the_programs_share() -> None:
 
 
 async def test_calls_are_counted_for_those_who_follow() -> None:
-    """And for no one else the program's calls take no way around."""
-
     async def handler(method: str, params: Mapping[str, Json]) -> Json:
         return run.progress.call_text()
 

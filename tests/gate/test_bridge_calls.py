@@ -30,8 +30,6 @@ from bridge.settings.policy import FlowRule, PolicySpec
 
 
 class Notes:
-    """Runs that keep numbers, and what becomes of them."""
-
     def __init__(self) -> None:
         self.journals = Journals()
         self.made: list[str] = []
@@ -39,7 +37,6 @@ class Notes:
         self.gates: list[Gate] = []
 
     def run(self, retry_of: str = "", reads: RetriedReads = "replay") -> BridgeCalls:
-        """Begin a run; its id is its number."""
         self.runs += 1
         name = str(self.runs)
         replay = None
@@ -50,7 +47,6 @@ class Notes:
         return BridgeCalls(oversight, self.gates[-1])
 
     async def answer(self, params: Mapping[str, Json]) -> Json:
-        """Do something."""
         self.made.append(params["key"])
         return len(self.made)
 
@@ -158,7 +154,6 @@ async def test_what_has_to_be_asked_is_asked_whatever_the_policy_allows() -> Non
 
 @pytest.mark.guarantee("kept-through-the-gate")
 async def test_no_server_can_be_called_as_the_bridge_itself() -> None:
-    """In rules, records and journals it would be the bridge."""
     _, gate = _own()
     with pytest.raises(CallDeniedError, match="'runtime' is the bridge itself"):
         await gate.call("runtime", "save_memory", {})

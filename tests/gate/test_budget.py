@@ -15,7 +15,6 @@ from tests.audit_rig import FakeClock
 
 
 def test_a_run_has_so_many_calls() -> None:
-    """One that is refused does not count; another run has its own."""
     budgets = Budgets(run_calls=2)
     budget = RunBudget(budgets)
     budget.spend("a")
@@ -27,7 +26,6 @@ def test_a_run_has_so_many_calls() -> None:
 
 
 def test_a_run_has_so_many_calls_to_each_server() -> None:
-    """What is used up for one is not for another."""
     budget = RunBudget(Budgets(server_calls=1))
     budget.spend("a")
     budget.spend("b")

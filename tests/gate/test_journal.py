@@ -39,13 +39,9 @@ def put(
     outcome: Outcome = "ok",
     effect: Effect = "write",
 ) -> JournalEntry:
-    """Record a call and what became of it."""
     entry = journal.sent("s", tool, arguments, effect, 1)
     journal.settle(entry, outcome, result)
     return entry
-
-
-# --- which calls are like each other
 
 
 @pytest.mark.parametrize(
@@ -67,7 +63,6 @@ def put(
 def test_arguments_are_alike_as_a_server_would_see_them(
     one: dict[str, Json], other: dict[str, Json], alike: bool
 ) -> None:
-    """As JSON without the order of its keys."""
     assert (key_of("s", "t", one) == key_of("s", "t", other)) is alike
 
 
@@ -87,7 +82,6 @@ ARGUMENTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=3)
 
 
 def turned(value: Json) -> Json:
-    """Return the same with the keys of every object the other way round."""
     if isinstance(value, dict):
         return {key: turned(value[key]) for key in reversed(list(value))}
     return [turned(item) for item in value] if isinstance(value, list) else value
@@ -101,8 +95,6 @@ def test_keys_are_equal_exactly_for_the_same_json(one: Any, other: Any) -> None:
     assert key_of("s", "t", one) == key_of("s", "t", turned(one))
     assert (key_of("s", "t", one) == key_of("s", "t", other)) is (plain(one) == plain(other))
 
-
-# --- matching, beside a reference that does it the long way
 
 Wish = tuple[str, int, Effect]
 """Tool, arguments, and what it does."""
@@ -217,11 +209,7 @@ def test_retries_of_retries_answer_what_was_answered_and_make_the_rest(
             sent = own + reference.unused()
 
 
-# --- what is refused
-
-
 def test_an_unknown_write_is_refused_however_often_it_is_asked_for() -> None:
-    """A loop that tries three times must not get through on the second; it says what to do."""
     journal = RunJournal("run7")
     entry = journal.sent("crm", "create", {"name": "n", "token": "hunter2"}, "write", 7)
     assert entry.outcome == "unknown"
@@ -275,9 +263,6 @@ def test_what_cannot_be_compared_is_refused_rather_than_repeated() -> None:
         Replay(journal).answer("s", "t", {"deep": deep}, "write")
 
 
-# --- retries of retries
-
-
 def test_two_retries_at_once_do_not_both_go_on() -> None:
     journals = Journals()
     first = journals.begin("a", "me")
@@ -294,7 +279,6 @@ def test_two_retries_at_once_do_not_both_go_on() -> None:
 
 
 def test_a_run_that_goes_on_cannot_be_retried_yet() -> None:
-    """What it is going to call would be called twice."""
     journals = Journals()
     journal = journals.begin("a", "me")
     with journal.recording(), pytest.raises(InvalidRequestError, match="Run a still runs"):
@@ -319,12 +303,8 @@ def test_a_plans_calls_come_after_those_of_the_run_that_made_it() -> None:
     assert list(journals.begin("y", "you", planned_by="p").entries()) == []
 
 
-# --- whose they are, and how much of them there is
-
-
 @pytest.mark.parametrize(("run_id", "owner"), [("b", "me"), ("a", "you"), ("a", ""), ("", "me")])
 def test_a_journal_is_found_by_its_owner_only(run_id: str, owner: str) -> None:
-    """To everybody else it is as if there were none, and what to do instead is said."""
     journals = Journals()
     journals.begin("a", "me")
     with raises_code("unknown_run") as caught:
@@ -344,7 +324,6 @@ def test_the_run_that_was_used_longest_ago_makes_room() -> None:
 
 
 def test_a_run_under_way_makes_no_room() -> None:
-    """Its calls would be forgotten while it makes them."""
     journals = Journals(max_runs=1)
     journal = journals.begin("a", "me")
     with journal.recording():

@@ -16,13 +16,10 @@ MAIL = "ann@example.org"
 
 
 def result(*pieces: bytes) -> dict[str, Any]:
-    """Return a tool's result with one large text."""
     return {"content": [{"type": "text", "text": LargeText(pieces)}]}
 
 
 def gate(vault: Vault | None = None) -> Gate:
-    """Return a gate to a tool that answers with an address in two pieces."""
-
     async def answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return result(b"write to ann@exa", b"mple.org")
 

@@ -26,7 +26,6 @@ def redactor() -> Redactor:
 
 
 def read(marks: Marks, text: str, server: str = "fs") -> str:
-    """Return what a program gets of a server's text, as part of a reply."""
     frame = marks.of(server).frame(json.dumps({"content": text}).encode())
     shown: str = json.loads(frame)["content"]
     return shown

@@ -95,7 +95,6 @@ class Shop:
         return await self.gate.call("shop", tool, arguments)
 
     async def refused(self, error: type[BridgeError], match: str = ".", **arguments: Json) -> None:
-        """Make a call that is refused, recorded and not made."""
         with pytest.raises(error, match=match):
             await self.buy(**arguments)
         assert self.got == []

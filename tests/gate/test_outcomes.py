@@ -30,7 +30,6 @@ from bridge.gate.decision import Outcome, outcome_after, outcome_of
     ],
 )
 def test_an_answer_is_what_the_server_says_it_is(result: dict[str, object], outcome: str) -> None:
-    """Only true is true; anything else was done."""
     assert outcome_of(result) == outcome
 
 
@@ -69,7 +68,6 @@ def refusal(code: int, *, doubtful: bool | None = None) -> ToolCallError:
 def test_a_call_is_unknown_unless_something_is_known_of_it(
     error: BaseException, outcome: Outcome
 ) -> None:
-    """An error that is not the server's word on this request says nothing about its effect."""
     assert outcome_after(error) == outcome
 
 

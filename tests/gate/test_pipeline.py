@@ -38,8 +38,6 @@ async def test_a_server_outside_the_grant_is_refused_by_name() -> None:
 
 
 async def test_calls_that_failed_changed_nothing_and_those_of_unknown_outcome_may_have() -> None:
-    """Only what would not be made again is worth a retry."""
-
     async def fail(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {"content": [], "isError": True}
 

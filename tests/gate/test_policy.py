@@ -71,7 +71,6 @@ def test_a_tool_that_a_trusted_server_does_not_describe_is_untrusted() -> None:
 
 
 def test_the_word_of_the_user_is_stronger_than_any_annotation() -> None:
-    """In both directions; without a word about the tool, annotations count."""
     tools = {"t": {"effect": "destructive"}, "r*": {"effect": "read"}, "*": {"labels": []}}
     policy = _policy(servers={"s": {"trust": True, "tools": tools}})
     for tool, hints, effect in (
@@ -110,7 +109,6 @@ def test_labels_come_from_the_server_its_tools_and_believed_hints() -> None:
 
 
 def test_a_definition_that_changes_is_judged_anew() -> None:
-    """What was worked out for one is not remembered for the next."""
     policy = _policy(servers={"s": {"trust": True}})
     tame, wild = _tool(readOnlyHint=True), _tool(destructiveHint=True)
     for definition, effect in ((tame, "read"), (wild, "destructive"), (None, "write")) * 2:
@@ -118,7 +116,6 @@ def test_a_definition_that_changes_is_judged_anew() -> None:
 
 
 def test_a_rule_made_for_one_definition_matches_no_other() -> None:
-    """Nor a tool of which nothing is known, if it would allow it."""
     tool = _tool(title="as it was")
     rules = [_rule("allow", tool="t", digest=tool_digest(tool))]
     policy = _policy(rules=rules)
@@ -190,7 +187,6 @@ def test_a_deep_value_ends_no_stack() -> None:
 
 
 def test_odd_values_are_not_judged() -> None:
-    """Whatever else may come out of a decoder one day."""
     allow = _policy(rules=[_rule("allow", when={"a": {"not": "x"}})])
     deny = _policy(rules=[_rule("deny", when={"a": {"glob": "x"}})])
     for odd in (object(), b"x", {1, 2}, float("nan"), 10**5000):

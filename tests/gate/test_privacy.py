@@ -98,7 +98,6 @@ def test_a_token_behind_what_json_escapes_is_one(kind: Kind, before: str) -> Non
 
 @given(number=st.integers(min_value=0, max_value=2**128 - 1), kind=st.sampled_from(ALL))
 def test_a_token_looks_like_what_it_stands_for(number: int, kind: str) -> None:
-    """And is never taken for the thing itself."""
     text = token(kind, number)
     match = TOKENS.fullmatch(text)
     assert match is not None
@@ -169,7 +168,6 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
 
 
 def test_a_token_is_found_however_an_address_writes_it() -> None:
-    """Upper case, percent escapes, without the plus."""
     found = vault()
     mail, phone = hidden(found, EMAIL), hidden(found, PHONE)
     assert found.reveal("mail", {"a": mail.upper(), "b": f"mailto:{quote(mail)}"}) == {
@@ -210,7 +208,6 @@ def test_a_token_of_somebody_else_is_refused() -> None:
 
 
 def test_a_part_of_a_token_is_refused() -> None:
-    """A program that takes one apart would send nonsense."""
     found = vault()
     name, _, domain = hidden(found, EMAIL).partition("@")
     for part in (name, f"x@{domain}", hidden(found, IBAN)[:12]):
@@ -252,7 +249,6 @@ def test_tokens_are_forgotten_in_time_and_in_number(monkeypatch: pytest.MonkeyPa
 
 
 def test_owners_have_vaults_of_their_own() -> None:
-    """Under whatever policy there is at the moment; the ones not seen for longest go."""
     vaults = Vaults()
     spec = Privacy(detect=ALL)
     mail = hidden(vaults.of("ann", spec), EMAIL)
@@ -266,7 +262,6 @@ def test_owners_have_vaults_of_their_own() -> None:
 
 
 def test_a_deep_result_is_not_passed_on() -> None:
-    """It is not looked through either."""
     value: Any = EMAIL
     for _ in range(900):
         value = [value]

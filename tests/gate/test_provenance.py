@@ -66,7 +66,6 @@ def _gate(seen: GateContext) -> Gate:
 
 
 def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
-    """Without a policy, and by a run that has read nothing."""
     for seen in (_seen(), _seen(policy=False)):
         assert ProvenanceTracker(seen).provenance() is None
     plain = _seen(policy=False)
@@ -165,7 +164,6 @@ def test_a_thing_found_often_is_one_thing() -> None:
 
 
 async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:
-    """However often a program loads it, so that it fills no log."""
     log = AuditLog(tmp_path)
     seen = _seen("r2", DENIED, audit=RunAudit(log, "r2"))
     tracker = ProvenanceTracker(seen)

@@ -123,7 +123,6 @@ def test_the_form_is_one_that_clients_of_both_eras_take() -> None:
     ],
 )
 def test_only_a_yes_that_was_offered_is_one(answer: dict[str, Json], said: str) -> None:
-    """To accept without a decision is one for this call alone."""
     assert read_answer(answer, ("call", "run"), "call") == said
 
 

@@ -124,7 +124,6 @@ def shape(value: Any) -> Any:
 
 @given(value=values)
 def test_what_holds_no_secret_is_passed_on_as_it_is(value: Any) -> None:
-    """The very same object, so that nothing is copied."""
     found = redactor()
     assert found.value(value) is value
     line = json.dumps(value).encode()
@@ -179,7 +178,6 @@ def test_a_name_cannot_break_out_of_a_mark() -> None:
 
 
 def test_arguments_are_shown_with_masks_for_what_looks_like_a_secret() -> None:
-    """By parameter and by format, and what is known without a trace; the rest is as it was."""
     keys = ("password", "apiKey", "private-key", "empty", "key")
     below = {"type": "object", "properties": {"token": {}, "q": {}}}
     schema = {
@@ -226,7 +224,6 @@ def test_arguments_are_shown_with_masks_for_what_looks_like_a_secret() -> None:
 
 
 def test_arguments_may_be_nested_without_an_end() -> None:
-    """What lies too deep is not shown."""
     value: Any = SECRET
     for _ in range(5000):
         value = [value]
@@ -259,12 +256,10 @@ def test_arguments_may_be_nested_without_an_end() -> None:
     ],
 )
 def test_not_all_of_an_environment_is_secret(name: str, value: str, expected: bool) -> None:
-    """Words, numbers and paths would be cut out of every text."""
     assert is_secret(value, name) is expected
 
 
 def test_names_are_read_by_their_words() -> None:
-    """In whatever case, and not where they only speak of a secret."""
     secret = "password userPassword API_KEY x-api-key clientSecret Authorization SSHPrivateKey"
     other = "author compass page_token nextPageToken max_tokens token_count primary_key secret_name"
     assert [name for name in secret.split() if not names_secret(name)] == []
@@ -319,7 +314,6 @@ def test_texts_searched_together_hide_what_each_hides_by_itself(value: Any) -> N
 
 
 def test_keys_that_are_hidden_hide_no_values() -> None:
-    """Else a program hides an argument from whoever is asked by having another shown like it."""
     first, second = (f"ghp_{letter * 36}" for letter in ("aB3", "cD4"))
     found = Redactor().arguments({"m": {first[:40]: "seen", second[:40]: "too"}})
     assert sorted(found["m"].values()) == ["seen", "too"]

@@ -18,13 +18,11 @@ REDACTOR = Redactor(SECRETS)
 
 
 def streamed(pieces: list[bytes], redactor: Redactor = REDACTOR) -> bytes:
-    """Return what comes out of all pieces."""
     stream = redactor.stream()
     return b"".join([*(stream.feed(piece) for piece in pieces), stream.finish()])
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """Return `data` in pieces."""
     ends = sorted(place % (len(data) + 1) for place in places)
     return [data[a:b] for a, b in zip([0, *ends], [*ends, len(data)], strict=True)]
 

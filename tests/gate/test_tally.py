@@ -21,8 +21,6 @@ from bridge.settings.policy import PolicySpec, ServerPolicy, ToolPolicy
 
 
 class Hand:
-    """A clock's hand that is moved by hand."""
-
     def __init__(self) -> None:
         self.at = 0.0
 
@@ -56,7 +54,6 @@ def test_kinds_beyond_the_bound_are_counted_together() -> None:
 
 
 async def test_calls_take_no_time_while_somebody_is_asked_something() -> None:
-    """The clock stands still; what it stood is counted as waiting, and not twice."""
     clock = Clock()
     asked, answered = anyio.Event(), anyio.Event()
 
@@ -86,8 +83,6 @@ async def test_calls_take_no_time_while_somebody_is_asked_something() -> None:
 async def test_a_read_without_an_answer_is_of_no_unknown_outcome(
     effect: Effect | None, says: bool, lost: int
 ) -> None:
-    """By the policy's word, or by the server's own where there is no policy."""
-
     async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise ServerLostError("gone", server=server)
 

@@ -52,12 +52,10 @@ def written(params: Mapping[str, Json]) -> str:
 
 
 def planned(calls: Sequence[HeldCall], shown: str = "", whole: Sequence[int] = ()) -> str:
-    """Return a question about a plan, and its answers."""
     return written(plan_question(Plan(plan_id="a", seconds=1, calls=tuple(calls)), shown, whole))
 
 
 def needed(*asks: Decision) -> str:
-    """Return the error on a call that no one can be asked about."""
     call = CallFacts(server="git", tool="push", definition=TOOL)
     return refused(lambda approver: approver.approve(call, asks))
 
@@ -74,7 +72,6 @@ def refused(approve: Callable[[Approver], object]) -> str:
 
 
 def plan_needed(*calls: HeldCall) -> str:
-    """Return the error on a plan that no one can be asked about."""
     plan = Plan(plan_id="a", seconds=1, calls=calls)
     return refused(lambda approver: approver.approve_plan(plan, "", [1]))
 

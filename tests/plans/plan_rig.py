@@ -29,13 +29,11 @@ APPROVED = {"action": "accept", "content": {"decision": "apply"}}
 
 
 async def approve(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Say yes to a plan."""
     return APPROVED
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """What the recorder writes its calls to."""
     return tmp_path / "calls.jsonl"
 
 
@@ -43,7 +41,6 @@ def log(tmp_path: Path) -> Path:
 async def opened(
     settings: Settings, specs: list[ServerSpec], *, policy: str = "", tmp_path: Path
 ) -> AsyncIterator[Engine]:
-    """Open an engine with a policy."""
     config = tmp_path / "config.toml"
     config.write_text(policy)
     async with engine_on(
@@ -54,14 +51,12 @@ async def opened(
 
 @pytest.fixture
 async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator[Engine]:
-    """An engine without a policy, with the recorder as "log"."""
     notes = {"topic": "text"}
     async with opened(settings, [recorder("log", log, notes=notes)], tmp_path=tmp_path) as engine:
         yield engine
 
 
 async def planned(engine: Engine, code: str, **fields: Any) -> tuple[RunResult, Plan]:
-    """Run a program in plan mode."""
     with anyio.fail_after(60):
         result = await engine.run(RunRequest(code=code, mode="plan", **fields))
     assert result.plan is not None
@@ -71,7 +66,6 @@ async def planned(engine: Engine, code: str, **fields: Any) -> tuple[RunResult, 
 async def applied(
     engine: Engine, plan: Plan, client: FakeClient | None = None, **fields: Any
 ) -> RunResult:
-    """Apply a plan."""
     with anyio.fail_after(60):
         # Whoever answers is known: of another no one takes a yes.
         request = ApplyRequest(plan_id=plan.plan_id, **{"principal": "me", **fields})
@@ -79,7 +73,6 @@ async def applied(
 
 
 def audited(settings: Settings) -> str:
-    """Return the audit log."""
     files = sorted((settings.state_dir / "audit").glob("*.jsonl"))
     return "".join(path.read_text() for path in files)
 
@@ -96,7 +89,6 @@ def traced(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[st
 
 
 def statuses(result: RunResult) -> list[str]:
-    """Return what became of each call."""
     return [
         line["status"]
         for line in result.result

@@ -33,8 +33,6 @@ CREATE = "mcp_rec.create"
 async def planner(
     settings: Settings, backend: FakeBackend, tmp_path: Path, log: Path
 ) -> AsyncIterator[Engine]:
-    """An engine with a recorder whose annotations are believed."""
-
     config = tmp_path / "config.toml"
     config.write_text(POLICY)
     finder = ListFinder(recorder("rec", log, notes={"a": "note a", "b": "note b"}))
@@ -43,7 +41,6 @@ async def planner(
 
 
 def shown(plan: Plan) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return tools and arguments of the held calls."""
     return [(call.tool, call.arguments) for call in plan.calls]
 
 

@@ -20,7 +20,6 @@ async def keep(plans: Plans, holds: HeldCalls | None = None, owner: str = "me") 
 
 
 async def test_a_plan_expires(tmp_path: Path) -> None:
-    """What its reads found may not be so any more; a second before, it can be applied."""
     time = FakeClock()
     plans = Plans(store_at(tmp_path), time)
     plan, other = await keep(plans), await keep(plans)
@@ -46,7 +45,6 @@ async def test_a_failed_or_spoiled_or_empty_run_has_no_plan_to_apply(tmp_path: P
 
 
 async def test_a_withdrawn_plan_cannot_be_taken(tmp_path: Path) -> None:
-    """It could not be recorded."""
     plans = Plans(store_at(tmp_path))
     plan = await keep(plans)
     gone = await plans.withdraw(plan, "me", "the disk is full")

@@ -123,7 +123,6 @@ if made.id > 3:
 
 
 async def test_a_no_uses_a_plan_up(settings: Settings, tmp_path: Path, log: Path) -> None:
-    """Else a model asks until somebody errs. It is another's, or none, to everybody else."""
     async with opened(
         settings, [recorder("log", log)], policy=WRITES_ASK, tmp_path=tmp_path
     ) as engine:
@@ -169,7 +168,6 @@ await mcp_log.write_note(topic="t", text=f"{one.url}")
 async def test_a_plan_that_the_policy_allows_needs_nobody(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """But a policy that changed since then stops it."""
     config = tmp_path / "config.toml"
     allowing = WRITES_ASK.replace("[policy]", '[policy]\ndefaults = { write = "allow" }')
     async with opened(
@@ -187,7 +185,6 @@ async def test_a_plan_that_the_policy_allows_needs_nobody(
 async def test_flow_rules_judge_a_call_by_what_came_before_it_in_the_plan(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
-    """A read that the plan made later does not count; shown and applied it is the same."""
     policy = """
 [policy]
 defaults = { write = "allow" }

@@ -30,7 +30,6 @@ from tests.waiting import until
 
 
 async def test_a_plan_stops_at_the_first_failure(engine: Engine, log: Path) -> None:
-    """What was done, what was not, and a retry that does not do it again."""
     code = """
 first = await mcp_log.create(title="one")
 await mcp_log.write_note(topic="t", text="x")
@@ -73,7 +72,6 @@ await mcp_log.create(title="two", parent=first.id)
 async def test_what_cannot_be_made_stops_a_plan(
     engine: Engine, log: Path, second: str, told: str, reason: str
 ) -> None:
-    """A part that is not there, one of a wrong type, a server that refuses or dies."""
     code = f"""
 first = await mcp_log.create(title="one")
 await mcp_log.{second}
@@ -140,7 +138,6 @@ await mcp_log.create(title="never")
 async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown(
     engine: Engine, settings: Settings, log: Path
 ) -> None:
-    """A server that hangs must not keep a client that has gone."""
     engine.plan_executor = PlanExecutor(engine.servers, engine.gate, engine.plans, Times(finish=0))
     _, plan = await planned(engine, "await mcp_log.slow()\nawait mcp_log.create(title='never')")
     async with anyio.create_task_group() as tasks:
@@ -179,8 +176,6 @@ async def test_a_plan_of_a_bridge_that_has_ended_is_told_from_the_audit_log(
 
 
 class FullLog(AuditLog):
-    """An audit log that takes no records of one kind."""
-
     def __init__(self, kind: str) -> None:
         super().__init__(Path("/nonexistent"))
         self._kind = kind

@@ -35,12 +35,10 @@ def bridges(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Plans, Plan
 
 @pytest.fixture
 def two(tmp_path: Path, postgresql: Server) -> tuple[Plans, Plans]:
-    """Two of one store."""
     return Plans(store_at(tmp_path)), Plans(store_at(tmp_path))
 
 
 def a_plan() -> HeldCalls:
-    """Return calls with all that a call can have."""
     flow = FlowState()
     flow.add_provenance("x", Provenance(labels=frozenset({"private"}), servers=frozenset({"s"})))
     tool = Tool(server="tickets", name="create", input_schema={"type": "object"})

@@ -16,13 +16,11 @@ from bridge.gate.audit.reading import end_orphans
 
 
 def die(log: AuditLog) -> None:
-    """Leave as a process that is killed does."""
     assert log._lock is not None
     os.close(log._lock)
 
 
 def ends(directory: Path) -> list[dict[str, Any]]:
-    """Return the records of runs' ends."""
     lines = [
         line for file in sorted(directory.glob("*.jsonl")) for line in file.read_text().splitlines()
     ]
@@ -30,12 +28,10 @@ def ends(directory: Path) -> list[dict[str, Any]]:
 
 
 def files(directory: Path, suffix: str) -> int:
-    """Return how many files there are of a kind."""
     return len(list(directory.glob(f"*{suffix}")))
 
 
 async def two_runs(log: AuditLog) -> None:
-    """Begin two runs, and end one of them."""
     await RunAudit(log, "whole").began({})
     await RunAudit(log, "cut").began({})
     await RunAudit(log, "whole").ended({"status": "success"})

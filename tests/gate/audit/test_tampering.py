@@ -36,7 +36,6 @@ async def _make(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def log_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a log in which nothing is wrong."""
     directory = tmp_path_factory.mktemp("made") / "audit"
     anyio.run(_make, directory)
     report = whole(directory)
@@ -159,7 +158,6 @@ async def _make_small(directory: Path) -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A log of four records in one file."""
     anyio.run(_make_small, tmp_path / "audit")
     return tmp_path / "audit"
 
@@ -283,7 +281,6 @@ def test_a_hash_is_found_where_its_record_is_or_nowhere(directory: Path) -> None
 
 
 def test_a_log_never_written_has_nothing_wrong(tmp_path: Path) -> None:
-    """A bridge that has run nothing yet is not under suspicion."""
     (tmp_path / "audit").mkdir(mode=0o700)
     assert not verify(tmp_path / "audit").problems
 

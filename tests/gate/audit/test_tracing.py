@@ -88,7 +88,6 @@ async def test_the_last_records_are_those_of_all_bridges_by_their_times(tmp_path
 
 
 async def test_records_that_come_are_read_from_where_the_last_were(tmp_path: Path) -> None:
-    """Into the next file, and never half of one."""
     places: dict[str, int] = {}
     assert records_since(tmp_path, places) == []
     clock = FakeClock()

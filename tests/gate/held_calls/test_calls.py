@@ -70,7 +70,6 @@ def test_a_held_call_keeps_what_it_takes_to_make_it() -> None:
 
 
 def test_a_plan_holds_a_bounded_number_of_calls_and_of_bytes() -> None:
-    """A loop without end ends here."""
     holds = held(calls.MAX_CALLS)
     with pytest.raises(CallBudgetError, match="1,000 calls at most"):
         holds.hold(call(), ALLOW)
@@ -84,7 +83,6 @@ def test_a_plan_holds_a_bounded_number_of_calls_and_of_bytes() -> None:
 
 
 def test_a_call_that_is_refused_is_no_part_of_the_plan() -> None:
-    """What the program was told is not held must not be made."""
     holds = held()
     for facts in (
         call(body=write(holds.plan, 2)),

@@ -79,7 +79,6 @@ def test_a_part_that_is_not_there_is_told_with_what_is(path: tuple[Step, ...], t
 
 
 def test_several_blocks_are_a_list_and_binary_ones_are_refused() -> None:
-    """As a program has them, except that a picture cannot stand in arguments."""
     blob = {"blob": {"mimeType": "image/png", "data": "AAAA"}}
     mixed = CallResult(
         call="#1 s.t", shape={"blocks": [{"json": "note"}, {"json": {"a": 1}}, blob]}
@@ -142,7 +141,6 @@ def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
     ],
 )
 def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
-    """It would stand for something else, or be sent to a server as it is."""
     with raises_code("held_result", match="was cut or changed"):
         referred({"a": value}, PLAN, 2)
     assert mentions({"a": value}, PLAN)
@@ -260,7 +258,6 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
 
 @pytest.mark.parametrize("like", [f"{LABEL}1 git.log›.id", json.dumps(f"{LABEL}1"), LABEL.upper()])
 def test_a_text_cannot_pass_for_a_placeholder(like: str) -> None:
-    """Else a person approves of a reference, and a text is sent."""
     with raises_code("held_result", match="only to be read"):
         referred({"a": [f"x {like}"]}, PLAN, 1)
     assert mentions({"a": like}, PLAN)
@@ -274,7 +271,6 @@ def test_what_was_held_is_looked_at_again_when_it_is_applied() -> None:
 
 
 def test_a_way_of_odd_steps_is_no_placeholder() -> None:
-    """A program can write any mark itself; it cannot have one mean what is not shown."""
     for path in ([True], [1.5], [None], [["a"]], {"id": 1}):
         with raises_code("held_result", match="was cut or changed"):
             referred({"a": forged(path)}, PLAN, 1)
@@ -285,7 +281,6 @@ def test_a_way_of_odd_steps_is_no_placeholder() -> None:
 
 
 def forged(path: Any) -> str:
-    """Return a mark as a program may write one itself."""
     core = f"{PLAN}n1p{json.dumps(path).encode().hex()}"
     return text(1).replace(f"{PLAN}n1pk{checksum(f'{PLAN}n1p')}", f"{core}k{checksum(core)}")
 
@@ -315,7 +310,6 @@ def test_people_read_labels_of_marks_however_they_are_quoted(quote: Callable[[st
 
 
 def test_no_mark_is_read_otherwise_than_it_was_written() -> None:
-    """Whatever digits there are in it, quoted or not."""
     for number in range(500):
         plan = f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}"
         mark = write(plan, 1, ["id"])
@@ -375,6 +369,5 @@ def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
 
 
 def test_keys_that_are_shown_alike_hide_no_values() -> None:
-    """Else a person approves of less than is sent."""
     cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), unmasked)
     assert [cut["…"], cut["… (3)"]] == ["seen", "(1 more keys)"]
