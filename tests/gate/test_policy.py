@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ import pytest
 from bridge.gate.conditions import WORK
 from bridge.gate.decision import CallFacts, Decision, strictest
 from bridge.gate.pins import tool_digest
-from bridge.gate.policy import LONG_NAME, MAX_NAME_CHARS, OPEN, Policy
+from bridge.gate.policy import LONG_NAME, MAX_NAME_CHARS, OPEN, Policy, policy_digest
 from bridge.model import Effect, Json, Tool
-from bridge.settings.policy import parse_policy
+from bridge.settings.policy import Condition, PolicySpec, Rule, parse_policy
 
 
 def _policy(**table: Any) -> Policy:
@@ -276,3 +277,18 @@ def test_a_decision_is_on_one_definition_whatever_is_decided_beside_it() -> None
     assert policy.decide(CallFacts(server="s", tool="t", definition=old)).effect == "read"
     assert policy.decide(now).effect == "destructive"
     assert beside == ["destructive"]
+
+
+def test_a_policys_digest_changes_with_its_meaning_alone() -> None:
+    def spec(**fields: Any) -> PolicySpec:
+        when = (Condition(path=("a", "*"), test="in", value=["x"]),)
+        rule = Rule(name="r", action="deny", effects=frozenset({"read", "write"}), when=when)
+        return PolicySpec(present=True, rules=(rule,), **fields)
+
+    first = spec()
+    assert policy_digest(first) == policy_digest(spec(path=Path("/elsewhere")))
+    assert policy_digest(first) != policy_digest(spec(pin=False))
+    other = Condition(path=("b", "*"), test="in", value=["x"])
+    changed = PolicySpec(present=True, rules=(Rule(name="r", action="deny", when=(other,)),))
+    assert policy_digest(first) != policy_digest(changed)
+    assert policy_digest(PolicySpec()) == ""

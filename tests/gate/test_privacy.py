@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -297,3 +299,23 @@ def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
     error = ToolCallError("ann@example.org", server="crm", rpc_code=1, data=large)
     there.hide_error("crm", error)
     assert (error.data, "ann" in str(error)) == (None, False)
+
+
+PROJECT = Path(__file__).parents[2]
+
+
+def _lines(name: str) -> list[str]:
+    text = (PROJECT / "tests" / "testdata" / name).read_text()
+    return [line.replace("\\n", "\n") for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("line", _lines("ordinary_lines.txt"))
+def test_ordinary_text_is_left_alone(line: str) -> None:
+    assert [line[one.start : one.end] for one in find(line, DETECTORS)] == []
+
+
+@pytest.mark.parametrize("line", _lines("personal_lines.txt"))
+def test_personal_data_is_found(line: str) -> None:
+    text = re.sub("[«»]", "", line)
+    found = [text[one.start : one.end] for one in find(text, DETECTORS)]
+    assert found == [one for one in re.findall("«(.*?)»", line) if one]
