@@ -49,10 +49,6 @@ class FlowState:
                 _add(each, name)
         return new
 
-    @property
-    def has_labels(self) -> bool:
-        return bool(self._labels or self._unknown)
-
     def provenance(self, run_id: str) -> Provenance | None:
         """Return the provenance of what a run keeps now; None if nothing was read."""
         if not (self._labels or self._servers or self._unknown):
@@ -172,7 +168,7 @@ class Flow:
         self._rules = tuple(_CompiledFlowRule(rule) for rule in rules)
 
     def watches(self, state: FlowState) -> bool:
-        return state.has_labels or any(
+        return bool(state._labels or state._unknown) or any(
             ready.after_servers is not None and state.used(ready.after_servers)
             for ready in self._rules
         )

@@ -21,7 +21,7 @@ import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -406,7 +406,15 @@ def _parsed(data: bytes | None) -> _Stored:
         if document["form"] != _FORM:
             raise ValueError("it is of another version")
         tools = {
-            (server, tool): tuple(map(_read_pin, pins))
+            (server, tool): tuple(
+                _Pin(
+                    digest=str(pin["digest"]),
+                    schema=str(pin["schema"]),
+                    texts=tuple(map(str, pin["texts"])),
+                    facts={name: (str(said), str(of)) for name, (said, of) in pin["facts"].items()},
+                )
+                for pin in pins
+            )
             for server, tools in document["servers"].items()
             for tool, pins in tools.items()
         }
@@ -417,12 +425,6 @@ def _parsed(data: bytes | None) -> _Stored:
         return _Stored(tools, servers)
     except (TypeError, KeyError, AttributeError, IndexError) as error:
         raise ValueError(f"it is not what a bridge writes: {error}") from None
-
-
-def _read_pin(entry: Mapping[str, Any]) -> _Pin:
-    facts = {name: (str(said), str(digest)) for name, (said, digest) in entry["facts"].items()}
-    texts = tuple(map(str, entry["texts"]))
-    return _Pin(str(entry["digest"]), str(entry["schema"]), texts, facts)
 
 
 def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
@@ -447,15 +449,16 @@ def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
         if not pins and len(tools) >= MAX_TOOLS:
             logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)
             continue
-        others_of_it = [old for old in pins if not _replaces(new.pin, old)]
+        # It replaces the definition of which only a text changed.
+        earlier = new.pin.schema, new.pin.texts[:-1]
+        others_of_it = [
+            old
+            for old in pins
+            if old.digest != new.pin.digest
+            and (old.schema, old.texts[1 - MAX_DEFINITIONS :]) != earlier
+        ]
         tools[key] = tuple([*others_of_it, new.pin][-MAX_DEFINITIONS:])
     return _Stored(tools, known)
-
-
-def _replaces(new: _Pin, old: _Pin) -> bool:
-    if new.schema == old.schema and new.texts[:-1] == old.texts[1 - MAX_DEFINITIONS :]:
-        return True
-    return new.digest == old.digest
 
 
 def _document(stored: _Stored) -> bytes:

@@ -445,8 +445,7 @@ class PolicyFile:
         if state != self._state:
             self._state = state
             try:
-                self._check_file(state)
-                self._take(reload_policy(self._settings))
+                self._reload(state)
                 self._error = None
             except SettingsError as error:
                 logger.warning("the policy cannot be read: %s", error)
@@ -457,16 +456,14 @@ class PolicyFile:
             raise self._error
         return self._policy, self._flow
 
-    def _check_file(self, state: tuple[int, ...] | None) -> None:
-        """Refuse a file that is gone or empty: some editors leave one like that while they save."""
-        if not self._policy.spec.present or (state and state[1] > 0):
-            return
-        message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
-        remedy = "Restore it; to go on without a policy, leave its [policy] out or start again."
-        raise SettingsError(message, remedy=remedy)
-
-    def _take(self, spec: PolicySpec) -> None:
-        """Put a policy in force, and report the change."""
+    def _reload(self, state: tuple[int, ...] | None) -> None:
+        """Put the file's policy in force, and report a change."""
+        # Some editors leave an empty file, or none, while they save.
+        if self._policy.spec.present and not (state and state[1] > 0):
+            message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
+            remedy = "Restore it; to go on without a policy, leave its [policy] out or start again."
+            raise SettingsError(message, remedy=remedy)
+        spec = reload_policy(self._settings)
         if spec == self._policy.spec:
             return
         logger.info("the policy was read again")

@@ -290,7 +290,10 @@ class Vault:
             return self._reveal_text(server, value)
         if isinstance(value, int) and value >= 10**18:
             known = self._kept.find(str(value))
-            return value if known is None else _number(self._told(server, known))
+            if known is None:
+                return value
+            # Whatever the text that it was first found in wrote between the digits.
+            return int("".join(filter(str.isdigit, self._told(server, known))))
         if not isinstance(value, (dict, list)):
             return value
         if depth >= MAX_DEPTH:
@@ -341,10 +344,6 @@ class Vault:
         )
         remedy = "The user can name the server in policy.privacy.reveal_to."
         raise CallDeniedError(message, remedy=remedy)
-
-
-def _number(card: str) -> int:
-    return int("".join(filter(str.isdigit, card)))
 
 
 def _unknown(kind: Kind, written: str) -> InvalidRequestError:

@@ -115,7 +115,10 @@ def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[st
         shown.append(f"It is about an address of the host {host}: {url}")
         asked["url"] = url
     elif "requestedSchema" in params:
-        asked["requestedSchema"] = _form(server, params["requestedSchema"])
+        schema = params["requestedSchema"]
+        fields = schema.get("properties") if isinstance(schema, Mapping) else None
+        _bound(server, "The form", len(fields) if isinstance(fields, Mapping) else 0, "fields", 50)
+        asked["requestedSchema"] = _part(server, schema, "", 8)
     in_run = f" in run {run_id[:8]}" if run_id else ""
     shown.append(f"(The server {name} asks this{in_run}; mcp-code-bridge passes it on.)")
     return {**asked, "message": "\n".join(shown)}
@@ -172,12 +175,6 @@ def _address(server: str, url: Json) -> tuple[str, str]:
     netloc = host if port is None else f"{host}:{port}"
     rest = (quote(part, safe="%/?&=+:;,~!$'()*#@") for part in parts[2:])
     return urlunsplit((parts.scheme, netloc, *rest)), host
-
-
-def _form(server: str, schema: Json) -> Json:
-    fields = schema.get("properties") if isinstance(schema, Mapping) else None
-    _bound(server, "The form", len(fields) if isinstance(fields, Mapping) else 0, "fields", 50)
-    return _part(server, schema, "", 8)
 
 
 def _part(server: str, value: Json, key: str, depth: int) -> Json:

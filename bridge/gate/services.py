@@ -217,7 +217,9 @@ class RunContext:
         else:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
             facts |= {"profile": request.profile} if request.profile else {}
-            await audit.began({**facts, "code": code_digest(request.code)})
+            await audit.began(
+                {**facts, "code": digest(request.code.encode("utf-8", "surrogatepass"))}
+            )
         async with audit.until_end() as end:
             with self.context.journal.recording():
                 questions = self.caller.server_questions
@@ -360,7 +362,3 @@ def _ending(result: RunResult) -> dict[str, Json]:
         "wallMs": result.usage.wall_ms,
         **plan,
     }
-
-
-def code_digest(code: str) -> str:
-    return digest(code.encode("utf-8", "surrogatepass"))
