@@ -30,10 +30,13 @@ from bridge.errors import (
 from bridge.gate.decision import CallFacts, Outcome, outcome_after, outcome_of
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant, result_size
 from bridge.gate.policy import Policy
+from bridge.gate.privacy import Vault
 from bridge.gate.services import GateContext
 from bridge.gate.tally import WINDOW, Rates, RunBudget, Tally
+from bridge.large_text import LargeText, with_plain_text
 from bridge.model import CallCount, Effect, Tool
-from bridge.settings.policy import Budgets, PolicySpec, ServerPolicy, ToolPolicy
+from bridge.offload import LARGE, estimated_size
+from bridge.settings.policy import Budgets, PolicySpec, Privacy, ServerPolicy, ToolPolicy
 from tests.audit_rig import FakeClock
 
 
@@ -338,3 +341,39 @@ def test_no_minute_ever_has_more_calls_than_it_may(limit: int, steps: list[float
             made.append(clock.now)
             rates.count("a")
         assert len([at for at in made if at > clock.now - WINDOW]) <= limit
+
+
+MAIL = "ann@example.org"
+
+
+def result(*pieces: bytes) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": LargeText(pieces)}]}
+
+
+def gate(vault: Vault | None = None) -> Gate:
+    async def answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return result(b"write to ann@exa", b"mple.org")
+
+    context = GateContext() if vault is None else GateContext(vault=vault)
+    return Gate(Grant(servers=None, calls=1), answer, context)
+
+
+def test_it_is_counted_by_its_bytes() -> None:
+    size = result_size(with_plain_text(result(b"x" * LARGE, "ä".encode())))
+    assert result_size(result(b"x" * LARGE, "ä".encode())) == size > LARGE
+
+
+def test_it_takes_as_much_room_and_work_as_it_has_bytes() -> None:
+    assert estimated_size(result(b"x" * LARGE), LARGE) > LARGE
+
+
+async def test_it_passes_the_gate_as_it_is() -> None:
+    found = await gate().call("shop", "mails", {})
+    assert isinstance(found["content"][0]["text"], LargeText)
+
+
+async def test_personal_data_in_it_is_hidden() -> None:
+    found = await gate(Vault(Privacy(detect=("email",)))).call("shop", "mails", {})
+    text = found["content"][0]["text"]
+    assert text.startswith("write to ")
+    assert MAIL not in text
