@@ -1,11 +1,8 @@
 """The client that asked for a run, while the run continues.
 
-Owns what the bridge needs of a client (`Client`), and the bounds on what servers may send it: how
-many questions, for how long, how often progress and messages. How a client is reached is up to
-`bridge.server` and `bridge.cli`.
-
-Servers' questions go through `RunCaller.ask`, the bridge's own, such as whether a call is allowed,
-through `RunCaller.elicit`.
+Owns the bounds on what servers may send it: how many questions, for how long, how often progress
+and messages. Servers' questions go through `RunCaller.ask`; the bridge's own, such as whether a
+call is allowed, through `RunCaller.elicit`.
 """
 
 from __future__ import annotations

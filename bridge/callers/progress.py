@@ -1,15 +1,9 @@
-"""How a run is getting on, and what a client hears of that while it continues, and how often.
+"""How a run is getting on, and what a client learns of that, and how often.
 
-Turns a program's own reports, its calls and its output into a line for the waiting user.
-All that comes from the program, so that each text has a bound and holds nothing that a terminal
-obeys. Owns the pace, too: output, calls and reports come as often as the program likes, and only
-what stands at the moment of a report is told. No one waits for a client to take a report, but for
-the task that makes them.
-
-MCP wants the number of each report to be greater than the one before, which a program's own count
-need not be. So it is the seconds that have passed, and their total is what it would be if the
-program continued at its pace: `seconds * total / done`. So a client's bar shows the program's
-share.
+All texts come from the program: each has a bound and holds nothing that a terminal obeys. Output,
+calls and reports come at any rate; a report has only the present state, and only its own task waits
+for a client. A report's number is the seconds that have passed, because it has to grow; its total
+is `seconds * total / done`, so that a client's bar shows the program's share.
 """
 
 from __future__ import annotations

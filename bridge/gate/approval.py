@@ -1,11 +1,8 @@
-"""Asking a person whether a call may be made.
+"""Asking a person whether a call may be made; the questions' wording is `bridge.gate.question`'s.
 
-Owns when a person is asked, what an answer applies to, and the errors on calls that are not
-approved. These quote neither arguments nor a client's answer: the person saw personal data, of
-which the program has only tokens. The wording of questions is `bridge.gate.question`'s.
-
-An approval comes from a person, now or earlier; a call's arguments are only shown, never obeyed. A
-question and its answer are about the tool as it is defined now and the rules that ask.
+A call's arguments are only shown, never obeyed. An answer is about the tool as it is defined now
+and the rules that ask. Errors quote neither arguments nor a client's answer: the person saw
+personal data, of which the program has only tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Requests that the bridge answers itself and whose effect outlives a run: memories, skills.
 
-Owns that they are journaled like calls to servers, so that a retry repeats none of them, and that
-those which change something are decided on and recorded like a call. No server gets them: a
-policy's defaults that ask do not apply, but rules that name them do, and so does what denies.
+They are journaled, decided on and recorded like calls to servers. No server gets them: a policy's
+defaults that ask do not apply, but rules that name them and rules that deny do.
 """
 
 from __future__ import annotations

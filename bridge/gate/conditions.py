@@ -1,20 +1,14 @@
 """The conditions of rules on the arguments of a call. Pure.
 
-Owns the walk along a path, the tests, and what happens if a test cannot be decided. The program
-that a rule restricts makes the arguments, so a test has three outcomes: passed, not passed, and
-undecided. An undecided condition does not hold in a rule that allows, and holds in any other.
+The program that a rule restricts makes the arguments, so a test may be undecided. An undecided
+condition does not hold in a rule that allows, and holds in any other. A test cannot decide on:
 
-Undecided is:
+- a value of another kind, such as "true" or 1 for a truth value: many servers convert them;
+- the inside of a text that holds JSON, unless the tool's schema says that it is a text;
+- what is beyond `WORK`, such as the rest of a huge list.
 
-- whether a value of one kind passes a test for another: "true" or 1 where it is about truth values.
-  They are not the same to the policy, but many servers make one of the other;
-- what is inside a text where an object was expected, or what a text is that holds a list or an
-  object as JSON: servers read such arguments as what they hold. Where the tool's schema says that
-  the argument is a text, it is one;
-- what is beyond `WORK`: the rest of a huge list, or the texts of a call that holds megabytes.
-
-Lists are gone through item by item wherever they stand, with "*" or without. In a rule that allows
-all values have to pass, an item without the path among them failing; in any other one is enough.
+Lists are searched item by item, with "*" or without. In a rule that allows, every item has to pass,
+and one without the path fails. In any other rule one item is enough.
 """
 
 from __future__ import annotations

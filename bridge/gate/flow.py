@@ -1,9 +1,7 @@
 """Flow rules: which calls may follow which. Pure.
 
-Owns what a run, or a session, has read so far, and the decisions because of that.
-
-A call counts as read from when it is sent. Its result cannot be in the arguments of a call made
-before, so a call is judged by the calls sent before it, however long it then waits for a person.
+A call counts as read when it is sent. Its result cannot be in the arguments of an earlier call, so
+a call is judged by the calls sent before it, however long it then waits for a person.
 """
 
 from __future__ import annotations

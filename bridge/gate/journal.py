@@ -1,16 +1,11 @@
-"""Calls and answers of runs, so that a retry need not repeat them.
+"""Calls and answers of runs, so that a retry need not repeat them. Kept in memory only.
 
-Owns the records of runs while the bridge lives, their bounds, and the matching of calls. They are
-kept in memory only: a run leaves nothing on the disk but its audit trail.
+A retry's call is answered like the same call of the run before: the first, second and so on with
+this server, tool and arguments. The order of keys does not matter, but 1, 1.0 and true differ. A
+call that its server refused is made again; one of unknown outcome only if it reads.
 
-A call of a retry is answered with what the same call, the first, second and so on of its kind, was
-answered in the run before. Same means the same server, tool and arguments: two texts of JSON that
-differ in the order of keys alone are one to a server, while 1, 1.0 and true are three. A call that
-its server refused is made again. One of unknown outcome is made again only if it reads.
-
-A retry takes the whole record over, also what it did not get to, and so a retry of the retry, or a
-second one of the same run, repeats nothing either. Only one chain of retries may continue a run:
-two at once would each make the calls that are left.
+A retry takes the whole record over, so that its own retries repeat nothing either. Only one chain
+of retries may continue a run: two at once would each make the remaining calls.
 """
 
 from __future__ import annotations

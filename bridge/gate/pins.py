@@ -1,15 +1,11 @@
 """Tools as they were when they were first allowed, and servers when they were first started.
 
-Owns the digests of definitions, and the document that they are kept in from one bridge to the next.
-A tool belongs to its server's definition, and not to the name that a configuration gives it.
+A tool belongs to its server's definition, not to a name in a configuration. It is its schemas and
+annotations. Its texts are compared as words without an order, and a change of them is only noted
+unless the policy says `pin = "full"`: some servers write a set or a time zone into them.
 
-A tool is its schemas and annotations. Its texts (titles and descriptions, also of parameters) are
-compared as words without an order, and a change of them is only noted: some servers write a set, or
-the local time zone, into them. Where the policy says `pin = "full"`, every change counts.
-
-What cannot be read is not taken for empty: where the document is damaged, every tool counts as
-changed until a person removes it. Nor is a full one emptied: tools without room are asked about.
-It holds digests, names of parameters and hints, and no text that a server wrote.
+If the document is damaged, every tool counts as changed until a person removes it; if it is full,
+new tools are asked about. It holds digests and names, and no text that a server wrote.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The steps that every request of a program to a server goes through.
+"""The steps that every request of a program to a server goes through: see `Gate._process`.
 
-Owns their order: `Gate._process` lists them. Each run has its own `Gate`, made with what that run
-may do; nothing that a guest sends can widen it. What decides, asks and records is passed in as a
-`bridge.gate.services.GateContext`.
+Each run has its own `Gate`, made with what that run may do; nothing that a guest sends can widen
+it. What decides, asks and records is a `bridge.gate.services.GateContext`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which calls a policy allows, and the policy file, which is read again when it changes.
 
-Owns the matching of rules, the defaults if none matches, and the effect and labels of a tool. Names
-are compared character by character: a tool whose name only looks like another's is a different
-tool. While the file cannot be read, nothing runs.
+Names are compared character by character: a tool whose name only looks like another's is a
+different tool. While the file cannot be read, nothing runs.
 """
 
 from __future__ import annotations

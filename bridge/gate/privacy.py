@@ -1,7 +1,7 @@
 """Personal data replaced by tokens on its way into a sandbox, and put back on its way out.
 
-Owns which token stands for what, whose it is, how many are remembered and for how long, and which
-server gets what is behind one. What personal data looks like is `privacy_data`'s affair.
+Owns which token stands for what, how many are remembered and for how long, and which server gets
+the data behind one. `bridge.gate.privacy_data` finds personal data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Personal data in texts, and the tokens that stand for it. Pure.
 
-Owns the detectors, what makes two ways to write a thing the same thing, and what tokens look like:
-like the thing, since programs and servers check that, in ranges that are reserved so that no one
-has one for real. Which token stands for what is `bridge.gate.privacy`'s affair.
+A token looks like the data, since programs and servers check that. It is in a range that is
+reserved, so that no person has it.
 """
 
 from __future__ import annotations

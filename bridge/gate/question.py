@@ -1,8 +1,8 @@
 """The questions that ask a person for an approval, and the reading of their answers. Pure.
 
-Owns the wording and the form. The first line is the call and the second the reason,
-because clients show few lines. What comes from a program or a server cannot pass for anything else:
-names and values are quoted and cut, with characters that hide, reverse or break text written out.
+The first line is the call and the second the reason, because clients show few lines. What a program
+or a server says cannot pass for anything else: names and values are quoted and cut, with characters
+that hide, reverse or break text written out.
 """
 
 from __future__ import annotations

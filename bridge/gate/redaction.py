@@ -1,8 +1,7 @@
 """Takes secrets out of what reaches a sandbox, a model or a log.
 
 Owns the encoded forms in which a secret is looked for, the mark that replaces it, and that JSON
-keeps its shape. `bridge.inventory.secrets` provides the secrets; values that only look like one are
-`redaction_shapes`'.
+keeps its shape. `redaction_shapes` finds values that only look like a secret.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a run tells its caller, without this machine's secrets; and marks on their way back.
 
-Owns which parts of a result or an error have text in them, and which text each mark replaced in
-what a server returned to one caller's programs. Only that server gets it back. A mark that cannot
-be replaced by exactly that text refuses the call.
+Only the server that returned a secret gets it back. A mark that cannot be replaced by exactly the
+text that it replaced refuses the call.
 """
 
 from __future__ import annotations

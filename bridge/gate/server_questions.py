@@ -1,9 +1,8 @@
 """What a server may ask the user or the user's model in a run, and how that is passed on.
 
-Owns the policy's word on it, the bounds on a question, its attribution, and that no text in it can
-look like anything else: the words of a server stand on lines that begin with its name, with what
-hides, turns or breaks text written out. What must go back to the server as it is (names of fields,
-choices, defaults) is not rewritten; with such characters in it the question is refused.
+A server's words stand on lines that begin with its name, with what hides, turns or breaks text
+written out. Names of fields, choices and defaults go back to the server unchanged; if they have
+such characters, the question is refused.
 """
 
 from __future__ import annotations

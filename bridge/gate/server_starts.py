@@ -1,8 +1,6 @@
 """Decisions on starting a server, or connecting to it, and their records.
 
-Owns what a start depends on (the policy, and the definition that was allowed under the server's
-name), who is asked, and what an answer applies to. A server is its definition: an approval of one
-definition does not apply to another of the same name.
+A server is its definition: an approval of one definition does not apply to another of that name.
 """
 
 from __future__ import annotations

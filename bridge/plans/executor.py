@@ -1,9 +1,6 @@
-"""Applying a plan: it is taken once, approved once, and made call by call.
+"""Applying a plan: it is taken once, approved once, and made call by call, without a sandbox.
 
-Owns the checks before each call, the time that a call under way gets when the client cancels, that
-nothing is made after the first call that fails, and the wording of the result. Plans that wait
-are `bridge.plans.plan_store`'s; whether a call may be made, and its record, are the gate's. No
-sandbox is used.
+Nothing is made after the first call that fails. The gate decides whether a call may be made.
 """
 
 from __future__ import annotations

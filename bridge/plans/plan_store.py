@@ -1,10 +1,8 @@
 """Plans that can be applied, each once, by the caller that made it.
 
-Owns their ids, bounds and expiry. They are kept in memory only: what outlives the bridge is the
-audit trail of what was done with them. Where several bridges apply them, plans are in the store
-that they share, but those with tokens in place of personal data: these stay with the bridge that
-knows what the tokens stand for. Taking a plan removes it in the same transaction, so that it is
-used once, by one bridge.
+They are kept in memory, or in the store that several bridges share. Plans with tokens for personal
+data stay with the bridge that knows the tokens. Taking a plan removes it in the same transaction,
+so that one bridge uses it once.
 """
 
 from __future__ import annotations

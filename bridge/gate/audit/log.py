@@ -1,9 +1,8 @@
-"""The audit log of one state directory, as one bridge writes it: files of its own, one at a time.
+"""The audit log of one state directory; each bridge writes files of its own, without a lock.
 
-A line is a record as canonical JSON (ASCII, keys sorted, no spaces) with `"hash"` put last, the
-SHA-256 of the line without it. Bridges do not wait for each other: each file is a chain of hashes
-of its own, and its first record says how the files before it ended. Only what is this user's own is
-opened, never through a link. docs/reference/audit.md describes the fields.
+A line is a record as canonical JSON with `"hash"` put last, the SHA-256 of the line without it.
+Each file is a chain of hashes, and its first record says how the files before it ended. Only what
+is this user's own is opened, never through a link. docs/reference/audit.md has the fields.
 """
 
 from __future__ import annotations
