@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -34,7 +33,6 @@ from bridge.gate.question import (
     question,
     read_answer,
     safe_name,
-    writes_rule,
 )
 from bridge.model import HeldCall, Json, Plan
 from bridge.offload import offload
@@ -107,13 +105,7 @@ class Grants:
             self._until.popitem(last=False)
 
     def holds(self, owner: str, subject: Subject) -> bool:
-        until = self._until.get((owner, subject))
-        if until is None:
-            return False
-        if self._now() >= until:
-            del self._until[owner, subject]
-            return False
-        return True
+        return self._now() < self._until.get((owner, subject), float("-inf"))
 
 
 class Approver:
@@ -195,7 +187,6 @@ class Approver:
         self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]]
     ) -> Approval:
         open_asks = [ask for ask, _ in missing]
-        subjects = [subject for _, subject in missing]
         choices = self._choices(call, open_asks)
         arguments = dict(call.arguments)
         shown = await offload(arguments, partial(self._mask, arguments, call.schema))
@@ -214,10 +205,10 @@ class Approver:
         decision = read_answer(answer, choices, "call")
         for choice in choices:
             if decision == choice:
-                held = await self._hold(call, open_asks, subjects, choice)
+                held = await self._hold(call, missing, choice)
                 return replace(held, note=held.note or _note(answer))
         # Else a person who refuses one call would be asked about each of the others.
-        self._refused.update(subjects)
+        self._refused.update(subject for _, subject in missing)
         rules = ", ".join(one_line(ask.rule, 200) for ask in open_asks)
         said = "declined" if decision else "gave no answer"
         raise ApprovalRefusedError(
@@ -243,13 +234,16 @@ class Approver:
         return choices
 
     async def _hold(
-        self, call: CallFacts, asks: Sequence[Decision], subjects: Sequence[Subject], holds: Holds
+        self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]], holds: Holds
     ) -> Approval:
+        """Keep an approval for as long as the person chose."""
         note = ""
-        if holds == "always" and writes_rule(asks):
-            note = await self._write(call, asks)
+        rules = [ask.rule for ask, _ in missing if ask.rule != CHANGED]
+        if holds == "always" and rules:
+            note = await self._write(call, rules[0])
             if note:
                 holds = "session" if self._owner else "run"
+        subjects = [subject for _, subject in missing]
         if holds == "session":
             self._grants.add(self._owner, subjects)
         elif holds != "call":
@@ -257,25 +251,26 @@ class Approver:
             self._run.update(dict.fromkeys(subjects, holds))
         return Approval(holds=holds, note=note)
 
-    async def _write(self, call: CallFacts, asks: Sequence[Decision]) -> str:
+    async def _write(self, call: CallFacts, rule_text: str) -> str:
         """Write a rule that allows a call; return why it could not be written, or nothing."""
-        assert self._policy is not None
-        assert self._policy.path is not None
-        assert call.definition is not None
-        rule_text = next(ask.rule for ask in asks if ask.rule != CHANGED)
-        asked_by = one_line(rule_text, 200)
+        policy, definition = self._policy, call.definition
+        assert policy is not None
+        assert policy.path is not None
+        assert definition is not None
         today = datetime.now(UTC).astimezone().date().isoformat()
         new = NewRule(
             name=f"{named(call)[:60]} allowed {today}",
             server=call.server,
             tool=call.tool,
-            digest=tool_digest(call.definition),
-            comment=f"{today}: allowed by a person when asked ({asked_by}).",
+            digest=tool_digest(definition),
+            comment=f"{today}: allowed by a person when asked ({one_line(rule_text, 200)}).",
         )
+        asking = _by_title(policy).get(rule_text)  # None if a default asks.
         try:
-            before = _asking(self._policy, rule_text)
-            path: Path = self._policy.path
-            await anyio.to_thread.run_sync(lambda: add_rule(path, new, before=before))
+            if rule_text.startswith("rule ") and not isinstance(asking, Rule):
+                raise SettingsError(f"The policy has no {rule_text}.")
+            before = asking if isinstance(asking, Rule) else None
+            await anyio.to_thread.run_sync(partial(add_rule, policy.path, new, before=before))
         except SettingsError as error:
             logger.warning("an approval holds for the session only: %s", error)
             return error.message
@@ -286,15 +281,6 @@ class Approver:
 def _note(answer: Mapping[str, Json]) -> str:
     answerer = answer.get("automatic")
     return f"automatic: {answerer} accepted it" if answerer else ""
-
-
-def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
-    if not rule_text.startswith("rule "):
-        return None
-    found = _by_title(policy).get(rule_text)
-    if not isinstance(found, Rule):
-        raise SettingsError(f"The policy has no {rule_text}.")
-    return found
 
 
 def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
@@ -308,12 +294,7 @@ def _subject(call: CallFacts, ask: Decision) -> Subject:
 
 
 def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalNeededError:
-    """Return the error on a plan with calls that need a person who cannot be asked.
-
-    Args:
-        asking: Those calls; none if the client declined a plan that the policy allows.
-        fault: Why no person can be asked.
-    """
+    """Return the error on a plan; no call asks if the client declined one that is allowed."""
     kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
     shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:5]]
     parts = [f"{named(call)} ({one_line(rule, 200)})" for call, rule in shown]

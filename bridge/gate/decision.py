@@ -1,4 +1,4 @@
-"""Calls to be decided on, and decisions: values, and the strictest of several."""
+"""Calls to be decided on, decisions and outcomes as values; canonical JSON and digests. Pure."""
 
 from __future__ import annotations
 

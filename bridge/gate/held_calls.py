@@ -1,7 +1,8 @@
-"""The calls that a run in plan mode holds back.
+"""The calls that a run in plan mode holds back, and placeholders for their results in arguments.
 
-Owns what is kept of a held call: its arguments, the decisions on it, its tool's definition, and
-what had been read before it. Makes no call. Plans that are kept are `bridge.plans.plan_store`'s.
+In a text a result stands as Python's `str` writes it; alone it keeps its type. Nothing is quoted: a
+text whose marks were quoted is refused. So the policy decides on the arguments with the results put
+in. `bridge.guest.protocol.placeholders` has the format of a mark.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bridge.errors import CallBudgetError, InvalidRequestError
 from bridge.gate.decision import CallFacts, Decision, Mask, arguments_digest, unmasked
@@ -73,8 +75,7 @@ _KEY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mark:
+class Mark(NamedTuple):
     """What one placeholder stands for: a part of what call `number` of run `plan` will return."""
 
     plan: str
@@ -82,13 +83,8 @@ class Mark:
     path: tuple[Step, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallResult:
-    """What a call has returned.
-
-    Attributes:
-        call: Its number and name, as errors have it ("#3 github.create_issue").
-    """
+class CallResult(NamedTuple):
+    """What a call has returned; errors name it ("#3 github.create_issue")."""
 
     call: str
     shape: Shape
@@ -203,9 +199,7 @@ def part(known: CallResult, path: Sequence[Step]) -> Json:
 def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[str, Json], bool]:
     """Return a call's arguments as they are shown, readable and without secrets; whether cut.
 
-    Args:
-        names: Server and tool of each call of the plan, between all of which the room is shared.
-        mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
+    All calls of the plan, which have these `names`, share the room.
     """
     share = 64 * 1024 // max(1, len(names))
     characters = max(64, min(8_000, share))
@@ -287,10 +281,7 @@ def _read(match: re.Match[str]) -> Mark | None:
 
 
 def _replaced(value: Json, of: Callable[[Mark], Json]) -> Json:
-    """Return arguments with something in place of each mark.
-
-    As deep as `MAX_DEPTH` at most: what is deeper was never held.
-    """
+    """Return arguments with something in place of each mark, `MAX_DEPTH` deep at most."""
     if isinstance(value, str):
         pieces = _pieces(value)
         return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)

@@ -187,7 +187,7 @@ class Gate:
     async def _process(
         self, number: int, call: CallFacts, send: Send, part: str, effect: Effect | None = None
     ) -> dict[str, Json]:
-        """Take a request through all steps; one that stops it raises, after that is recorded.
+        """Take a request through all steps; a step that stops it records that, and raises.
 
         Args:
             effect: Of a request that is not a tool call; None lets the policy say what a tool does.
@@ -218,16 +218,10 @@ class Gate:
     async def list_offers(
         self, server: str, method: str, ask: Callable[[], Awaitable[Sequence[dict[str, Json]]]]
     ) -> Sequence[dict[str, Json]]:
-        """Return what a server offers; the names count as read, for they can be data (of mails).
+        """Return what a server offers to read with a method, unless policy or flow rules stop that.
 
-        No person is asked, and only a refusal is recorded. Flow rules that stop reading stop it.
-
-        Args:
-            method: `READ_RESOURCE` or `GET_PROMPT`: the request that reads one of them.
-
-        Raises:
-            CallDeniedError: The policy denies every such request.
-            UpstreamError: The server could not do it.
+        The names count as read, for they can be data (of mails). No person is asked, and only a
+        refusal is recorded.
         """
         context, call = self._context, CallFacts(server=server, tool=method)
         decision = context.policy.decide(call, "read")
@@ -244,11 +238,7 @@ class Gate:
 
     @asynccontextmanager
     async def noting_errors(self, server: str, tool: str = LIST_TOOLS) -> AsyncIterator[None]:
-        """Count a server's error as read, like a result, before the program gets it.
-
-        Args:
-            tool: Name of the request in rules, which has the labels of the error's text.
-        """
+        """Count a server's error as read, with the tool's labels, before the program gets it."""
         try:
             yield
         except UpstreamError as error:
@@ -479,11 +469,7 @@ def denied(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedErro
 
 
 def result_size(result: Mapping[str, Json], part: str = "content") -> int:
-    """Return the bytes of text that a conversation would have got of a result.
-
-    Args:
-        part: Key of its content. Structured data is counted if there is no content.
-    """
+    """Return the bytes of a result's content, or else of its structured data."""
     content = result.get(part) or result.get("structuredContent") or []
     large = 0
     if isinstance(content, list):

@@ -147,13 +147,10 @@ def _is_whole(value: Json, depth: int = -2) -> bool:
 def start_question(
     spec: ServerSpec, decision: Decision, choices: Sequence[str]
 ) -> dict[str, Json] | None:
-    """Return the parameters of the question whether a server may be started or connected to.
+    """Return the question whether a server may be started or connected to.
 
     None if it is too long to be shown whole: a person must see all that they approve. The values
-    of variables and headers are not shown: they are not part of a definition.
-
-    Args:
-        choices: "once", and "always" if the person may choose that.
+    of variables and headers are not part of a definition.
     """
     name = safe_name(spec.name)
     facts = server_lines(spec)
@@ -192,10 +189,10 @@ def _whole(text: str) -> str:
 
 
 def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Json]:
-    """Return the parameters of the question whether a plan may be carried out.
+    """Return the question whether a plan may be applied.
 
     Args:
-        shown: The list of its calls; where it has to be cut, the calls are counted by tool as well.
+        shown: The list of its calls.
         whole: For each call of which nothing is cut there, the number of its last line.
     """
     total = len(plan.calls)
@@ -239,8 +236,7 @@ def _subject(plan: Plan) -> str:
 def _common_directory(arguments: Sequence[Json]) -> str:
     """Return the directory that holds every path among arguments; empty unless that is certain.
 
-    It is uncertain if a text with a slash is not a plain absolute path, or a text names the result
-    of a held call, which may be any path.
+    A text with a slash may be no plain absolute path, or have the result of a held call in it.
     """
     paths: list[str] = []
     pending: list[Json] = list(arguments)
@@ -286,13 +282,10 @@ def named(call: CallFacts) -> str:
 
 
 def safe_name(name: str, *, listed: bool = True, room: int = MAX_NAME_CHARS) -> str:
-    """Return a name that can be shown: as it is if it is plain, or else quoted and cut.
+    """Return a name that can be shown: unchanged if it is plain, or else quoted and cut.
 
-    Letters that may pass for others are written out.
-
-    Args:
-        listed: Whether a server lists it, so that it may be in any one script.
-        room: Characters of a quoted name.
+    Letters that may pass for others are written out. A name that a server lists may be in any one
+    script.
     """
     if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name):
         return name

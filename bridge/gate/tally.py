@@ -1,4 +1,4 @@
-"""The counts of a run's calls by outcome, and the time that calls were under way."""
+"""The counts of a run's calls by outcome, their time, and the budgets of the policy."""
 
 from __future__ import annotations
 
