@@ -48,7 +48,7 @@ Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 _IN_TERMINAL = (
     "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
 )
-_DO_NOT_EVADE = "Ask the user how to proceed; don't work around this."
+DO_NOT_EVADE = "Ask the user how to proceed; don't work around this."
 
 FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a tool overrides.
 
@@ -179,7 +179,7 @@ class Approver:
                 raise ApprovalRefusedError(
                     f"{named(call)} was not called: an earlier call of it was not allowed in this "
                     f"run ({one_line(ask.rule, 200)}), and is not asked again.",
-                    remedy=_DO_NOT_EVADE,
+                    remedy=DO_NOT_EVADE,
                 )
         return missing
 
@@ -215,7 +215,7 @@ class Approver:
             f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
             f"{led_by(open_asks)}",
             remedy="It was not called. Further calls of it are refused in this run without asking. "
-            f"{_DO_NOT_EVADE}",
+            f"{DO_NOT_EVADE}",
         )
 
     async def _elicit(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -47,15 +47,16 @@ class BridgeCalls:
         answer: Callable[[Mapping[str, Json]], Awaitable[Json]],
     ) -> Json:
         """Return the answer; if the run that this one retries has it recorded, that."""
-        journal, call = self._context.journal, CallFacts(server=OWN, tool=method)
+        journal = self._context.journal
+        call = CallFacts(server=OWN, tool=method, arguments=params)
         known = None
         if self._context.replay is not None:
             try:
-                known = self._context.replay.answer(OWN, method, params, effect)
+                known = self._context.replay.answer(call, effect)
             except OutcomeUnknownError:
                 self._tally.lose(call, "not repeated")
                 raise
-        entry = journal.sent(OWN, method, params, effect)
+        entry = journal.sent(call, effect)
         if known is not None:
             journal.settle(entry, "ok", known)
             self._tally.replay(call)

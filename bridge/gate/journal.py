@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
-from bridge.gate.decision import Outcome
+from bridge.gate.decision import CallFacts, Outcome
 from bridge.gate.flow import FlowState
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
@@ -144,25 +144,17 @@ class RunJournal:
         finally:
             self.under_way = False
 
-    def sent(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        effect: Effect,
-        number: int = 0,
-        server_definition: str = "",
-    ) -> JournalEntry:
+    def sent(self, call: CallFacts, effect: Effect, number: int = 0) -> JournalEntry:
         """Record a call that is sent next; until it is settled its outcome is unknown."""
         entry = JournalEntry(
             # Names are cut: a program makes them up, and only messages have them.
-            server[:200],
-            tool[:200],
-            key_of(server, tool, arguments),
+            call.server[:200],
+            call.tool[:200],
+            key_of(call.server, call.tool, call.arguments),
             effect,
             number,
             run_id=self.run_id,
-            server_definition=server_definition,
+            server_definition=call.server_definition,
         )
         # It is kept in any case: calls of a run have a bound, and older runs make room.
         self._reserve(ENTRY_BYTES)
@@ -219,28 +211,20 @@ class Replay:
                 self._unknown.setdefault(entry.key, entry)
         self.size: int = sum(entry.size for entry in self.left())
 
-    def answer(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        effect: Effect,
-        server_definition: str = "",
-    ) -> dict[str, Json] | None:
+    def answer(self, call: CallFacts, effect: Effect) -> dict[str, Json] | None:
         """Return the recorded result of the next call like this; None if it has to be made.
 
-        What is refused stays where it is, so that a program that tries again is refused again.
+        A refused call stays where it is, so that a program that tries again is refused again.
 
         Raises:
-            OutcomeUnknownError: It was sent, and its outcome is not known; or what it
-                returned; or another retry of the same run is making such calls; or the server has
-                another definition than it had then.
+            OutcomeUnknownError: Its outcome or result is not known; or another retry of the run
+                makes such calls; or the server had another definition then.
         """
-        key = key_of(server, tool, arguments)
+        arguments, key = call.arguments, key_of(call.server, call.tool, call.arguments)
         reads = effect == "read"
         answered = self._answered.get(key)
         earlier = answered[0] if answered else self._unknown.get(key)
-        if earlier is not None and earlier.server_definition != server_definition:
+        if earlier is not None and earlier.server_definition != call.server_definition:
             if reads:
                 return None
             raise self._refusal("redefined", earlier, arguments)
@@ -251,13 +235,13 @@ class Replay:
             self.size -= entry.size
             # A read that is made again uses its recorded entry, too: the next one like it gets the
             # next entry.
-            fresh = reads and self._reads == "refresh" and server != OWN
+            fresh = reads and self._reads == "refresh" and call.server != OWN
             return None if fresh else entry.result
         if reads:
             return None
         if key in self._unknown:
             raise self._refusal("uncertain", self._unknown[key], arguments)
-        self.claim_retry(f"{server[:200]}.{tool[:200]}")
+        self.claim_retry(f"{call.server[:200]}.{call.tool[:200]}")
         return None
 
     def left(self) -> Iterator[JournalEntry]:
@@ -316,11 +300,8 @@ class Journals:
     ) -> None:
         self._max_runs = max_runs
         self._max_bytes = max_bytes
-        self._elsewhere = (
-            f" This is replica {replica!r}, and another one's runs are known there alone."
-            if replica
-            else ""
-        )
+        others = f" This is replica {replica!r}, and another one's runs are known there alone."
+        self._elsewhere = others if replica else ""
         self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
         # At least what the journals have: what they gave back shows when this is computed again.
         self._used = 0

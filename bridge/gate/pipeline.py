@@ -37,7 +37,7 @@ from bridge.gate.decision import (
     outcome_of,
     strictest,
 )
-from bridge.gate.journal import OWN, JournalEntry
+from bridge.gate.journal import OWN
 from bridge.gate.question import led_by
 from bridge.gate.services import GateContext, RunContext
 from bridge.gate.tally import Tally
@@ -317,9 +317,7 @@ class Gate:
         if context.replay is None:
             return None
         try:
-            result = context.replay.answer(
-                call.server, call.tool, call.arguments, own.effect, call.server_definition
-            )
+            result = context.replay.answer(call, own.effect)
         except OutcomeUnknownError as error:
             self.tally.lose(call, "not repeated")
             await context.audit.refused(pending.number, call, own, error.code)
@@ -327,7 +325,8 @@ class Gate:
         if result is None:
             return None
         context.flow_state.add_call(call.server, call.tool, own.labels)
-        context.journal.settle(self._entry(pending), "ok", result)
+        entry = context.journal.sent(call, own.effect, pending.number)
+        context.journal.settle(entry, "ok", result)
         self.tally.replay(call)
         await context.audit.unsent("replayed", pending.number, call)
         return await self._hide(call.server, result)
@@ -378,7 +377,8 @@ class Gate:
         context, number, call = self._context, pending.number, pending.call
         self.tally.send(call)
         # Until it is settled its outcome counts as unknown.
-        entry, started = self._entry(pending), time.monotonic()
+        entry = context.journal.sent(call, pending.own.effect, number)
+        started = time.monotonic()
         sending = partial(send, pending.real.arguments)
         try:
             with self.tally.under_way():
@@ -450,12 +450,6 @@ class Gate:
         waited = getattr(error, "waited_ms", 0)
         await self._context.audit.refused(number, call, decision, error.code, waited_ms=waited)
         return error
-
-    def _entry(self, pending: _PendingCall) -> JournalEntry:
-        call, number, effect = pending.call, pending.number, pending.own.effect
-        return self._context.journal.sent(
-            call.server, call.tool, call.arguments, effect, number, call.server_definition
-        )
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
         texts = [error.message, error.host_detail, getattr(error, "data", None)]

@@ -19,13 +19,13 @@ from bridge.errors import (
     CannotAskError,
     RefusedError,
 )
-from bridge.gate.approval import Approval, Ask
+from bridge.gate.approval import DO_NOT_EVADE, Approval, Ask
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.log import Record, approval_fields, without_empty
 from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
-from bridge.gate.question import Holds, because, read_answer, safe_name, start_question
+from bridge.gate.question import because, read_answer, safe_name, start_question
 from bridge.model import ServerSpec
 
 
@@ -95,14 +95,10 @@ class Starts:
             await self._ask(spec, decision, asker)
 
     async def start(self, spec: ServerSpec, *, asked_for: bool = False) -> None:
-        """Decide on a start that happens next, and record it.
+        """Decide on a start that happens next, and record it; if this raises, it must not happen.
 
         Args:
             asked_for: Whether a person asked for this start with a command.
-
-        Raises:
-            RefusedError: It is not allowed, or cannot be recorded; it must not happen.
-            SettingsError: The policy does not parse.
         """
         decision = await self._undenied(spec)
         asker = self._asker()
@@ -143,9 +139,7 @@ class Starts:
     async def _ask(self, spec: ServerSpec, decision: Decision, asker: StartApprover) -> None:
         if _key(spec) in asker.refused:
             message = f"A person did not allow {safe_name(spec.name)} to start earlier in this run."
-            raise ApprovalRefusedError(
-                message, remedy="Ask the user how to proceed; don't work around this."
-            )
+            raise ApprovalRefusedError(message, remedy=DO_NOT_EVADE)
         choices = ["once", "always"] if asker.for_all else ["once"]
         question = start_question(spec, decision, choices)
         try:
@@ -158,8 +152,7 @@ class Starts:
         if said == "always":
             await self.approve(spec, "client")
         if said in choices:
-            holds: Holds = "always" if said == "always" else "call"
-            asker.given[_key(spec)] = Approval(holds=holds)
+            asker.given[_key(spec)] = Approval(holds="always" if said == "always" else "call")
         else:
             asker.refused.add(_key(spec))
             became = "declined" if said else "gave no answer"
@@ -167,8 +160,8 @@ class Starts:
                 f"The client was asked whether {safe_name(spec.name)} may start "
                 f"({because(decision)}), and {became}."
             )
-            remedy = "It was not started. Ask the user how to proceed; don't work around this."
-            raise await self._refused(spec, decision, ApprovalRefusedError(message, remedy=remedy))
+            refusal = ApprovalRefusedError(message, remedy=f"It was not started. {DO_NOT_EVADE}")
+            raise await self._refused(spec, decision, refusal)
 
     async def _refused(
         self, spec: ServerSpec, decision: Decision, error: RefusedError
@@ -214,12 +207,7 @@ class Starts:
 def approved_record(
     spec: ServerSpec, how: Literal["client", "terminal"], holds: str, run: str = ""
 ) -> Record:
-    """Return the record of a person's approval of a server's definition.
-
-    Args:
-        how: Where they were asked.
-        run: In which they were; empty for none.
-    """
+    """Return the record of a person's approval of a server's definition, asked in a run if any."""
     found = {"kind": "approved", "server": spec.name, "definition": spec.definition, "run": run}
     return without_empty({**found, "file": spec.source.path, "how": how, "holds": holds})
 

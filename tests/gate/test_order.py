@@ -23,7 +23,7 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.decision import CHANGED
+from bridge.gate.decision import CHANGED, CallFacts
 from bridge.gate.flow import Flow
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Replay, RunJournal
@@ -249,8 +249,9 @@ async def test_a_replayed_call_is_not_made_nor_asked_about_and_counts_for_the_fl
     tmp_path: Path,
 ) -> None:
     earlier = RunJournal("r0")
-    earlier.settle(earlier.sent("shop", "buy", {"n": 1}, "write"), "ok", DONE)
-    earlier.sent("shop", "buy", {"n": 2}, "write")
+    one, two = (CallFacts(server="shop", tool="buy", arguments={"n": n}) for n in (1, 2))
+    earlier.settle(earlier.sent(one, "write"), "ok", DONE)
+    earlier.sent(two, "write")
     shop = Shop(tmp_path, OPEN + RULE % "ask", replay=Replay(earlier))
     assert await shop.buy(n=1) == DONE
     assert kinds(shop.place) == ["replayed"]
