@@ -238,9 +238,6 @@ class RunCaller:
         """Ask the user on the bridge's own behalf, such as whether a call is allowed.
 
         The run's clock stops meanwhile. No answer in time counts as "cancel".
-
-        Raises:
-            CannotAskError: The client cannot be asked, or not again, or is not identified.
         """
         self._check("", self._own_questions)
         if self._client is None:
@@ -440,12 +437,7 @@ _HEADLESS: Mapping[str, Headless] = {
 
 
 def answered_by(client: str, action: object, seconds: float) -> str:
-    """Return what answered a question instead of a person; empty if that may have been a person.
-
-    Args:
-        client: Its name and version.
-        seconds: Between question and answer.
-    """
+    """Return what answered a question instead of a person; empty if a person may have."""
     name, _, version = client.partition(" ")
     numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
     mode = next((mode for each, mode in _HEADLESS.items() if name.startswith(each)), None)

@@ -111,8 +111,8 @@ class Grants:
 class Approver:
     """Asks a person about the calls of one run; one question at a time.
 
-    Raises `ApprovalNeededError` if no person can be asked, which says how the call can be allowed,
-    and `ApprovalRefusedError` if the person refused or did not answer.
+    Raises `ApprovalNeededError` if no person can be asked; it says how the call can be allowed.
+    Raises `ApprovalRefusedError` if the person refused or did not answer.
 
     Args:
         owner: Of answers for the session. Callers without a name cannot be told apart, so no answer

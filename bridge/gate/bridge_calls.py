@@ -82,12 +82,8 @@ class BridgeCalls:
         """Permit and record a change, which is made inside this context.
 
         Args:
-            arguments: Of the request, for rules, question and record.
-            ask: A decision that applies beside the policy's, to ask or to deny.
+            ask: A decision that applies next to the policy's, to ask or to deny.
             fix: Remedy where no person can be asked.
-
-        Raises:
-            RefusedError: It is not allowed, or cannot be recorded.
         """
         context = self._context
         self._gate.admit()
@@ -137,10 +133,7 @@ class ProvenanceTracker:
         self._context = context
 
     def provenance(self) -> Provenance | None:
-        """Return the provenance of what the run keeps now.
-
-        None if nothing was read that a flow rule could apply to.
-        """
+        """Return the provenance of what the run keeps; None if no flow rule could apply to it."""
         context = self._context
         found = context.flow_state.provenance(context.journal.run_id)
         if found is None or context.policy.spec.present or found.labels or found.anything:
@@ -149,11 +142,7 @@ class ProvenanceTracker:
         return None
 
     async def add(self, what: str, provenance: Provenance | None) -> None:
-        """Count something that was kept as read. To be called before the program gets it.
-
-        Args:
-            what: Its name in decisions and records: "memory 'notes'".
-        """
+        """Count something that was kept as read, before the program gets it ("memory 'notes'")."""
         if provenance is None:
             return
         by = f"run {provenance.run_id}" if provenance.run_id else "an unknown run"

@@ -88,10 +88,7 @@ class ConditionCheck:
     def weigh(
         self, arguments: Mapping[str, Json], tool: Tool | None, work: Work
     ) -> tuple[bool, Json, bool | None]:
-        """Return whether the condition holds, by which value, and what was found of that.
-
-        Where no single value decides it is the last.
-        """
+        """Return whether the condition holds, by which value (or the last), and its verdict."""
         value: Json = MISSING
         verdict: bool | None = False
         for value in self._values(arguments, tool, work):

@@ -131,11 +131,7 @@ _PIECES = json.JSONEncoder(
 
 
 def canonical(value: Json) -> str:
-    """Return a value as canonical JSON; numbers that cannot be written become texts.
-
-    Raises:
-        RecursionError: It is nested too deeply.
-    """
+    """Return a value as canonical JSON; numbers that cannot be written become texts."""
     try:
         return _encoded(value)
     except ValueError:

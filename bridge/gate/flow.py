@@ -1,6 +1,6 @@
 """Flow rules: which calls may follow which. Pure.
 
-A call counts as read when it is sent. Its result cannot be in the arguments of an earlier call, so
+A call counts as read when it is sent. Its result cannot be in the arguments of an earlier call. So
 a call is judged by the calls sent before it, however long it then waits for a person.
 """
 

@@ -93,9 +93,7 @@ class CallResult(NamedTuple):
 def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
     """Return the numbers of the calls whose results arguments are made with.
 
-    Args:
-        plan: The run's own 16 digits.
-        held: How many calls it holds back now.
+    The run's own 16 digits are `plan`, and it holds so many calls now.
     """
     found: set[int] = set()
     for text, is_key, depth in _texts(arguments):

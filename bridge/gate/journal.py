@@ -339,12 +339,7 @@ class Journals:
         return run_id in self._runs and self._runs[run_id][0] == owner
 
     def find(self, run_id: str, owner: str) -> RunJournal:
-        """Return the journal of a run, or of a retry that continued it.
-
-        Raises:
-            UnknownError: There is none for this owner.
-            InvalidRequestError: The run continues.
-        """
+        """Return the journal of a run, or of a retry that continued it."""
         found, journal = self._runs.get(run_id, ("", None))
         if journal is None or found != owner:
             message = (

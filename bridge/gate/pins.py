@@ -173,10 +173,7 @@ class Pins:
         self._unstored_servers: _Servers = {}
 
     def change(self, tool: Tool, server_definition: str = "") -> str:
-        """Return what has changed of a tool since it was first allowed; empty if nothing has.
-
-        Looks at the store only if the tool is not known as it is now; see `refresh`.
-        """
+        """Return what has changed of a tool since it was first allowed; empty if nothing has."""
         if self._kept is None or self._known(tool, server_definition):
             return ""
         self._refresh_now()
@@ -195,11 +192,7 @@ class Pins:
         return ""
 
     async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
-        """Remember a tool's definition, as it is being allowed; note a change of its texts alone.
-
-        Args:
-            always: Whether it is allowed permanently, even if an earlier definition was allowed.
-        """
+        """Remember a tool's definition that is allowed, perhaps permanently; note changed texts."""
         pin = self._known(tool, server_definition)
         text = _digests(tool).text
         if self._kept is None or (pin is not None and text in pin.texts):
@@ -223,10 +216,7 @@ class Pins:
         return "its description changed" if texts and text not in texts else ""
 
     def redefined(self, server: str, definition: str) -> str:
-        """Return how a server's definition differs from the allowed ones; empty if it does not.
-
-        An unknown server does not differ.
-        """
+        """Return how a known server's definition differs from allowed ones; empty if it does not."""
         if self._kept is None:
             return ""
         self._refresh_now()
@@ -248,11 +238,7 @@ class Pins:
         return known.get(definition, False)
 
     async def keep_server(self, server: str, definition: str, *, always: bool = False) -> None:
-        """Remember a server's definition: it is being started.
-
-        Args:
-            always: Whether a person approved it permanently, next to others of its name.
-        """
+        """Remember a definition of a server that is being started, or permanently approved."""
         if self._kept is None or self.approved(server, definition):
             return
         known = server in self._stored.servers or server in self._unstored_servers
@@ -275,12 +261,9 @@ class Pins:
         return None
 
     async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
-        """Read what is stored, in a thread, if it may have changed.
+        """Read what is stored, in a thread, if it may have changed and this tool is not known.
 
-        A server is asked here and nowhere else, since other methods are called on the event loop.
-
-        Args:
-            tool: The tool to be asked about; nothing is read if its definition is known.
+        A server's store is read here only, since other methods are called on the event loop.
         """
         if self._kept is None or (tool is not None and self._known(tool, server_definition)):
             return
@@ -314,10 +297,7 @@ class Pins:
 
 
 def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
-    """Add to the stored pins, and return all of them; None if they cannot be stored.
-
-    Blocks; for threads.
-    """
+    """Add to the stored pins, and return all of them; None if they cannot be stored. Blocks."""
     try:
         # What is lost after a power cut would let any tool pass for new.
         with store.writing(durable=True) as kept:
@@ -424,11 +404,7 @@ def _parsed(data: bytes | None) -> _Stored:
 
 
 def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
-    """Return what there is with what is new, as far as that may be and there is room.
-
-    Where another bridge was first, perhaps with another definition, only permanent approvals are
-    added.
-    """
+    """Return both; where another bridge was first, only permanent approvals are added."""
     tools, known = dict(stored.tools), dict(stored.servers)
     for name, definitions in servers.items():
         for definition, always in definitions.items():

@@ -128,12 +128,7 @@ class Gate:
         return self._grant.servers is None or server in self._grant.servers
 
     def admit(self, server: str | None = None) -> None:
-        """Count one request of the program, to a server if it names one.
-
-        Raises:
-            CallDeniedError: The run may not use this server.
-            CallBudgetError: The run has made all the requests that it may make.
-        """
+        """Count one request of the program, to a server if it names one, or refuse it."""
         if self.asked >= self._grant.calls:
             message = f"This run has made all of the {self._grant.calls:,} calls it may make."
             raise CallBudgetError(message)

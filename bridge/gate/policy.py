@@ -55,7 +55,7 @@ NOTHING: frozenset[str] = frozenset()
 
 _Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
 
-Origin = Literal["policy", "annotations", "hint", "protocol", "nobody"]
+Origin = Literal["policy", "annotations", "hint", "protocol", "unknown"]
 """Source of a tool's effect: the policy, annotations of a trusted server, a hint of a server of the
 user's, MCP itself, or none."""
 
@@ -169,7 +169,7 @@ def _effect(
         return tool.effect, "policy"
     hints = _believed(server, definition)
     if hints is None:
-        return "write", "nobody"
+        return "write", "unknown"
     # Only booleans are hints, and without hints the protocol assumes the worst.
     if hints.get("readOnlyHint") is True:
         return "read", "annotations"
@@ -215,7 +215,7 @@ class Policy:
                 effect=shown,
                 labels=known.labels,
             )
-        default: DefaultFor = taken if effect or known.origin != "nobody" else "untrusted"
+        default: DefaultFor = taken if effect or known.origin != "unknown" else "untrusted"
         return Decision(
             action=self.spec.defaults[default],
             rule=DEFAULTS[default],
@@ -245,7 +245,7 @@ class Policy:
         if not self.spec.present or len(call.tool) > MAX_NAME_CHARS:
             found = self.decide(call, effect)
             why = found.reason or "there is no [policy] in the configuration"
-            said: Origin = "protocol" if effect else "hint" if call.says_it_reads else "nobody"
+            said: Origin = "protocol" if effect else "hint" if call.says_it_reads else "unknown"
             return (
                 Step(about="effect", name=found.effect, why=ORIGINS[said]),
                 Step(about="default", name=found.rule, action=found.action, why=why),
@@ -271,7 +271,7 @@ class Policy:
                 )
             )
             decided = decided or ("" if why else ready.title)
-        default: DefaultFor = "untrusted" if origin == "nobody" else taken
+        default: DefaultFor = "untrusted" if origin == "unknown" else taken
         steps.append(
             Step(
                 about="default",
@@ -321,15 +321,12 @@ ORIGINS: Mapping[Origin, str] = {
     "annotations": "the server's annotations say so, and it is trusted",
     "hint": "a server of yours says so, which counts in plans and in the audit log",
     "protocol": "the protocol says so",
-    "nobody": "unknown: neither your policy nor a trusted server classifies it",
+    "unknown": "unknown: neither your policy nor a trusted server classifies it",
 }
 
 
 def _reason(ready: _CompiledRule, call: CallFacts) -> str:
-    """Return a rule's reason, and which argument could not be decided on, if any.
-
-    The program may be able to send something else.
-    """
+    """Return a rule's reason, and which argument could not be decided on, if any."""
     doubts = (check.doubt(call.arguments, call.definition) for check in ready.checks)
     return "; ".join(filter(None, (ready.rule.reason, next(filter(None, doubts), ""))))
 
@@ -381,7 +378,6 @@ def outlook(
     Args:
         unseen: Names of arguments that it has and that are not among `call.arguments`.
         open: Whether it may have arguments of other names as well.
-        effect: As for `Policy.decide`.
     """
     possible: list[Possibility] = []
     certain: list[Rule] = []
@@ -435,11 +431,7 @@ class PolicyFile:
         self.digest = policy_digest(settings.policy)
 
     def now(self) -> tuple[Policy, Flow]:
-        """Return the policy and its flow rules, read again if the file has changed.
-
-        Raises:
-            SettingsError: The file does not parse; nothing runs until it does.
-        """
+        """Return the policy and its flow rules; raises `SettingsError` while it does not parse."""
         state = _state(self._settings.policy.path)
         if state != self._state:
             self._state = state

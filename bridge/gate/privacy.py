@@ -255,11 +255,6 @@ class Vault:
 
         Data that the program wrote itself is not hidden when this server says it in this run: of
         many guesses, the token would tell which is right.
-
-        Raises:
-            InvalidRequestError: A token is none of this owner's, or was changed; or there is more
-                data than can be remembered.
-            CallDeniedError: The server may not have what it stands for.
         """
         if self.idle:
             return arguments

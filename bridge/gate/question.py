@@ -191,9 +191,7 @@ def _whole(text: str) -> str:
 def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Json]:
     """Return the question whether a plan may be applied.
 
-    Args:
-        shown: The list of its calls.
-        whole: For each call of which nothing is cut there, the number of its last line.
+    `whole` has the last line, in the list of calls, of each call that is shown whole.
     """
     total = len(plan.calls)
     listed, more = visible_lines(shown, MAX_PLAN_LINES, MAX_PLAN_CHARS)
@@ -262,8 +260,7 @@ def offered(asked: Mapping[str, Json]) -> Sequence[str]:
 def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) -> str:
     """Return the decision in an `ElicitResult`: one of those offered, "no", or "" for none.
 
-    Args:
-        alone: What it means to accept without a decision, as clients let people who show no forms.
+    Clients let people who show no forms accept without a decision, which means `alone`.
     """
     action = answer.get("action")
     if action == "decline":

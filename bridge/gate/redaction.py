@@ -123,11 +123,7 @@ class Redactor:
         return ClearedStream(self)
 
     def frame(self, line: bytes) -> bytes:
-        """Return a line of JSON without known secrets in its texts and keys.
-
-        Raises:
-            ValueError: It has some, and is no JSON, or is nested too deeply.
-        """
+        """Return a line of JSON without known secrets; raises `ValueError` if it is no JSON."""
         cleared = self._frames.replaced(line, note=self._note) if self._known else line
         if cleared is line:
             return line
@@ -150,12 +146,7 @@ class Redactor:
         return [self._cleared(item) for item in value] if isinstance(value, list) else value
 
     def value(self, value: Json) -> Json:
-        """Return a value without known secrets, keys included; the very same if there are none.
-
-        Raises:
-            ValueError: It is not JSON.
-            TypeError: It is a type that JSON does not have.
-        """
+        """Return a value without known secrets, keys included; the very same if there are none."""
         if not self._known or value is None or value is True or value is False:
             return value
         if isinstance(value, str):
@@ -336,8 +327,7 @@ class _Needles:
     ) -> tuple[bytes, int]:
         """Return `data` from `skip` on with marks in place of secrets, and how far it is certain.
 
-        Args:
-            end: Where a secret could begin that continues; one that reaches there is not certain.
+        A secret that continues could begin at `end`.
         """
         spans = self.spans(data, skip)
         while spans and spans[-1].end > end:
@@ -467,12 +457,7 @@ Form = tuple[bytes, bytes, bool]
 
 
 def text_forms(known: Mapping[str, str], words: Collection[str] = ()) -> Iterator[Form]:
-    """Yield the forms that secrets have in a text that is no JSON itself, but may hold some.
-
-    Args:
-        known: Secret to its mark.
-        words: Those that are found only as whole words.
-    """
+    """Yield the forms that secrets (each with its mark) have in a text that may hold JSON."""
     yield from _forms(known, words)
     for secret, mark in known.items():
         with suppress(UnicodeEncodeError):

@@ -1,8 +1,7 @@
 """Finds texts that look like secrets, without a list of them. Pure.
 
 Each search takes time linear in the text. A program must not hide something from a reader with a
-mask. So a mask covers only characters of tokens, has an end, leaves its surroundings, and shows
-some of what it covers with its length and a digest.
+mask. So a mask covers only characters of tokens, and shows some of them with length and digest.
 """
 
 from __future__ import annotations

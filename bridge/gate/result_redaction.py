@@ -104,10 +104,7 @@ def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]
 
 @contextmanager
 def clear_logs(redactor: Redactor) -> Iterator[None]:
-    """Redact the bridge's log while this is open.
-
-    Clients write that into files of theirs, and show it.
-    """
+    """Redact the bridge's log while this is open: clients write it into files and show it."""
     formatter = logging.Formatter()
 
     def clear(record: logging.LogRecord) -> bool:
@@ -173,12 +170,7 @@ class Marks:
             texts.add(text)
 
     def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
-        """Return arguments with secrets in place of marks; the same object if there are none.
-
-        Raises:
-            CallDeniedError: A mark stands for nothing that this server returned, or was changed.
-            InvalidRequestError: The arguments are nested too deeply.
-        """
+        """Return arguments with secrets in place of marks; the same object if there are none."""
         try:
             line = _as_json(arguments).encode("utf-8", "surrogatepass")
         except RecursionError:

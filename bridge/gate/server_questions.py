@@ -62,14 +62,7 @@ class ServerQuestions:
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""
     ) -> None:
-        """Record a question and its outcome, before its server gets the answer.
-
-        Args:
-            params: The question; empty if it is not worth to be looked at.
-
-        Raises:
-            CannotAskError: It cannot be recorded, so that the server must not get an answer.
-        """
+        """Record a question, if it is worth reading, and its outcome, before its server gets it."""
         if outcome == "refused":
             self.refused += 1
         # Of refused ones twenty are recorded; the run's last record has the count.

@@ -98,11 +98,7 @@ class OngoingCalls:
     async def finish(
         self, call: Callable[[], Awaitable[Result]], may_cancel: Callable[[], bool]
     ) -> Result:
-        """Return a call's result.
-
-        Args:
-            may_cancel: Asked when the waiting is cancelled: whether the call is cancelled, too.
-        """
+        """Return a call's result; if the waiting is cancelled, the call is only if it may be."""
         if self._tasks is None:
             return await call()
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -273,14 +269,7 @@ class GateServices:
         *,
         planned_by: str = "",
     ) -> RunContext:
-        """Return what the calls of a run that begins go through.
-
-        Args:
-            planned_by: The run that made the plan which this one applies.
-
-        Raises:
-            SettingsError, UnknownError: The policy does not parse; there is nothing to retry.
-        """
+        """Return what the calls of a run go through; it may apply another run's plan."""
         policy, flow = self._policy.now()
         self._grants.keep_to(policy.spec)
         self._pins.fully = policy.pins_fully

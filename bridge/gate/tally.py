@@ -125,11 +125,7 @@ class RunBudget:
         self._by_server: dict[str, int] = {}
 
     def spend(self, server: str) -> None:
-        """Count a call that is sent next; a refused one does not count.
-
-        Raises:
-            CallBudgetError: A budget is used up; says which, and when there is room again.
-        """
+        """Count a call that is sent next; a refused one does not count."""
         budgets = self._budgets
         made = self._by_server.get(server, 0)
         if budgets.run_calls is not None and self._calls >= budgets.run_calls:

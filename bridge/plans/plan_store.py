@@ -102,7 +102,6 @@ class Plans:
 
         Args:
             stopped: Why the program was stopped, if it read the result of a held call.
-            failed: Whether it failed, so that its calls are not a whole plan.
             here: Whether only this bridge can apply them.
         """
         calls, stale = held_calls.shown(), held_calls.stale
@@ -136,12 +135,7 @@ class Plans:
         return made.plan
 
     async def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
-        """Return a plan to be applied; it cannot be taken again, by no bridge.
-
-        Raises:
-            UnknownError: It was used, has expired, or is not this owner's.
-            BridgeError: The store cannot be asked. The plan is as it was.
-        """
+        """Return a plan to be applied; no bridge can take it again."""
         if self._store is None or self.knows(plan_id, owner):
             self._drop_expired()
             kept = self._kept.get(plan_id)

@@ -287,14 +287,7 @@ class AuditLog:
         self._taken: Counter[str] = Counter()  # Bytes by caller over HTTP, since the start.
 
     async def append(self, record: Mapping[str, Json], *, owner: str = "terminal") -> str:
-        """Write one record, after all that is owed, and return its hash.
-
-        Args:
-            owner: Whose share it is written in; see `RunRequest`.
-
-        Raises:
-            AuditError: It could not be written.
-        """
+        """Write one record, after all that is owed, in an owner's share; return its hash."""
         if self.directory is None:
             return ""
         if not self.sync:

@@ -64,10 +64,8 @@ def read(
 ) -> Iterator[Mapping[str, Json]]:
     """Yield the records of each file, unchecked, in the order in which the files were begun.
 
-    Args:
-        ids: Texts of which one is in each record; more may be added meanwhile.
-        since: The day from which on files are read.
-        places: How far each file has been read, which is noted as well.
+    Each has one of the texts `ids`; more may be added meanwhile. `places` is updated: how far each
+    file has been read.
     """
     places = {} if places is None else places
     with opened(directory) as (folder, files):

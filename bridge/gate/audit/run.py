@@ -111,12 +111,7 @@ class RunAudit:
     async def refused(
         self, number: int, call: CallFacts, decision: Decision, why: str, *, waited_ms: int = 0
     ) -> None:
-        """Record a call that is not made; many equal ones are counted instead.
-
-        Args:
-            why: The code of the error that the program gets.
-            waited_ms: How long it waited for a person's answer.
-        """
+        """Record a call that is not made, and its error's code; many equal ones are counted."""
         kind = self._refused_kind(call, decision, why)
         if kind == _OTHERS or self._refused[kind] >= WHOLE_RECORDS:
             self.count_refused(number, call, decision, why)
@@ -158,11 +153,7 @@ class RunAudit:
 
     @asynccontextmanager
     async def until_end(self) -> AsyncIterator[Callable[[Mapping[str, Json]], None]]:
-        """Record the end of a run when this context ends, also by an error.
-
-        Yields:
-            Takes the facts of the end; without them its status is "lost".
-        """
+        """Record the end of a run when this context ends; without facts its status is "lost"."""
         endings: list[Mapping[str, Json]] = [{"status": "lost"}]
         try:
             yield endings.append
