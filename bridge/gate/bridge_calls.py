@@ -54,12 +54,12 @@ class BridgeCalls:
             try:
                 known = self._context.replay.answer(call, effect)
             except OutcomeUnknownError:
-                self._tally.lose(call, "not repeated")
+                self._tally.count("unknown", call, "not repeated")
                 raise
         entry = journal.sent(call, effect)
         if known is not None:
             journal.settle(entry, "ok", known)
-            self._tally.replay(call)
+            self._tally.count("replayed", call)
             return known["answer"]
         try:
             found = await answer(params)
@@ -103,7 +103,7 @@ class BridgeCalls:
             if wanted:
                 approval = await context.approver.approve(call, wanted)
         except (ApprovalNeededError, ApprovalRefusedError, CallDeniedError) as error:
-            self._tally.refuse(call, f"{decision.action}: {decision.rule}")
+            self._tally.count("refused", call, f"{decision.action}: {decision.rule}")
             await context.audit.refused(number, call, decision, error.code)
             if ask is not None and fix and isinstance(error, ApprovalNeededError):
                 message = (

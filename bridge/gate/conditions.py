@@ -100,24 +100,22 @@ class ConditionCheck:
 
     def explain(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         _, value, verdict = self.weigh(arguments, tool, Work())
-        place = ".".join(self._path)
+        place, test = ".".join(self._path), f"{self.condition.test} {show(self.condition.value)}"
         if isinstance(value, ConditionMark):
             return f"{place} {value.said}"
-        shown = f"{place} is {show(value)}"
-        test = f"{self.condition.test} {show(self.condition.value)}"
-        if verdict is None:
-            return f"{shown}, which cannot be judged by `{test}`"
-        return f"{shown}, which {'passes' if verdict else 'does not pass'} `{test}`"
+        judged = "passes" if verdict else "does not pass"
+        judged = "cannot be judged by" if verdict is None else judged
+        return f"{place} is {show(value)}, which {judged} `{test}`"
 
     def doubt(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
+        """Return why the condition is undecided; empty if it is not. Does not quote the value."""
         _, value, verdict = self.weigh(arguments, tool, Work())
-        if verdict is not None:
-            return ""
         place = ".".join(self._path)
         if isinstance(value, ConditionMark):
-            return f"{place} {value.said}"
+            return f"{place} {value.said}" if verdict is None else ""
         kind = _KINDS.get(type(value), "something")
-        return f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
+        doubt = f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
+        return doubt if verdict is None else ""
 
     def _verdict(self, value: Json) -> bool | None:
         if value is UNCLEAR or value is HOLDS_JSON or value is TOO_MUCH:

@@ -216,7 +216,7 @@ class Pins:
         return "its description changed" if texts and text not in texts else ""
 
     def redefined(self, server: str, definition: str) -> str:
-        """Return how a known server's definition differs from allowed ones; empty if it does not."""
+        """Return how a server's definition differs from allowed ones; empty if it does not."""
         if self._kept is None:
             return ""
         self._refresh_now()

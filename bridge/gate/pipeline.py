@@ -206,7 +206,7 @@ class Gate:
         try:
             await context.audit.calling(number, call, pending.decision, approval, note)
         except AuditError:
-            self.tally.refuse(call, "it could not be recorded")
+            self.tally.count("refused", call, "it could not be recorded")
             raise
         return await self._hide(call.server, await self._send(pending, send, part))
 
@@ -248,7 +248,9 @@ class Gate:
             self.admit(server)
         except CallBudgetError:
             # Only counted: there is no limit to what a program can ask for.
-            self.tally.refuse(call := CallFacts(server=server, tool=tool), _OVER_LIMIT.rule)
+            self.tally.count(
+                "refused", call := CallFacts(server=server, tool=tool), _OVER_LIMIT.rule
+            )
             self._context.audit.count_refused(self.asked, call, _OVER_LIMIT, CallBudgetError.code)
             raise
         except CallDeniedError as error:
@@ -314,7 +316,7 @@ class Gate:
         try:
             result = context.replay.answer(call, own.effect)
         except OutcomeUnknownError as error:
-            self.tally.lose(call, "not repeated")
+            self.tally.count("unknown", call, "not repeated")
             await context.audit.refused(pending.number, call, own, error.code)
             raise
         if result is None:
@@ -322,7 +324,7 @@ class Gate:
         context.flow_state.add_call(call.server, call.tool, own.labels)
         entry = context.journal.sent(call, own.effect, pending.number)
         context.journal.settle(entry, "ok", result)
-        self.tally.replay(call)
+        self.tally.count("replayed", call)
         await context.audit.unsent("replayed", pending.number, call)
         return await self._hide(call.server, result)
 
@@ -370,7 +372,7 @@ class Gate:
     async def _send(self, pending: _PendingCall, send: Send, part: str) -> dict[str, Json]:
         """Send a call, and count, journal and record it and its outcome."""
         context, number, call = self._context, pending.number, pending.call
-        self.tally.send(call)
+        self.tally.count("sent", call)
         # Until it is settled its outcome counts as unknown.
         entry = context.journal.sent(call, pending.own.effect, number)
         started = time.monotonic()
@@ -383,7 +385,7 @@ class Gate:
             context.journal.settle(entry, outcome, None)
             reads = call.definition is not None and call.definition.says_it_reads
             if outcome == "unknown" and not (reads or entry.effect == "read"):
-                self.tally.lose(call, "no answer came")
+                self.tally.count("unknown", call, "no answer came")
                 self.tally.changing += 1
             ms = (time.monotonic() - started) * 1000
             with anyio.CancelScope(shield=True):
@@ -441,7 +443,9 @@ class Gate:
     ) -> BridgeError:
         # The decision was made before the budget was checked: "allow" would be no reason.
         spent = isinstance(error, CallBudgetError)
-        self.tally.refuse(call, "budget" if spent else f"{decision.action}: {decision.rule}")
+        self.tally.count(
+            "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
+        )
         waited = getattr(error, "waited_ms", 0)
         await self._context.audit.refused(number, call, decision, error.code, waited_ms=waited)
         return error

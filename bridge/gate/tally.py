@@ -7,12 +7,15 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 from bridge.errors import CallBudgetError
 from bridge.gate.decision import CallFacts
 from bridge.model import CallCount
 from bridge.settings.globs import matcher
 from bridge.settings.policy import Budgets
+
+CallOutcome = Literal["sent", "replayed", "refused", "unknown"]
 
 
 class Tally:
@@ -43,19 +46,6 @@ class Tally:
     def busy_seconds(self) -> float:
         return self._busy + (self._now() - self._since if self._under_way else 0.0)
 
-    def send(self, call: CallFacts) -> None:
-        self._count("sent", call)
-        self.made[call.server] += 1
-
-    def replay(self, call: CallFacts) -> None:
-        self._count("replayed", call)
-
-    def refuse(self, call: CallFacts, why: str) -> None:
-        self._count("refused", call, why)
-
-    def lose(self, call: CallFacts, why: str) -> None:
-        self._count("unknown", call, why)
-
     @property
     def sent(self) -> tuple[CallCount, ...]:
         return self._counted("sent")
@@ -72,7 +62,9 @@ class Tally:
     def unknown(self) -> tuple[CallCount, ...]:
         return self._counted("unknown")
 
-    def _count(self, outcome: str, call: CallFacts, why: str = "") -> None:
+    def count(self, outcome: CallOutcome, call: CallFacts, why: str = "") -> None:
+        if outcome == "sent":
+            self.made[call.server] += 1
         counts = self._counts.setdefault(outcome, Counter())
         key = (call.server, call.tool, why)
         if key not in counts and len(counts) >= 100:
@@ -80,7 +72,7 @@ class Tally:
             key = ("", "", "others")
         counts[key] += 1
 
-    def _counted(self, outcome: str) -> tuple[CallCount, ...]:
+    def _counted(self, outcome: CallOutcome) -> tuple[CallCount, ...]:
         return tuple(
             CallCount(server=server, tool=tool, count=count, why=why)
             for (server, tool, why), count in self._counts.get(outcome, {}).items()

@@ -125,7 +125,7 @@ def test_time_counts_once_however_many_calls_are_under_way() -> None:
 def test_kinds_beyond_the_bound_are_counted_together() -> None:
     tally = Tally()
     for number in range(100 + 50):
-        tally.refuse(CallFacts(server="s", tool=f"t{number}"), "deny")
+        tally.count("refused", CallFacts(server="s", tool=f"t{number}"), "deny")
     assert sum(found.count for found in tally.refused) == 100 + 50
     assert len(tally.refused) == 100 + 1
     assert tally.refused[-1] == CallCount(server="", tool="", count=50, why="others")
