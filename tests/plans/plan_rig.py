@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,29 @@ async def opened(
         yield engine
 
 
+@dataclass
+class Bench:
+    """Where plans are made: with a recorder called "log", which writes to a file."""
+
+    settings: Settings
+    place: Path
+    log: Path
+
+    def opened(
+        self, *more: ServerSpec, policy: str = "", **fields: Any
+    ) -> AbstractAsyncContextManager[Engine]:
+        specs = [recorder("log", self.log, **fields), *more]
+        return opened(self.settings, specs, policy=policy, tmp_path=self.place)
+
+
 @pytest.fixture
-async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator[Engine]:
-    notes = {"topic": "text"}
-    async with opened(settings, [recorder("log", log, notes=notes)], tmp_path=tmp_path) as engine:
+def bench(settings: Settings, tmp_path: Path, log: Path) -> Bench:
+    return Bench(settings, tmp_path, log)
+
+
+@pytest.fixture
+async def engine(bench: Bench) -> AsyncIterator[Engine]:
+    async with bench.opened(notes={"topic": "text"}) as engine:
         yield engine
 
 
@@ -67,7 +87,7 @@ async def applied(
     engine: Engine, plan: Plan, client: FakeClient | None = None, **fields: Any
 ) -> RunResult:
     with anyio.fail_after(60):
-        # Whoever answers is known: of another no one takes a yes.
+        # Only a person who is known can say yes.
         request = ApplyRequest(plan_id=plan.plan_id, **{"principal": "me", **fields})
         return await engine.apply(request, client)
 
