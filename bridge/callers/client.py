@@ -130,7 +130,7 @@ class RunCaller:
         # can give that is `identified`: its user is known.
         self._client = client
         self.identified = identified
-        self._clock = clock
+        self.clock = clock
         self.redact_for_person: Redact = _unchanged
         self.redact_for_client: Redact = _unchanged
         self.server_questions = ServerQuestions()
@@ -156,10 +156,6 @@ class RunCaller:
     @property
     def client(self) -> Hashable:
         return self if self._client is None else self._client.identity
-
-    @property
-    def clock(self) -> Clock:
-        return self._clock
 
     @property
     def wants_progress(self) -> bool:
@@ -248,29 +244,27 @@ class RunCaller:
         params = self.redact_for_person("", dict(params))
         self._asking.append("a question of the bridge")
         try:
-            with self._clock.stop(), anyio.move_on_after(ANSWER_SECONDS):
-                return await self._put(self._client, params)
-            return {"action": "cancel"}
+            began, answer = anyio.current_time(), dict[str, Json]()
+            with self.clock.stop(), anyio.move_on_after(ANSWER_SECONDS) as limit:
+                answer = dict(await self._client.elicit(params))
         finally:
             self._asking.remove("a question of the bridge")
-
-    async def _put(self, client: Client, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        began = anyio.current_time()
-        answer = dict(await client.elicit(params))
+        if limit.cancelled_caught:
+            return {"action": "cancel"}
         answer.pop("automatic", None)  # The bridge's own word.
-        action, seconds = answer.get("action"), anyio.current_time() - began
-        answerer = answered_by(client.program, action, seconds) if client.program else ""
-        if not answerer or action == "accept":
-            # Who lets a client accept has allowed it; the audit log says so.
-            return answer | {"automatic": answerer} if answerer else answer
-        message = f"No person saw the question: {answerer} answered it, with {action!r}."
-        raise CannotAskError(message, automatic=True)
+        program, seconds = self._client.program, anyio.current_time() - began
+        answerer = answered_by(program, answer.get("action"), seconds) if program else ""
+        if answerer and answer["action"] != "accept":
+            message = f"No person saw the question: {answerer} answered it, with "
+            raise CannotAskError(f"{message}{answer['action']!r}.", automatic=True)
+        # Who lets a client accept has allowed it; the audit log says so.
+        return answer | {"automatic": answerer} if answerer else answer
 
     def _check(self, server: str, asked: int) -> None:
         did = ""
         if asked >= MAX_QUESTIONS:
             did = f"asked its client {MAX_QUESTIONS} questions"
-        elif self._clock.stopped_seconds >= MAX_WAIT_SECONDS:
+        elif self.clock.stopped_seconds >= MAX_WAIT_SECONDS:
             did = f"waited {MAX_WAIT_SECONDS:g} s for answers"
         if did:
             raise CannotAskError(f"This run has {did}, which is enough.", server=server)

@@ -93,21 +93,20 @@ class _PendingCall(NamedTuple):
 
 
 class Gate:
-    """Decides on the calls of one run, records, counts and makes them."""
+    """Decides on the calls of one run, records, counts and makes them.
+
+    Another `context` may judge and record further calls; the counts stay.
+    """
 
     def __init__(
         self, grant: Grant, call_tool: CallTool, context: GateContext | None = None
     ) -> None:
         self._grant = grant
         self._call_tool = call_tool
-        self._context = context or GateContext()
+        self.context = context or GateContext()
         self.asked = 0  # Requests of the program, refused ones included.
-        self.tally = Tally(self._context.now)
+        self.tally = Tally(self.context.now)
         self.result_bytes = 0
-
-    def switch_context(self, context: GateContext) -> None:
-        """Judge and record further calls with another context; the counts stay."""
-        self._context = context
 
     @property
     def calls(self) -> int:
@@ -115,11 +114,11 @@ class Gate:
 
     @property
     def is_watched(self) -> bool:
-        return self._context.flow.watches(self._context.flow_state)
+        return self.context.flow.watches(self.context.flow_state)
 
     def stop(self, server: str, tool: str = LIST_TOOLS) -> Decision | None:
         """Return the flow rule that stops such a call now, whatever its server says of the tool."""
-        context = self._context
+        context = self.context
         labels = context.policy.labels(server, tool, None)
         found = context.flow.decide(context.flow_state, server, labels)
         return None if found is None or found.action == "allow" else found
@@ -154,14 +153,14 @@ class Gate:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             raise await self._refused(number, call, flow, denied(call, flow))
         # Read first: a redefinition during the next step has to count as a change.
-        server_definition = self._context.identify(server)
+        server_definition = self.context.identify(server)
         call = CallFacts(
             server=server,
             tool=tool,
             arguments=arguments,
             definition=await self._define(server, tool),
             server_definition=server_definition,
-            own=self._context.is_own(server),
+            own=self.context.is_own(server),
         )
         return await self._process(number, call, partial(self._call_tool, server, tool), "content")
 
@@ -175,7 +174,7 @@ class Gate:
             part: Key of the answer's content, which is what a conversation would have got.
         """
         number = await self._admit(server, method, params)
-        definition = self._context.identify(server)
+        definition = self.context.identify(server)
         call = CallFacts(server=server, tool=method, arguments=params, server_definition=definition)
         return await self._process(number, call, send, part, effect="read")
 
@@ -193,7 +192,7 @@ class Gate:
             answer = await step(pending)
             if answer is not None:
                 return answer
-        context, approval = self._context, await self._ask(pending)
+        context, approval = self.context, await self._ask(pending)
         try:
             context.budget.spend(call.server)
         except CallBudgetError as error:
@@ -218,7 +217,7 @@ class Gate:
         The names count as read, for they can be data (of mails). No person is asked, and only a
         refusal is recorded.
         """
-        context, call = self._context, CallFacts(server=server, tool=method)
+        context, call = self.context, CallFacts(server=server, tool=method)
         decision = context.policy.decide(call, "read")
         denial = decision if decision.action == "deny" else self.stop(server, method)
         if denial is not None:
@@ -237,7 +236,7 @@ class Gate:
         try:
             yield
         except UpstreamError as error:
-            context = self._context
+            context = self.context
             context.flow_state.add_call(server, tool, context.policy.labels(server, tool, None))
             await self._hide_error(server, error)
             raise
@@ -251,7 +250,7 @@ class Gate:
             self.tally.count(
                 "refused", call := CallFacts(server=server, tool=tool), _OVER_LIMIT.rule
             )
-            self._context.audit.count_refused(self.asked, call, _OVER_LIMIT, CallBudgetError.code)
+            self.context.audit.count_refused(self.asked, call, _OVER_LIMIT, CallBudgetError.code)
             raise
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
@@ -260,7 +259,7 @@ class Gate:
         return self.asked
 
     async def _reveal(self, number: int, call: CallFacts) -> tuple[CallFacts, bool]:
-        marks, vault = self._context.marks, self._context.vault
+        marks, vault = self.context.marks, self.context.vault
         arguments, rule = dict(call.arguments), "secrets go back only to their server"
         try:
             real = await offload(arguments, partial(marks.reveal, call.server, arguments))
@@ -281,7 +280,7 @@ class Gate:
         *,
         sends_secret: bool,
     ) -> _PendingCall:
-        context = self._context
+        context = self.context
         own = await offload(real.arguments, partial(context.policy.decide, real, effect))
         if sends_secret:
             own = replace(own, labels=own.labels | {SECRET})
@@ -310,7 +309,7 @@ class Gate:
 
         Comes before holding: a plan must not do again what was done.
         """
-        context, call, own = self._context, pending.call, pending.own
+        context, call, own = self.context, pending.call, pending.own
         if context.replay is None:
             return None
         try:
@@ -330,7 +329,7 @@ class Gate:
 
     async def _hold(self, pending: _PendingCall) -> dict[str, Json] | None:
         """Hold a call back for a plan, and return its placeholder; None if it is to be made."""
-        context, call = self._context, pending.call
+        context, call = self.context, pending.call
         holding = context.held_calls
         if holding is None:
             return None
@@ -361,7 +360,7 @@ class Gate:
         asks = [replace(ask, effect=effect) for ask in pending.decisions if ask.action == "ask"]
         asked = time.monotonic()
         try:
-            approval = await self._context.approver.approve(pending.real, asks)
+            approval = await self.context.approver.approve(pending.real, asks)
             await self._check_unchanged(pending.call)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             error.waited_ms = round((time.monotonic() - asked) * 1000)
@@ -371,7 +370,7 @@ class Gate:
 
     async def _send(self, pending: _PendingCall, send: Send, part: str) -> dict[str, Json]:
         """Send a call, and count, journal and record it and its outcome."""
-        context, number, call = self._context, pending.number, pending.call
+        context, number, call = self.context, pending.number, pending.call
         self.tally.count("sent", call)
         # Until it is settled its outcome counts as unknown.
         entry = context.journal.sent(call, pending.own.effect, number)
@@ -404,21 +403,21 @@ class Gate:
         return result
 
     async def _hide(self, server: str, result: dict[str, Json]) -> dict[str, Json]:
-        vault = self._context.vault
+        vault = self.context.vault
         if vault.idle:
             return result
         return await offload(result, lambda: vault.hidden(server, with_plain_text(result)))
 
     async def _define(self, server: str, tool: str) -> Tool | None:
         async with self.noting_errors(server, tool):
-            return await self._context.define(server, tool)
+            return await self.context.define(server, tool)
 
     def _deny_unlisted(self, call: CallFacts, own: Decision) -> Decision:
         """Return a decision that denies a tool which rules may know by another name."""
         if call.tool in (READ_RESOURCE, GET_PROMPT):
             # In rules these are the names of requests that are not tool calls.
             reason = "a tool of that name cannot be told from the request of the protocol"
-        elif call.definition is None and self._context.lists(call.server):
+        elif call.definition is None and self.context.lists(call.server):
             # A server may accept other names for a tool than the one that it lists.
             reason = f"{call.server} lists no such tool"
         else:
@@ -427,7 +426,7 @@ class Gate:
 
     async def _check_unchanged(self, call: CallFacts) -> None:
         """Raise `ApprovalRefusedError` if a tool or server was redefined during the question."""
-        if self._context.identify(call.server) != call.server_definition:
+        if self.context.identify(call.server) != call.server_definition:
             message = f"{call.server} became another server while a person was asked about {call}."
         elif (
             call.definition is not None
@@ -447,12 +446,12 @@ class Gate:
             "refused", call, "budget" if spent else f"{decision.action}: {decision.rule}"
         )
         waited = getattr(error, "waited_ms", 0)
-        await self._context.audit.refused(number, call, decision, error.code, waited_ms=waited)
+        await self.context.audit.refused(number, call, decision, error.code, waited_ms=waited)
         return error
 
     async def _hide_error(self, server: str, error: UpstreamError) -> None:
         texts = [error.message, error.host_detail, getattr(error, "data", None)]
-        await offload(texts, partial(self._context.vault.hide_error, server, error))
+        await offload(texts, partial(self.context.vault.hide_error, server, error))
 
 
 def denied(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedError:

@@ -268,7 +268,7 @@ class _Execution:
         """Make a call, and set its outcome before a cancellation can interrupt."""
         request, gate = step.request, self.gate
         covered = PlanApprover(self._approval, request)
-        gate.switch_context(replace(self._run.context, flow_state=request.flow, approver=covered))
+        gate.context = replace(self._run.context, flow_state=request.flow, approver=covered)
         before = gate.calls
         step.failed("It was cut off before its answer came.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:

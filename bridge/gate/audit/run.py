@@ -71,9 +71,8 @@ class RunAudit:
         self.head = ""
         self._room = RUN_BYTES
         self._refused: Counter[_RefusedKind] = Counter()
-        # Of those the ones without a record of their own, and the last one's number.
-        self._counted: Counter[_RefusedKind] = Counter()
-        self._last: dict[_RefusedKind, int] = {}
+        # How many have no record of their own, and the number of the last of them.
+        self._counted: dict[_RefusedKind, tuple[int, int]] = {}
 
     async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
         await self.event(kind, {"policy": self._policy, **facts})
@@ -124,8 +123,7 @@ class RunAudit:
         """Count a call that is not made, for the record of the run's end."""
         kind = self._refused_kind(call, decision, why)
         self._refused[kind] += 1
-        self._counted[kind] += 1
-        self._last[kind] = number
+        self._counted[kind] = self._counted.get(kind, (0, 0))[0] + 1, number
 
     async def unsent(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
@@ -166,10 +164,9 @@ class RunAudit:
     async def ended(self, facts: Mapping[str, Json]) -> None:
         """Record a run's end: status, reason, counts, times; if that fails, later."""
         # Written together with the record of the end.
-        for kind, times in self._counted.items():
-            counted: Record = {"call": self._last[kind], "times": times}
-            counted |= dict(zip(_KIND_FIELDS, kind, strict=True))
-            self._log.later(self._record("refused", counted))
+        for kind, (times, last) in self._counted.items():
+            same = dict(zip(_KIND_FIELDS, kind, strict=True))
+            self._log.later(self._record("refused", {"call": last, "times": times, **same}))
         self._counted.clear()
         refused = self._refused.total() or None
         await self._append_or_owe(self._record("end", {**facts, "refused": refused}))
