@@ -55,9 +55,12 @@ NOTHING: frozenset[str] = frozenset()
 
 _Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
 
-Origin = Literal["policy", "annotations", "hint", "protocol", "unknown"]
-"""Source of a tool's effect: the policy, annotations of a trusted server, a hint of a server of the
-user's, MCP itself, or none."""
+# Why a tool has its effect.
+BY_POLICY = "the policy says so"
+BY_SERVER = "the server's annotations say so, and it is trusted"
+BY_HINT = "a server of yours says so, which counts in plans and in the audit log"
+BY_PROTOCOL = "the protocol says so"
+UNKNOWN = "unknown: neither your policy nor a trusted server classifies it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,16 +167,16 @@ def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[s
 
 def _effect(
     server: ServerPolicy | None, tool: ToolPolicy | None, definition: Tool | None
-) -> tuple[Effect, Origin]:
+) -> tuple[Effect, str]:
     if tool is not None and tool.effect is not None:
-        return tool.effect, "policy"
+        return tool.effect, BY_POLICY
     hints = _believed(server, definition)
     if hints is None:
-        return "write", "unknown"
+        return "write", UNKNOWN
     # Only booleans are hints, and without hints the protocol assumes the worst.
     if hints.get("readOnlyHint") is True:
-        return "read", "annotations"
-    return ("write" if hints.get("destructiveHint") is False else "destructive"), "annotations"
+        return "read", BY_SERVER
+    return ("write" if hints.get("destructiveHint") is False else "destructive"), BY_SERVER
 
 
 class Policy:
@@ -215,7 +218,7 @@ class Policy:
                 effect=shown,
                 labels=known.labels,
             )
-        default: DefaultFor = taken if effect or known.origin != "unknown" else "untrusted"
+        default: DefaultFor = taken if effect or known.origin != UNKNOWN else "untrusted"
         return Decision(
             action=self.spec.defaults[default],
             rule=DEFAULTS[default],
@@ -245,14 +248,14 @@ class Policy:
         if not self.spec.present or len(call.tool) > MAX_NAME_CHARS:
             found = self.decide(call, effect)
             why = found.reason or "there is no [policy] in the configuration"
-            said: Origin = "protocol" if effect else "hint" if call.says_it_reads else "unknown"
+            said = BY_PROTOCOL if effect else BY_HINT if call.says_it_reads else UNKNOWN
             return (
-                Step(about="effect", name=found.effect, why=ORIGINS[said]),
+                Step(about="effect", name=found.effect, why=said),
                 Step(about="default", name=found.rule, action=found.action, why=why),
             )
         known = self._about(call.server, call.tool, call.definition)
-        taken, origin = effect or known.effect, "protocol" if effect else known.origin
-        steps = [Step(about="effect", name=taken, why=ORIGINS[origin])]
+        taken, origin = effect or known.effect, BY_PROTOCOL if effect else known.origin
+        steps = [Step(about="effect", name=taken, why=origin)]
         for labels, source in known.sources():
             steps += [Step(about="label", name=label, why=source) for label in sorted(labels)]
         # One budget for all rules, as in `decide`, so that the explanation fits the decision.
@@ -260,28 +263,14 @@ class Policy:
         for ready in self._rules:
             why = f"{decided} decided" if decided else _mismatch(ready, known, call, taken, work)
             tests = [check.explain(call.arguments, call.definition) for check in ready.checks]
-            steps.append(
-                Step(
-                    about="rule",
-                    name=ready.rule.name,
-                    applies=not why,
-                    action=ready.rule.action,
-                    why=why or "; ".join(tests) or "it has no conditions",
-                    place=ready.rule.place,
-                )
-            )
+            rule, text = ready.rule, why or "; ".join(tests) or "it has no conditions"
+            step = Step(about="rule", name=rule.name, applies=not why, action=rule.action)
+            steps.append(replace(step, why=text, place=rule.place))
             decided = decided or ("" if why else ready.title)
-        default: DefaultFor = "untrusted" if origin == "unknown" else taken
-        steps.append(
-            Step(
-                about="default",
-                name=DEFAULTS[default],
-                applies=not decided,
-                action=self.spec.defaults[default],
-                why=f"{decided} decided" if decided else "no rule matched",
-            )
-        )
-        return tuple(steps)
+        default: DefaultFor = "untrusted" if origin == UNKNOWN else taken
+        action, why = self.spec.defaults[default], f"{decided} decided" if decided else ""
+        last = Step(about="default", name=DEFAULTS[default], applies=not decided, action=action)
+        return (*steps, replace(last, why=why or "no rule matched"))
 
     def _match(self, known: _ToolRules, call: CallFacts, effect: Effect) -> _CompiledRule | None:
         work, arguments, definition = Work(), call.arguments, call.definition
@@ -314,15 +303,6 @@ class Policy:
     def _server(self, server: str) -> tuple[ServerPolicy | None, _Tools]:
         found = ((policy, tools) for matches, policy, tools in self._servers if matches(server))
         return next(found, (None, []))
-
-
-ORIGINS: Mapping[Origin, str] = {
-    "policy": "the policy says so",
-    "annotations": "the server's annotations say so, and it is trusted",
-    "hint": "a server of yours says so, which counts in plans and in the audit log",
-    "protocol": "the protocol says so",
-    "unknown": "unknown: neither your policy nor a trusted server classifies it",
-}
 
 
 def _reason(ready: _CompiledRule, call: CallFacts) -> str:
