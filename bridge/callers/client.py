@@ -131,8 +131,8 @@ class RunCaller:
         self._client = client
         self.identified = identified
         self.clock = clock
-        self.redact_for_person: Redact = _unchanged
-        self.redact_for_client: Redact = _unchanged
+        self.redact_for_person: Redact = _keep_value
+        self.redact_for_client: Redact = _keep_value
         self.server_questions = ServerQuestions()
         self._sampled: set[str] = set()
         self.offered_logins: set[str] = set()
@@ -334,9 +334,9 @@ class RunCaller:
         """Return a handler that also reports calls of tools to the client."""
         if not self.is_followed and not self.is_shown:
             return handler
-        return partial(self._answered, handler)
+        return partial(self._answer_call, handler)
 
-    async def _answered(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
+    async def _answer_call(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
         if method != "call_tool":
             return await handler(method, params)
         with self.progress.calling(f"{params.get('server')}.{params.get('tool')}"):
@@ -398,7 +398,7 @@ class RunCaller:
             self._logging -= 1
 
 
-def _unchanged(server: str, value: Json) -> Json:
+def _keep_value(server: str, value: Json) -> Json:
     return value
 
 

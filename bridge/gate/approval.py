@@ -26,8 +26,8 @@ from bridge.gate.question import (
     Holds,
     because,
     led_by,
+    list_offered,
     named,
-    offered,
     one_line,
     plan_question,
     question,
@@ -141,10 +141,10 @@ class Approver:
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
         """Return a person's approval of a call for all decisions that ask, in one question."""
-        if self._missing(call, asks):
+        if self._find_missing(call, asks):
             async with self._turn:
                 # An answer that came while this call waited may cover it too.
-                missing = self._missing(call, asks)
+                missing = self._find_missing(call, asks)
                 if missing:
                     return await self._decide(call, missing)
         holds: list[Holds] = [self._run.get(_subject(call, ask), "session") for ask in asks]
@@ -167,7 +167,9 @@ class Approver:
         remedy = "Nothing was changed. Ask the user how to proceed."
         raise ApprovalRefusedError(message, remedy=remedy)
 
-    def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
+    def _find_missing(
+        self, call: CallFacts, asks: Sequence[Decision]
+    ) -> list[tuple[Decision, Subject]]:
         missing = [
             (ask, subject)
             for ask in asks
@@ -191,7 +193,7 @@ class Approver:
         arguments = dict(call.arguments)
         shown = await offload(arguments, partial(self._mask, arguments, call.schema))
         asked = await offload(arguments, partial(question, call, open_asks, choices, shown))
-        choices = [each for each in choices if each in offered(asked)]
+        choices = [each for each in choices if each in list_offered(asked)]
         try:
             answer = await self._elicit(asked)
         except CannotAskError as error:
@@ -201,7 +203,7 @@ class Approver:
                 f"{error.why} It was not called."
             )
             remedy = _remedy(call, [ask.rule for ask in open_asks])
-            raise _unasked(error, message, remedy) from None
+            raise _approval_needed(error, message, remedy) from None
         decision = read_answer(answer, choices, "call")
         for choice in choices:
             if decision == choice:
@@ -308,10 +310,10 @@ def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalN
     # No rule can allow a changed definition.
     if shown and all(rule != CHANGED for _, rule in shown):
         ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
-    return _unasked(fault, message, f"Only the user can allow it: they {ways}.")
+    return _approval_needed(fault, message, f"Only the user can allow it: they {ways}.")
 
 
-def _unasked(fault: CannotAskError, message: str, remedy: str) -> ApprovalNeededError:
+def _approval_needed(fault: CannotAskError, message: str, remedy: str) -> ApprovalNeededError:
     code = "answered_automatically" if fault.automatic else ""
     return ApprovalNeededError(message, code=code, remedy=remedy)
 

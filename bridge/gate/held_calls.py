@@ -90,7 +90,7 @@ class CallResult(NamedTuple):
     shape: Shape
 
 
-def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
+def find_referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
     """Return the numbers of the calls whose results arguments are made with.
 
     The run's own 16 digits are `plan`, and it holds so many calls now.
@@ -139,15 +139,17 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
             )
         return value
 
-    return {key: _replaced(value, of) for key, value in arguments.items()}
+    return {key: _replace_marks(value, of) for key, value in arguments.items()}
 
 
 def readable(value: Json, names: Mapping[int, str]) -> Json:
     """Return arguments, which were checked before, with labels in place of placeholders."""
-    return _replaced(value, lambda mark: label(mark.number, names.get(mark.number, ""), mark.path))
+    return _replace_marks(
+        value, lambda mark: label(mark.number, names.get(mark.number, ""), mark.path)
+    )
 
 
-def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -> Json:
+def add_labels(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -> Json:
     def named(match: re.Match[str]) -> str:
         mark = _read(match)
         known = mark is not None and mark.plan == plan and mark.number in names
@@ -158,12 +160,12 @@ def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -
     if depth > 200:
         return value
     if isinstance(value, list):
-        return [labelled(item, plan, names, depth + 1) for item in value]
+        return [add_labels(item, plan, names, depth + 1) for item in value]
     if isinstance(value, dict):
         if value.keys() == {WHOLE}:
-            return labelled(value[WHOLE], plan, names, depth + 1)
+            return add_labels(value[WHOLE], plan, names, depth + 1)
         return {
-            _QUOTED.sub(named, key): labelled(item, plan, names, depth + 1)
+            _QUOTED.sub(named, key): add_labels(item, plan, names, depth + 1)
             for key, item in value.items()
         }
     return value
@@ -204,7 +206,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False
-    if len(_dumped(masked)) <= characters:
+    if len(_dump_text(masked)) <= characters:
         return dict(masked), False
     found: dict[str, Json] = {}
     for key, value in masked.items():
@@ -212,7 +214,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
             found[distinct_key("…", found)] = f"({len(masked) - len(found):,} more keys)"
             break
         room = max(characters, 20)
-        text = value if isinstance(value, str) else _dumped(value)
+        text = value if isinstance(value, str) else _dump_text(value)
         found[distinct_key(_cut(key, room), found)] = (
             value if len(text) <= room else _cut(text, room)
         )
@@ -278,20 +280,20 @@ def _read(match: re.Match[str]) -> Mark | None:
     return Mark(plan=match["plan"].lower(), number=int(match["number"]), path=tuple(path))
 
 
-def _replaced(value: Json, of: Callable[[Mark], Json]) -> Json:
+def _replace_marks(value: Json, of: Callable[[Mark], Json]) -> Json:
     """Return arguments with something in place of each mark, `MAX_DEPTH` deep at most."""
     if isinstance(value, str):
         pieces = _pieces(value)
         return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
     if isinstance(value, Mapping):
         if WHOLE not in value:
-            return {key: _replaced(item, of) for key, item in value.items()}
+            return {key: _replace_marks(item, of) for key, item in value.items()}
         mark = _alone(value)
         if mark is None:
             raise InvalidRequestError(_CHANGED, code="held_result")
         return of(mark)
     if isinstance(value, list | tuple):
-        return [_replaced(item, of) for item in value]
+        return [_replace_marks(item, of) for item in value]
     return value
 
 
@@ -312,7 +314,7 @@ def _keys(value: Mapping[str, Json]) -> str:
     return f"has the keys {named}{more}"
 
 
-def _dumped(value: Json) -> str:
+def _dump_text(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -389,8 +391,8 @@ class HeldCalls:
     def refers(self, arguments: Mapping[str, Json]) -> bool:
         return mentions(dict(arguments), self.plan)
 
-    def labelled(self, value: Json) -> Json:
-        return labelled(value, self.plan, self._names())
+    def add_labels(self, value: Json) -> Json:
+        return add_labels(value, self.plan, self._names())
 
     def hold(
         self,
@@ -405,7 +407,7 @@ class HeldCalls:
             asks: Every decision on it, the policy's own first; `decision` is the strictest.
             flow: The calls before it; copied.
         """
-        uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
+        uses = find_referred([call.tool, dict(call.arguments)], self.plan, self.count)
         size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))
         if self.count >= MAX_CALLS or self.characters + size > MAX_CHARACTERS:
             raise CallBudgetError(

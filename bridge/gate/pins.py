@@ -301,7 +301,7 @@ def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) 
     try:
         # What is lost after a power cut would let any tool pass for new.
         with store.writing(durable=True) as kept:
-            stored = _added(_parsed(kept.get(_KIND, "", "")), news, servers)
+            stored = _merge(_parse_document(kept.get(_KIND, "", "")), news, servers)
             kept.put(_KIND, "", "", _document(stored))
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("tools that are allowed cannot be remembered: %s", error)
@@ -358,7 +358,7 @@ def _read(store: Store) -> tuple[_Stored, str]:
     """Return what is remembered, and what to say where that is not known. Blocks."""
     try:
         with store.reading() as kept:
-            return _parsed(kept.get(_KIND, "", "")), ""
+            return _parse_document(kept.get(_KIND, "", "")), ""
     except (OSError, ValueError, RecursionError) as error:
         logger.warning(
             "what is remembered of tools in %s cannot be read (%s): every tool counts as changed",
@@ -374,7 +374,7 @@ def _read(store: Store) -> tuple[_Stored, str]:
     return _Stored(), f"what it was when it was allowed is not known, because {place}"
 
 
-def _parsed(data: bytes | None) -> _Stored:
+def _parse_document(data: bytes | None) -> _Stored:
     if data is None:
         return _Stored()
     document = json.loads(data)
@@ -403,7 +403,7 @@ def _parsed(data: bytes | None) -> _Stored:
         raise ValueError(f"it is not what a bridge writes: {error}") from None
 
 
-def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
+def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
     """Return both; where another bridge was first, only permanent approvals are added."""
     tools, known = dict(stored.tools), dict(stored.servers)
     for name, definitions in servers.items():

@@ -151,7 +151,7 @@ class Gate:
         if flow is not None and flow.action == "deny":
             # Before its server is asked how it describes the tool: that request tells it something.
             call = CallFacts(server=server, tool=tool, arguments=arguments)
-            raise await self._refused(number, call, flow, denied(call, flow))
+            raise await self._record_refusal(number, call, flow, denied(call, flow))
         # Read first: a redefinition during the next step has to count as a change.
         server_definition = self.context.identify(server)
         call = CallFacts(
@@ -196,7 +196,7 @@ class Gate:
         try:
             context.budget.spend(call.server)
         except CallBudgetError as error:
-            raise await self._refused(number, call, pending.decision, error) from None
+            raise await self._record_refusal(number, call, pending.decision, error) from None
         context.flow_state.add_call(call.server, call.tool, pending.own.labels)
         note = ""
         if context.policy.spec.present and call.definition is not None:
@@ -222,7 +222,7 @@ class Gate:
         denial = decision if decision.action == "deny" else self.stop(server, method)
         if denial is not None:
             message = f"What {server} offers is not listed: {call} is not allowed ({denial.rule})."
-            raise await self._refused(self.asked, call, denial, CallDeniedError(message))
+            raise await self._record_refusal(self.asked, call, denial, CallDeniedError(message))
         async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
@@ -255,7 +255,7 @@ class Gate:
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
-            raise await self._refused(self.asked, call, decision, error) from None
+            raise await self._record_refusal(self.asked, call, decision, error) from None
         return self.asked
 
     async def _reveal(self, number: int, call: CallFacts) -> tuple[CallFacts, bool]:
@@ -268,7 +268,7 @@ class Gate:
                 real = await offload(real, partial(vault.reveal, call.server, real))
         except CallDeniedError as error:
             decision = Decision(action="deny", rule=rule)
-            raise await self._refused(number, call, decision, error) from None
+            raise await self._record_refusal(number, call, decision, error) from None
         return replace(call, arguments=real), sends_secret
 
     async def _decide(
@@ -301,7 +301,7 @@ class Gate:
                     decisions.append(Decision(action="ask", rule=CHANGED, reason=change))
         decision = strictest(*decisions)
         if decision.action == "deny":
-            raise await self._refused(number, call, decision, denied(call, decision))
+            raise await self._record_refusal(number, call, decision, denied(call, decision))
         return _PendingCall(number, call, real, decisions, own, decision)
 
     async def _replay(self, pending: _PendingCall) -> dict[str, Json] | None:
@@ -365,7 +365,9 @@ class Gate:
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             error.waited_ms = round((time.monotonic() - asked) * 1000)
             decision = pending.decision
-            raise await self._refused(pending.number, pending.call, decision, error) from None
+            raise await self._record_refusal(
+                pending.number, pending.call, decision, error
+            ) from None
         return replace(approval, waited_ms=round((time.monotonic() - asked) * 1000))
 
     async def _send(self, pending: _PendingCall, send: Send, part: str) -> dict[str, Json]:
@@ -437,7 +439,7 @@ class Gate:
             return
         raise ApprovalRefusedError(message, remedy="Make the call again.")
 
-    async def _refused(
+    async def _record_refusal(
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
         # The decision was made before the budget was checked: "allow" would be no reason.

@@ -139,7 +139,7 @@ class _ToolRules:
             found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
         if self.tool is not None and self.tool.labels:
             found.append((self.tool.labels, f"the policy, of tools {self.tool.tools!r}"))
-        if (_believed(self.server, self.definition) or {}).get("openWorldHint") is True:
+        if (_trusted_annotations(self.server, self.definition) or {}).get("openWorldHint") is True:
             label = UNTRUSTED_INPUT if self.effect == "read" else EXFILTRATION
             found.append((frozenset({label}), "the server's openWorldHint, which is believed"))
         return found
@@ -160,7 +160,9 @@ class _ToolRules:
         return self._digest != ready.digest and (ready.allows or self._digest != "")
 
 
-def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[str, Json] | None:
+def _trusted_annotations(
+    server: ServerPolicy | None, definition: Tool | None
+) -> Mapping[str, Json] | None:
     trusted = server is not None and server.trust
     return definition.annotations if trusted and definition is not None else None
 
@@ -170,7 +172,7 @@ def _effect(
 ) -> tuple[Effect, str]:
     if tool is not None and tool.effect is not None:
         return tool.effect, BY_POLICY
-    hints = _believed(server, definition)
+    hints = _trusted_annotations(server, definition)
     if hints is None:
         return "write", UNKNOWN
     # Only booleans are hints, and without hints the protocol assumes the worst.

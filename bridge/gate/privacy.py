@@ -27,8 +27,8 @@ from bridge.gate.privacy_data import (
     DetectedData,
     Kind,
     find,
+    find_in_portions,
     plain_token,
-    portioned,
     token,
 )
 from bridge.model import Json
@@ -306,7 +306,7 @@ class Vault:
         if not any(sign in text for sign in SIGNS):
             return text
         parts, kept = [], 0
-        for match in portioned(TOKENS, text):
+        for match in find_in_portions(TOKENS, text):
             kind = match.lastgroup or ""
             written = match[0]
             known = self._kept.find(plain_token(kind, written))
@@ -314,7 +314,7 @@ class Vault:
                 if kind == "phone" and written[0] == "9":
                     # Some other number, such as a time in milliseconds.
                     continue
-                raise _unknown(kind, written)
+                raise _unknown_token_error(kind, written)
             told = self._told(server, known)
             if "%" in written:
                 told = quote(told, safe="")
@@ -323,9 +323,9 @@ class Vault:
         if parts:
             parts.append(text[kept:])
         for part in parts[::2] if parts else (text,):
-            left = next(portioned(REMAINS, part), None)
+            left = next(find_in_portions(REMAINS, part), None)
             if left is not None:
-                raise _changed(left[0])
+                raise _changed_token_error(left[0])
         return "".join(parts) if parts else text
 
     def _told(self, server: str, known: _Value) -> str:
@@ -341,7 +341,7 @@ class Vault:
         raise CallDeniedError(message, remedy=remedy)
 
 
-def _unknown(kind: Kind, written: str) -> InvalidRequestError:
+def _unknown_token_error(kind: Kind, written: str) -> InvalidRequestError:
     message = (
         f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing that is "
         "known here: it was made up, or changed, or comes from another caller, or from before "
@@ -350,7 +350,7 @@ def _unknown(kind: Kind, written: str) -> InvalidRequestError:
     return InvalidRequestError(message, remedy="Read the data again, and use the token as it is.")
 
 
-def _changed(left: str) -> InvalidRequestError:
+def _changed_token_error(left: str) -> InvalidRequestError:
     message = (
         f"{left[:80]!r} is a part of a token that stands for personal data; nothing can be put "
         "in the place of a part."

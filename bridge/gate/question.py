@@ -79,7 +79,7 @@ def question(
     names, unlisted = _names(call, values)
     inline = [(_argument(key, unlisted), values[key]) for key in names]
     if unlisted:
-        lines.append(f"The tool does not describe: {_listed(unlisted)}")
+        lines.append(f"The tool does not describe: {_list_names(unlisted)}")
     lines.insert(
         0, f"Allow {name}({', '.join(f'{key}={shown(v, WIDTH * 4)}' for key, v in inline)})?"
     )
@@ -115,7 +115,7 @@ def fits(lines: Sequence[str]) -> bool:
 def _reasons(asks: Sequence[Decision]) -> str:
     found = [ASKED.get(ask.rule) or because(ask) for ask in asks]
     found = [
-        f"{text}, after {_led(ask)}" if ask.led else text
+        f"{text}, after {_list_led(ask)}" if ask.led else text
         for text, ask in zip(found, asks, strict=True)
     ]
     effect = "" if asks[0].rule in ASKED else f". Effect: {EFFECTS[asks[0].effect]}"
@@ -185,7 +185,7 @@ def server_lines(spec: ServerSpec) -> list[str]:
 
 def _whole(text: str) -> str:
     # What is written out takes ten characters at most, and twice the room is what there is.
-    return f'"{_written(text, 5 * len(text) + 1)}"'
+    return f'"{_write_out(text, 5 * len(text) + 1)}"'
 
 
 def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Json]:
@@ -252,7 +252,7 @@ def _common_directory(arguments: Sequence[Json]) -> str:
     return "" if directory in ("/", "//") or len(directory) > MAX_NAME_CHARS else directory
 
 
-def offered(asked: Mapping[str, Json]) -> Sequence[str]:
+def list_offered(asked: Mapping[str, Json]) -> Sequence[str]:
     schema: Json = asked["requestedSchema"]
     return list(schema["properties"]["decision"]["enum"])
 
@@ -297,11 +297,11 @@ def because(ask: Decision) -> str:
 
 def led_by(asks: Sequence[Decision]) -> str:
     """Return what led to decisions, as a sentence to continue with; empty if nothing did."""
-    return "".join(f" Earlier: {_led(ask)}." for ask in asks if ask.led)
+    return "".join(f" Earlier: {_list_led(ask)}." for ask in asks if ask.led)
 
 
-def _led(ask: Decision) -> str:
-    return _listed(ask.led, room=160)
+def _list_led(ask: Decision) -> str:
+    return _list_names(ask.led, room=160)
 
 
 def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
@@ -318,7 +318,7 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
     ]
     if len(names) > len(listed):
         rest = names[len(listed) :]
-        lines.append(f"  and {len(rest)} more arguments: {_listed(rest)}")
+        lines.append(f"  and {len(rest)} more arguments: {_list_names(rest)}")
     return [*lines, *_digest(call)]
 
 
@@ -359,18 +359,18 @@ def shown(value: Json, room: int, depth: int = 0) -> str:
 def quoted(text: str, room: int) -> str:
     """Return a text in quotes on one line, with its beginning and end if it is long."""
     if len(text) <= room:
-        return f'"{_written(text, room)}"'
+        return f'"{_write_out(text, room)}"'
     tail = room // 4
     lines = text.count("\n") + 1
     size = f"{len(text):,} characters" + (f" in {lines:,} lines" if lines > 1 else "")
-    head = _written(text[: room - tail], room - tail)
-    return f'"{head}" … "{_written(text[-tail:], tail)}" ({size}, shortened)'
+    head = _write_out(text[: room - tail], room - tail)
+    return f'"{head}" … "{_write_out(text[-tail:], tail)}" ({size}, shortened)'
 
 
 def one_line(text: str, room: int) -> str:
     """Return a text on one line and not much longer, with nothing hidden in it."""
     cut = "" if len(text) <= room else "…"
-    return f"{_written(text[:room], room, quotes=False)}{cut}"
+    return f"{_write_out(text[:room], room, quotes=False)}{cut}"
 
 
 def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], int]:
@@ -379,7 +379,7 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     found: list[str] = []
     for line in split[:lines]:
         # All of it: what is written out takes ten characters at most.
-        written = _written(line, 5 * len(line), quotes=False, gaps=False)
+        written = _write_out(line, 5 * len(line), quotes=False, gaps=False)
         # Text behind a wide gap might not be seen.
         written = re.sub(r" {60,}", lambda gap: f"[{len(gap.group())} spaces]", written)
         characters -= len(written)
@@ -389,7 +389,7 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     return found, len(split) - len(found)
 
 
-def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) -> str:
+def _write_out(text: str, room: int, *, quotes: bool = True, gaps: bool = True) -> str:
     """Return a text with what hides, turns, breaks or stacks written out; at most twice `room`."""
     found: list[str] = []
     marks, alike = 0, look_alikes(text)
@@ -429,7 +429,7 @@ def writes_rule(asks: Sequence[Decision]) -> bool:
     return any(ask.rule != CHANGED for ask in asks)
 
 
-def _listed(names: Sequence[str], room: int = MAX_NAME_CHARS) -> str:
+def _list_names(names: Sequence[str], room: int = MAX_NAME_CHARS) -> str:
     found = ", ".join(safe_name(name, room=room) for name in names[:8])
     return found if len(names) <= 8 else f"{found} and {len(names) - 8:,} more"
 

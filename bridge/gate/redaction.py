@@ -18,7 +18,13 @@ from urllib.parse import quote, quote_plus
 
 import ahocorasick  # type: ignore[import-not-found]
 
-from bridge.gate.redaction_shapes import MASK_BEGINS, could_be_password, mask, masked, names_secret
+from bridge.gate.redaction_shapes import (
+    MASK_BEGINS,
+    could_be_password,
+    mask,
+    mask_secrets,
+    names_secret,
+)
 from bridge.guest.protocol import json_text
 from bridge.model import Json
 from bridge.text import distinct_key
@@ -132,18 +138,18 @@ class Redactor:
                 json.loads(cleared)
             except ValueError:
                 # It also stands outside of texts, as a number or as marks between values.
-                text = json.dumps(self._cleared(json.loads(line)), separators=(",", ":"))
+                text = json.dumps(self._clear_texts(json.loads(line)), separators=(",", ":"))
                 cleared = text.encode("ascii") + (b"\n" if line.endswith(b"\n") else b"")
         except RecursionError:
             raise ValueError(_DEEPER) from None
         return cleared
 
-    def _cleared(self, value: Json) -> Json:
+    def _clear_texts(self, value: Json) -> Json:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(key): self._cleared(item) for key, item in value.items()}
-        return [self._cleared(item) for item in value] if isinstance(value, list) else value
+            return {self.text(key): self._clear_texts(item) for key, item in value.items()}
+        return [self._clear_texts(item) for item in value] if isinstance(value, list) else value
 
     def value(self, value: Json) -> Json:
         """Return a value without known secrets, keys included; the very same if there are none."""
@@ -188,7 +194,7 @@ class Redactor:
             text = _OTHER.sub(
                 lambda m: m[0] if m[0] in self._plain else _NO_MASK + m[0][len(MASK_BEGINS) :], text
             )
-        return masked(self.text(text))
+        return mask_secrets(self.text(text))
 
     def _shown(self, value: Json, schema: _Schema, depth: int) -> Json:
         if isinstance(value, str):
@@ -467,7 +473,7 @@ def text_forms(known: Mapping[str, str], words: Collection[str] = ()) -> Iterato
                 shown = mark.encode("ascii", "replace")
                 yield (raw, shown, False)
                 yield (quote(raw, safe="").encode("ascii"), shown, False)
-                yield from _encoded(raw, shown)
+                yield from _encode_forms(raw, shown)
 
 
 def _forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
@@ -476,16 +482,16 @@ def _forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
         data = secret.encode("utf-8", "surrogatepass")
         yield (data, shown, whole)
         # Each has a mark of its own, so that a mark stands for one text.
-        for number, form in enumerate(sorted(_written(secret)), 2):
+        for number, form in enumerate(sorted(_write_forms(secret)), 2):
             other = f"{mark[:-1]}, form {number}]".encode("ascii", "replace")
             yield (form.encode("utf-8", "surrogatepass"), other, whole)
-        yield from _encoded(data, shown)
+        yield from _encode_forms(data, shown)
 
 
 def json_forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
     for data, mark, whole in _forms(known, words):
         text = data.decode("utf-8", "surrogatepass")
-        for form in _escaped(text):
+        for form in _escape_forms(text):
             yield (form.encode("utf-8", "surrogatepass"), mark, whole)
 
 
@@ -494,20 +500,20 @@ def mark_forms(marks: Iterable[str], known: Mapping[str, str]) -> Iterator[Form]
     yield from ((mark.encode(), mark.encode(), False) for mark in marks)
     for secret, mark in known.items():
         shown = mark.encode("ascii", "replace")
-        filled = _filled(secret.encode("utf-8", "surrogatepass"), shown)
+        filled = _fill_mark(secret.encode("utf-8", "surrogatepass"), shown)
         # Wherever a mark is cut, one half has its first 15 characters, or these last ones.
         tail = shown[-min(12, max(1, len(shown) - 14)) :]
         left = {part for part in (shown[:15], shown[1:-1], filled, filled[1:-1]) if len(part) > 14}
         left |= {tail} if len(tail) > LEAST_ENCODED else set()
-        left |= {form.encode() for form in _written(mark)}
-        left |= {form for form, _, _ in _encoded(shown, shown)}
+        left |= {form.encode() for form in _write_forms(mark)}
+        left |= {form for form, _, _ in _encode_forms(shown, shown)}
         yield from ((part, b"", False) for part in left)
 
 
-def _written(secret: str) -> set[str]:
+def _write_forms(secret: str) -> set[str]:
     """Return a secret as JSON in a text has it, JSON in a text of that, and addresses."""
-    once = _escaped(secret)
-    twice = {again for form in once for again in _escaped(form)}
+    once = _escape_forms(secret)
+    twice = {again for form in once for again in _escape_forms(form)}
     percent = {quote(secret, safe="", errors="replace"), quote(secret, errors="replace")}
     percent.add(quote_plus(secret, errors="replace"))
     lower = {_lower_escapes(form) for form in percent}
@@ -516,7 +522,7 @@ def _written(secret: str) -> set[str]:
     return {*once, *twice, *percent, *lower} - {secret}
 
 
-def _escaped(text: str) -> set[str]:
+def _escape_forms(text: str) -> set[str]:
     """Return the ways in which encoders write a text into JSON."""
     forms = set()
     for ascii_only in (True, False):
@@ -531,16 +537,16 @@ def _lower_escapes(text: str) -> str:
     return "%".join([head, *(part[:2].lower() + part[2:] for part in rest)])
 
 
-def _filled(data: bytes, mark: bytes) -> bytes:
+def _fill_mark(data: bytes, mark: bytes) -> bytes:
     return mark[: len(data)].ljust(min(len(data), 4096), b"*").ljust(len(data), b"*")
 
 
-def _encoded(data: bytes, mark: bytes) -> Iterator[Form]:
+def _encode_forms(data: bytes, mark: bytes) -> Iterator[Form]:
     """Yield the Base64 forms, at each place that it may have in what is encoded, and hexadecimal.
 
     A mark in Base64 is as long as what it replaces, so that what follows decodes as before.
     """
-    filled = _filled(data, mark)
+    filled = _fill_mark(data, mark)
     for before in range(3):
         lost = (0, 2, 3)[before]
         full = (before + len(data)) * 8 // 6

@@ -161,7 +161,7 @@ _PEM_LINES = re.compile(r"[A-Za-z0-9+/=]{40,}(?:(?:\s|\\[rn]){1,4}[A-Za-z0-9+/=]
 _TOKEN = re.compile(r"[A-Za-z0-9_.~+=@%!-]+")
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     if len(text) < 14:  # No pattern matches a shorter text.
         return text
     spans = sorted(_spans(text))

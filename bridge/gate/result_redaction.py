@@ -182,12 +182,12 @@ class Marks:
                 if like and like[0].decode() not in self._redactor.marks:
                     # Some other text: the bridge has no secret of this name.
                     continue
-                raise _denied(f"An argument has a part of a mark, {shown}", _PASS_WHOLE)
+                raise _denial(f"An argument has a part of a mark, {shown}", _PASS_WHOLE)
             texts = self._replaced.get(server, {}).get(mark.decode(), set())
             if len(texts) != 1:
                 why = "several texts" if texts else "a secret that this server did not return"
                 message = f"{shown} stands for {why} in what {server!r} said to this caller"
-                raise _denied(message, _PASS_WHOLE if texts else _READ_AGAIN)
+                raise _denial(message, _PASS_WHOLE if texts else _READ_AGAIN)
             text = _as_json(*texts)[1:-1].encode("utf-8", "surrogatepass")
             parts += [line[kept:start], text]
             kept = end
@@ -201,11 +201,11 @@ class Marks:
                     _is_json(arguments.get(key)) > _is_json(revealed[key]) for key in revealed
                 ):
                     return revealed
-                raise _denied("A mark stands in JSON, where its secret needs escapes", _PASS_WHOLE)
-        raise _denied("A secret would not be recognised where its mark stands", _PASS_WHOLE)
+                raise _denial("A mark stands in JSON, where its secret needs escapes", _PASS_WHOLE)
+        raise _denial("A secret would not be recognised where its mark stands", _PASS_WHOLE)
 
 
-def _denied(message: str, remedy: str) -> CallDeniedError:
+def _denial(message: str, remedy: str) -> CallDeniedError:
     return CallDeniedError(f"The call was not made. {message}.", remedy=remedy)
 
 

@@ -82,13 +82,13 @@ class Starts:
 
     async def permit(self, spec: ServerSpec) -> None:
         """Get the approval of a start that comes next, if it needs one."""
-        decision = await self._undenied(spec)
+        decision = await self._check_denial(spec)
         if decision.action == "allow":
             return
         asker = self._asker()
         if asker is None:
             why = "No one is asked about servers that no program names."
-            raise await self._needed(spec, decision, why)
+            raise await self._approval_needed(spec, decision, why)
         if _key(spec) in asker.given:
             return
         async with asker.turn:
@@ -100,13 +100,13 @@ class Starts:
         Args:
             asked_for: Whether a person asked for this start with a command.
         """
-        decision = await self._undenied(spec)
+        decision = await self._check_denial(spec)
         asker = self._asker()
         approval = None if asker is None else asker.given.pop(_key(spec), None)
         if decision.action == "ask" and asked_for and decision.rule != REDEFINED:
             approval = Approval()
         if decision.action == "ask" and approval is None:
-            raise await self._needed(spec, decision)
+            raise await self._approval_needed(spec, decision)
         policy = self._policy()
         if policy.spec.present and policy.spec.pin and approval is None:
             await self._pins.keep_server(spec.name, spec.definition)
@@ -114,17 +114,17 @@ class Starts:
             change = self._pins.redefined(spec.name, spec.definition)
             if change:
                 decision = Decision(action="ask", rule=REDEFINED, reason=change)
-                raise await self._needed(spec, decision)
+                raise await self._approval_needed(spec, decision)
         await self._record(spec, decision, approval)
 
-    async def _undenied(self, spec: ServerSpec) -> Decision:
+    async def _check_denial(self, spec: ServerSpec) -> Decision:
         await self._pins.refresh()
         decision = self.decide(spec)
         if decision.action != "deny":
             return decision
         message = f"The server {safe_name(spec.name)} is not started: denied by the policy"
         error = CallDeniedError(f"{message} ({because(decision)}).")
-        raise await self._refused(spec, decision, error)
+        raise await self._record_refusal(spec, decision, error)
 
     async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
         """Record and store that a person allows a definition always."""
@@ -147,7 +147,7 @@ class Starts:
                 raise CannotAskError("Its definition is too long for a question.")
             answer = await asker.ask(question)
         except CannotAskError as error:
-            raise await self._needed(spec, decision, error.why) from None
+            raise await self._approval_needed(spec, decision, error.why) from None
         said = read_answer(answer, choices, "once")
         if said == "always":
             await self.approve(spec, "client")
@@ -161,9 +161,9 @@ class Starts:
                 f"({because(decision)}), and {became}."
             )
             refusal = ApprovalRefusedError(message, remedy=f"It was not started. {DO_NOT_EVADE}")
-            raise await self._refused(spec, decision, refusal)
+            raise await self._record_refusal(spec, decision, refusal)
 
-    async def _refused(
+    async def _record_refusal(
         self, spec: ServerSpec, decision: Decision, error: RefusedError
     ) -> RefusedError:
         """Record a start that does not happen, once for each run and reason; return why."""
@@ -175,7 +175,7 @@ class Starts:
             await self._record(spec, decision, why=error.code)
         return error
 
-    async def _needed(
+    async def _approval_needed(
         self, spec: ServerSpec, decision: Decision, why: str = ""
     ) -> ApprovalNeededError:
         name = safe_name(spec.name)
@@ -183,7 +183,7 @@ class Starts:
         message = f"{message} ({because(decision)}). {why}".rstrip()
         remedy = f"Only the user can allow it: they run `mcp-code-bridge servers approve {name}`."
         error = ApprovalNeededError(message, remedy=remedy)
-        await self._refused(spec, decision, error)
+        await self._record_refusal(spec, decision, error)
         return error
 
     async def _record(

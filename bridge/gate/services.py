@@ -74,7 +74,7 @@ Define = Callable[[str, str], Awaitable[Tool | None]]
 """Returns the definition of a server's tool, and asks the server for it if need be."""
 
 
-async def undefined(server: str, tool: str) -> Tool | None:
+async def no_definition(server: str, tool: str) -> Tool | None:
     return None
 
 
@@ -143,7 +143,7 @@ class GateContext:
         flow_state: What was called so far; in a session, also by its earlier runs.
     """
 
-    define: Define = undefined
+    define: Define = no_definition
     identify: Callable[[str], str] = lambda server: ""
     is_own: Callable[[str], bool] = lambda server: False
     lists: Callable[[str], bool] = lambda server: False
@@ -220,7 +220,7 @@ class RunContext:
             with self.context.journal.recording():
                 questions = self.caller.server_questions
                 yield lambda result: end(
-                    {**_ending(result), "questionsRefused": questions.refused or None}
+                    {**_end_facts(result), "questionsRefused": questions.refused or None}
                 )
 
 
@@ -339,7 +339,7 @@ class GateServices:
         caller.redact_for_client = without_secrets_or_personal_data
 
 
-def _ending(result: RunResult) -> dict[str, Json]:
+def _end_facts(result: RunResult) -> dict[str, Json]:
     plan: dict[str, Json] = {}
     if result.plan is not None:
         plan = {"plan": result.plan.plan_id, "held": len(result.plan.calls)}

@@ -48,19 +48,19 @@ class Tally:
 
     @property
     def sent(self) -> tuple[CallCount, ...]:
-        return self._counted("sent")
+        return self._counts_of("sent")
 
     @property
     def replayed(self) -> tuple[CallCount, ...]:
-        return self._counted("replayed")
+        return self._counts_of("replayed")
 
     @property
     def refused(self) -> tuple[CallCount, ...]:
-        return self._counted("refused")
+        return self._counts_of("refused")
 
     @property
     def unknown(self) -> tuple[CallCount, ...]:
-        return self._counted("unknown")
+        return self._counts_of("unknown")
 
     def count(self, outcome: CallOutcome, call: CallFacts, why: str = "") -> None:
         if outcome == "sent":
@@ -72,7 +72,7 @@ class Tally:
             key = ("", "", "others")
         counts[key] += 1
 
-    def _counted(self, outcome: CallOutcome) -> tuple[CallCount, ...]:
+    def _counts_of(self, outcome: CallOutcome) -> tuple[CallCount, ...]:
         return tuple(
             CallCount(server=server, tool=tool, count=count, why=why)
             for (server, tool, why), count in self._counts.get(outcome, {}).items()

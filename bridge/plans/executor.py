@@ -126,7 +126,7 @@ class PlanExecutor:
         begun = False
         try:
             run = self._services.begin(run_id, request, caller, planned_by=kept.run_id)
-            approval = await self._approved(kept, request, run, run_id)
+            approval = await self._get_approval(kept, request, run, run_id)
             facts = {**_facts(kept), "approval": approval_fields(approval)}
             async with run.recording(request, kept.servers, facts) as record:
                 begun = True
@@ -158,7 +158,7 @@ class PlanExecutor:
             remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
             raise UnknownError(message, remedy=remedy, code="unknown_plan") from None
 
-    async def _approved(
+    async def _get_approval(
         self, kept: StoredPlan, request: ApplyRequest, run: RunContext, run_id: str
     ) -> Approval:
         plan = kept.plan

@@ -159,7 +159,7 @@ class Plans:
 
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
         if self._kept.pop(plan.plan_id, None) is None and self._store is not None:
-            await _settle(partial(_closed, self._store, plan.plan_id, owner, why))
+            await _settle(partial(_close_stored, self._store, plan.plan_id, owner, why))
         return _withdrawn(plan, why)
 
     async def give_back(self, kept: StoredPlan) -> None:
@@ -171,7 +171,7 @@ class Plans:
 
     async def close(self, kept: StoredPlan, why: str) -> None:
         if self._store is not None and not self.knows(kept.plan_id, kept.owner):
-            await _settle(partial(_closed, self._store, kept.plan_id, kept.owner, why))
+            await _settle(partial(_close_stored, self._store, kept.plan_id, kept.owner, why))
         else:
             self._end(kept, why)
 
@@ -278,7 +278,7 @@ def _take(store: Store, plan_id: str, owner: str, run_id: str) -> StoredPlan:
     return found
 
 
-def _closed(store: Store, plan_id: str, owner: str, why: str) -> None:
+def _close_stored(store: Store, plan_id: str, owner: str, why: str) -> None:
     with store.writing(durable=True) as kept:
         _end(kept, plan_id, owner, why)
 
@@ -304,7 +304,7 @@ async def planned(result: RunResult, done: Done | None, run: RunContext, plans: 
         stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:2_000]
     else:
         stopped = ""
-    shown = held_calls.labelled
+    shown = held_calls.add_labels
     result = replace(
         result,
         summary=shown(result.summary),

@@ -25,10 +25,10 @@ from bridge.gate.held_calls import (
     MAX_RESOLVED,
     CallResult,
     HeldCalls,
-    labelled,
+    add_labels,
+    find_referred,
     mentions,
     readable,
-    referred,
     resolve,
     shown,
 )
@@ -205,9 +205,9 @@ def test_a_result_cannot_be_multiplied_without_end() -> None:
 
 def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
     arguments = {"a": f"{text(1)} {text(2, 'x')}", "b": [{"c": whole(3, "y")}], "d": None}
-    assert referred(arguments, PLAN, 3) == {1, 2, 3}
+    assert find_referred(arguments, PLAN, 3) == {1, 2, 3}
     assert mentions(arguments, PLAN)
-    assert referred({"a": 1, "b": ["c"]}, PLAN, 3) == frozenset()
+    assert find_referred({"a": 1, "b": ["c"]}, PLAN, 3) == frozenset()
     assert not mentions({"a": 1, "b": ["c", {"d": True}]}, PLAN)
 
 
@@ -238,7 +238,7 @@ def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
 )
 def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
     with raises_code("held_result", match="was cut or changed"):
-        referred({"a": value}, PLAN, 2)
+        find_referred({"a": value}, PLAN, 2)
     assert mentions({"a": value}, PLAN)
 
 
@@ -247,16 +247,16 @@ def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
 )
 def test_a_placeholder_cannot_be_a_key(key: str) -> None:
     with raises_code("held_result", match="cannot be a key"):
-        referred({"a": {key: 1}}, PLAN, 2)
+        find_referred({"a": {key: 1}}, PLAN, 2)
     assert mentions({"a": {key: 1}}, PLAN)
 
 
 def test_a_placeholder_of_another_run_or_of_no_call_is_refused() -> None:
     with raises_code("held_result", match="of another run"):
-        referred({"a": write(OTHER, 1)}, PLAN, 2)
+        find_referred({"a": write(OTHER, 1)}, PLAN, 2)
     for number in (0, 3):
         with raises_code("held_result", match="this plan holds 2"):
-            referred({"a": text(number)}, PLAN, 2)
+            find_referred({"a": text(number)}, PLAN, 2)
 
 
 def test_arguments_nested_too_deep_are_refused_and_looked_through_all_the_same() -> None:
@@ -264,7 +264,7 @@ def test_arguments_nested_too_deep_are_refused_and_looked_through_all_the_same()
     for _ in range(MAX_DEPTH * 50):
         deep = [deep]
     with pytest.raises(InvalidRequestError, match="levels deep"):
-        referred({"a": deep}, PLAN, 1)
+        find_referred({"a": deep}, PLAN, 1)
     assert mentions({"a": deep}, PLAN)
 
 
@@ -328,7 +328,7 @@ def test_whatever_the_nesting_what_was_held_is_what_is_sent(
 ) -> None:
     written, expected, results = case
     travelled = json.loads(json.dumps(written))
-    referred(travelled, PLAN, len(results))
+    find_referred(travelled, PLAN, len(results))
     resolved = resolve(travelled, results)
     assert json.dumps(resolved) == json.dumps(expected)
     assert not mentions(resolved, PLAN)
@@ -355,7 +355,7 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
 @pytest.mark.parametrize("like", [f"{LABEL}1 git.log›.id", json.dumps(f"{LABEL}1"), LABEL.upper()])
 def test_a_text_cannot_pass_for_a_placeholder(like: str) -> None:
     with raises_code("held_result", match="only to be read"):
-        referred({"a": [f"x {like}"]}, PLAN, 1)
+        find_referred({"a": [f"x {like}"]}, PLAN, 1)
     assert mentions({"a": like}, PLAN)
 
 
@@ -369,9 +369,9 @@ def test_what_was_held_is_looked_at_again_when_it_is_applied() -> None:
 def test_a_way_of_odd_steps_is_no_placeholder() -> None:
     for path in ([True], [1.5], [None], [["a"]], {"id": 1}):
         with raises_code("held_result", match="was cut or changed"):
-            referred({"a": forged(path)}, PLAN, 1)
+            find_referred({"a": forged(path)}, PLAN, 1)
     whole_way = [0, "a b", "é", -1]
-    assert referred({"a": forged(whole_way)}, PLAN, 1) == {1}
+    assert find_referred({"a": forged(whole_way)}, PLAN, 1) == {1}
     shown_way = readable(forged(whole_way), {1: "a.b"})
     assert shown_way == '‹result of #1 a.b›[0]["a b"].é[-1]'
 
@@ -397,7 +397,7 @@ def forged(path: Any) -> str:
 )
 def test_people_read_labels_of_marks_however_they_are_quoted(quote: Callable[[str], str]) -> None:
     names = {1: "git.create"}
-    read = labelled(f"a {quote(text(1, 'url'))}, {quote(text(1, 0, 'b c'))}.", PLAN, names)
+    read = add_labels(f"a {quote(text(1, 'url'))}, {quote(text(1, 0, 'b c'))}.", PLAN, names)
     assert re.fullmatch(
         r"""a ['"]?‹result of #1 git.create›.url['"]?, """
         r"""['"]?‹result of #1 git.create›\[0\]\["b c"\]['"]?\.""",
@@ -409,38 +409,38 @@ def test_no_mark_is_read_otherwise_than_it_was_written() -> None:
     for number in range(500):
         plan = f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}"
         mark = write(plan, 1, ["id"])
-        assert referred({"a": mark}, plan, 1) == {1}
+        assert find_referred({"a": mark}, plan, 1) == {1}
         for read in (mark, repr(mark)[1:-1], mark.upper()):
-            assert labelled(read, plan, {1: "a.b"}) == "‹result of #1 a.b›.id"
+            assert add_labels(read, plan, {1: "a.b"}) == "‹result of #1 a.b›.id"
 
 
 def test_people_read_labels_of_the_runs_own_marks() -> None:
     names = {1: "git.create"}
-    assert labelled([{text(1): whole(1, "id")}, 1, None, {"a": 1}], PLAN, names) == [
+    assert add_labels([{text(1): whole(1, "id")}, 1, None, {"a": 1}], PLAN, names) == [
         {"‹result of #1 git.create›": "‹result of #1 git.create›.id"},
         1,
         None,
         {"a": 1},
     ]
     for same in (write(OTHER, 1), text(2), text(1)[:-20], "held", {WHOLE: 7}):
-        assert labelled(same, PLAN, names) in (same, 7)
+        assert add_labels(same, PLAN, names) in (same, 7)
 
 
 def test_labels_go_as_deep_as_results_may() -> None:
     deep: Any = text(1)
     for _ in range(sys.getrecursionlimit() - 200):
         deep = [deep]
-    assert labelled(deep, PLAN, {1: "a.b"}) == deep
+    assert add_labels(deep, PLAN, {1: "a.b"}) == deep
 
 
 def test_a_text_of_half_marks_is_looked_through_in_time() -> None:
     core = text(1, "id").partition("aA")[0]
     for piece in (PREFIX, core, core + "x" * 590, text(1)[:-1], text(1)):
         much = piece * (256 * 1024 // len(piece))
-        labelled(much, PLAN, {1: "a.b"})
+        add_labels(much, PLAN, {1: "a.b"})
         assert mentions({"a": much}, PLAN)
         with contextlib.suppress(InvalidRequestError):
-            referred({"a": much}, PLAN, 1)
+            find_referred({"a": much}, PLAN, 1)
 
 
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:

@@ -26,11 +26,11 @@ from bridge.gate.privacy_data import (
     Kind,
     _is_person,
     find,
+    find_in_portions,
     iban_is_valid,
     luhn_is_valid,
     luhn_sum,
     plain_token,
-    portioned,
     token,
 )
 from bridge.model import Json
@@ -286,7 +286,7 @@ def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
             # Of the same text with its beginning away: all of it lies in one portion.
             whole = [found[0] for found in pattern.finditer(" " + middle)]
             assert whole
-            assert [found[0] for found in portioned(pattern, text)] == whole
+            assert [found[0] for found in find_in_portions(pattern, text)] == whole
 
 
 def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:

@@ -28,7 +28,7 @@ from bridge.gate.question import (
     MAX_NAME_CHARS,
     WIDTH,
     Holds,
-    offered,
+    list_offered,
     plan_question,
     question,
     quoted,
@@ -85,7 +85,7 @@ def test_a_person_can_allow_no_more_than_three_lines_show(
     """Clients fold what is behind them, so a longer call is allowed once or not at all."""
     call = _call(**arguments)
     asked = question(call, [ask], ["call", "run", "session", "always"], arguments)
-    assert list(offered(asked)) == choices
+    assert list(list_offered(asked)) == choices
     lines = str(asked["message"]).split("\n")
     assert lines[0].lstrip().startswith("Allow github.create_issue(")
     assert lines[1].lstrip().startswith("Reason: ")

@@ -70,27 +70,27 @@ def before_first(file: str) -> Link:
     return Link(0, hashlib.sha256(file.encode()).hexdigest())
 
 
-def linked(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, Link]:
+def link_record(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, Link]:
     """Return a record's line, cut where it is too large, and its place in its file's chain."""
     chain = {"seq": after.seq + 1, "prev": after.hash, "time": time}
     body = _text({**record, **chain})
     if not 0 < len(body) <= MAX_RECORD_BYTES:
-        body = canonical({**bounded(record), **chain})
+        body = canonical({**cut_record(record), **chain})
     found = hashlib.sha256(body.encode("ascii")).hexdigest()
     return f'{body[:-1]},"hash":"{found}"}}\n'.encode("ascii"), Link(after.seq + 1, found)
 
 
-def checked(line: bytes) -> Mapping[str, Json]:
+def check_line(line: bytes) -> Mapping[str, Json]:
     """Return the record of a line (with its newline); empty if it is not as it was written."""
     found = _LINE.fullmatch(line)
     if found is None or hashlib.sha256(found[1] + b"}").hexdigest().encode("ascii") != found[2]:
         return {}
-    record = parsed(line)
+    record = parse_line(line)
     fits = type(record.get("seq")) is int and isinstance(record.get("prev"), str)
     return record if fits else {}
 
 
-def parsed(line: bytes) -> Mapping[str, Json]:
+def parse_line(line: bytes) -> Mapping[str, Json]:
     """Return the record in a line, unchecked; empty if it is none."""
     with suppress(ValueError, RecursionError):
         record: Json = json.loads(line)
@@ -115,7 +115,7 @@ def when(seconds: float) -> str:
     return text.replace("+00:00", "Z")
 
 
-def bounded(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping[str, Json]:
+def cut_record(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping[str, Json]:
     """Return a record of at most so many bytes as JSON; "cut" has the digests of cut fields."""
     texts = {name: _text(value) for name, value in record.items()}
     if sum(map(len, texts.values())) <= most * 7 // 8 and all(texts.values()):
@@ -232,7 +232,7 @@ class _OpenFile:
         last, data = self.last, b""
         for record in records:
             first = {"previous": self.previous} if self.previous and not last.seq else {}
-            line, last = linked({**record, **first}, last, time_text)
+            line, last = link_record({**record, **first}, last, time_text)
             data += line
         try:
             if os.write(self.descriptor, data) != len(data):
@@ -327,7 +327,7 @@ class AuditLog:
             owed = self._owed.copy()
             written = file.put([{**each, **self._signature} for each in (*owed, *records)], moment)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._write_error(error) from error
         if owner not in PERSON_OWNERS:
             self._taken[owner] += written
         # With `sync` this is in a thread: more may have been owed since.
@@ -361,7 +361,7 @@ class AuditLog:
                     last = list(lines(folder, other.name, last_lines(folder, other, 1)))
                     # The last whole record; None if it is not as it was written.
                     whole = next((line for line, _ in reversed(last) if line[-1:] == b"\n"), b"")
-                    record = checked(whole)
+                    record = check_line(whole)
                     previous[other.name] = [record["seq"], record["hash"]] if record else None
             # The last in order, also where the clock was put back.
             day, number = max([(today, 0), *(each[:2] for each in files)])
@@ -429,7 +429,7 @@ class AuditLog:
         )
         raise self._refusal(message, remedy)
 
-    def _failed(self, error: OSError) -> AuditError:
+    def _write_error(self, error: OSError) -> AuditError:
         remedy = "See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere."
         if error.errno == errno.EPERM:
             remedy = "Make it this user's own, with mode 0700 and files of mode 0600."

@@ -24,11 +24,11 @@ from bridge.gate.audit.log import (
     AuditLog,
     Link,
     before_first,
-    checked,
+    check_line,
     last_lines,
     lines,
     opened,
-    parsed,
+    parse_line,
     when,
 )
 from bridge.model import Json
@@ -77,7 +77,7 @@ def read(
                     break
                 places[file.name] = end
                 found = any(json.dumps(each)[1:-1].encode() in line for each in ids)
-                if found and (record := parsed(line)):
+                if found and (record := parse_line(line)):
                     yield record
 
 
@@ -212,7 +212,7 @@ class LogReport:
         for number, (line, _) in enumerate(data, 1):
             if not line.endswith(b"\n"):
                 torn = True
-            elif record := checked(line):
+            elif record := check_line(line):
                 link = Link(record["seq"], record["hash"])
                 if link.seq != after.seq + 1 or (after.hash and record["prev"] != after.hash):
                     what = f"record {link.seq} does not go on from record {after.seq}: {MOVED}"
@@ -280,14 +280,14 @@ async def end_orphans(log: AuditLog) -> int:
             except OSError:
                 # It lives, or another bridge ends its runs.
                 continue
-            for run in await anyio.to_thread.run_sync(_unended, path):
+            for run in await anyio.to_thread.run_sync(_find_unended, path):
                 await log.append({"kind": "end", "run": run, "status": "lost", "of": path.stem})
                 ended += 1
             path.unlink(missing_ok=True)
     return ended
 
 
-def _unended(path: Path) -> list[str]:
+def _find_unended(path: Path) -> list[str]:
     runs: dict[str, bool] = {}  # Whether each continues.
     if not path.exists():
         # Another was quicker.

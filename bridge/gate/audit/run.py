@@ -19,7 +19,7 @@ from bridge.gate.audit.log import (
     Kind,
     Record,
     approval_fields,
-    bounded,
+    cut_record,
     without_empty,
 )
 from bridge.gate.decision import CallFacts, Decision, Mask, Outcome, arguments_digest, unmasked
@@ -223,7 +223,7 @@ class RunAudit:
             record = self._record(kind, {**facts, "arguments": arguments, "digest": whole, **more})
             # What is small is cut where it is written, if at all.
             small = estimated_size(call.arguments, SMALL) <= SMALL
-            return record if small and most == MAX_RECORD_BYTES else bounded(record, most)
+            return record if small and most == MAX_RECORD_BYTES else cut_record(record, most)
 
         if self._log.directory is not None:
             await self._append(await offload(call.arguments, make))
