@@ -35,8 +35,6 @@ from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
 
-MAX_FINDINGS = 100  # Of each kind in a report: who tampers with a log can change every line.
-
 MAX_TAIL = 10_000  # Records that `tail` prints at once; a program can add ten thousand in seconds.
 
 CHANGED = (
@@ -201,8 +199,8 @@ class LogReport:
                 self.problems.append(Tampering(name, 0, what))
         for findings in (self.problems, self.notes):
             findings.sort(key=lambda found: found.file)
-            self.omitted += max(0, len(findings) - MAX_FINDINGS)
-            del findings[MAX_FINDINGS:]
+            self.omitted += max(0, len(findings) - 100)
+            del findings[100:]
         return self
 
     def _check_file(self, name: str, data: Iterable[tuple[bytes, int]], expect: str) -> None:
