@@ -205,10 +205,9 @@ class Approver:
             remedy = _remedy(call, [ask.rule for ask in open_asks])
             raise _approval_needed(error, message, remedy) from None
         decision = read_answer(answer, choices, "call")
-        for choice in choices:
-            if decision == choice:
-                held = await self._hold(call, missing, choice)
-                return replace(held, note=held.note or _note(answer))
+        if holds := next((choice for choice in choices if choice == decision), None):
+            held = await self._hold(call, missing, holds)
+            return replace(held, note=held.note or _note(answer))
         # Else a person who refuses one call would be asked about each of the others.
         self._refused.update(subject for _, subject in missing)
         rules = ", ".join(one_line(ask.rule, 200) for ask in open_asks)

@@ -175,8 +175,7 @@ class RunJournal:
     def entries(self) -> Iterator[JournalEntry]:
         """Return its calls in the order of sending, and what it took over."""
         left = () if self._earlier is None else self._earlier.left()
-        parts = (left, self._entries) if self._after else (self._entries, left)
-        yield from itertools.chain(*parts)
+        return itertools.chain(*((left, self._entries) if self._after else (self._entries, left)))
 
     @property
     def size(self) -> int:
@@ -245,21 +244,13 @@ class Replay:
         return None
 
     def left(self) -> Iterator[JournalEntry]:
-        for answered in self._answered.values():
-            yield from answered
-        yield from self._unknown.values()
+        return itertools.chain(*self._answered.values(), self._unknown.values())
 
     def unused(self) -> tuple[CallCount, ...]:
-        counts = Counter(
-            (entry.server, entry.tool)
-            for answered in self._answered.values()
-            for entry in answered
-            if entry.effect != "read"
-        )
-        return tuple(
-            CallCount(server=server, tool=tool, count=count)
-            for (server, tool), count in counts.items()
-        )
+        entries = itertools.chain(*self._answered.values())
+        changing = (entry for entry in entries if entry.effect != "read")
+        counts = Counter((entry.server, entry.tool) for entry in changing)
+        return tuple(CallCount(server=s, tool=t, count=n) for (s, t), n in counts.items())
 
     def claim_retry(self, call: str) -> None:
         chain = self.chain

@@ -58,8 +58,6 @@ TITLES: Mapping[str, str] = {
 }
 """The choices. The difference comes first, because clients cut them after some 40 characters."""
 
-ACCEPTS_DEFINITION = "Always (accepts this definition)"
-
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
 _MARKDOWN = re.compile(r"[*`<>&\\~]|\][(\[:]|(?<!\w)_|_(?!\w)")
@@ -90,7 +88,8 @@ def question(
         choices = [each for each in choices if each == "call"]
         lines[0] = f"Allow {name}({_heads(inline)})?"
         text = _block([*lines, *argument_lines(call, arguments)], code=True)
-    titles = {**TITLES, **({} if writes_rule(asks) else {"always": ACCEPTS_DEFINITION})}
+    changed = all(ask.rule == CHANGED for ask in asks)
+    titles = {**TITLES, **({"always": "Always (accepts this definition)"} if changed else {})}
     return form(text, {key: titles[key] for key in (*choices, "no")})
 
 
@@ -113,11 +112,10 @@ def fits(lines: Sequence[str]) -> bool:
 
 
 def _reasons(asks: Sequence[Decision]) -> str:
-    found = [ASKED.get(ask.rule) or because(ask) for ask in asks]
-    found = [
-        f"{text}, after {_list_led(ask)}" if ask.led else text
-        for text, ask in zip(found, asks, strict=True)
-    ]
+    found = []
+    for ask in asks:
+        text = ASKED.get(ask.rule) or because(ask)
+        found.append(f"{text}, after {_list_led(ask)}" if ask.led else text)
     effect = "" if asks[0].rule in ASKED else f". Effect: {EFFECTS[asks[0].effect]}"
     return f"{'; '.join(found)}{effect}"
 
@@ -422,11 +420,6 @@ def form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
     }
     schema = {"type": "object", "properties": {"decision": decision}, "required": ["decision"]}
     return {"mode": "form", "message": message.rstrip("\n"), "requestedSchema": schema}
-
-
-def writes_rule(asks: Sequence[Decision]) -> bool:
-    """Return whether "always" needs a rule, or only the tool's new definition to be remembered."""
-    return any(ask.rule != CHANGED for ask in asks)
 
 
 def _list_names(names: Sequence[str], room: int = MAX_NAME_CHARS) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter, defaultdict, deque
@@ -112,15 +113,14 @@ class RunBudget:
     def __init__(self, budgets: Budgets | None = None, rates: Rates | None = None) -> None:
         self._budgets = budgets or Budgets()
         self._rates = rates or Rates()
-        self._calls = 0
         self._bytes = 0
-        self._by_server: dict[str, int] = {}
+        self._made: Counter[str] = Counter()
 
     def spend(self, server: str) -> None:
         """Count a call that is sent next; a refused one does not count."""
         budgets = self._budgets
-        made = self._by_server.get(server, 0)
-        if budgets.run_calls is not None and self._calls >= budgets.run_calls:
+        made, all_made = self._made[server], self._made.total()
+        if budgets.run_calls is not None and all_made >= budgets.run_calls:
             raise _used_up(f"made all of the {budgets.run_calls:,} calls", "run_calls")
         if budgets.server_calls is not None and made >= budgets.server_calls:
             what = f"made all of the {budgets.server_calls:,} calls to {server!r}"
@@ -128,26 +128,19 @@ class RunBudget:
         if budgets.run_bytes is not None and self._bytes >= budgets.run_bytes:
             what = f"been returned {self._bytes:,} bytes, of the {budgets.run_bytes:,}"
             raise _used_up(what, "run_bytes")
-        self._check_rate(server)
-        self._rates.count(server)
-        self._calls += 1
-        self._by_server[server] = made + 1
-
-    def took_in(self, size: int) -> None:
-        self._bytes += size
-
-    def _check_rate(self, server: str) -> None:
-        for glob, limit in self._budgets.per_minute:
-            if not matcher(glob)(server):
-                continue
-            wait = self._rates.wait(server, limit)
-            if wait:
+        rates = ((glob, limit) for glob, limit in budgets.per_minute if matcher(glob)(server))
+        for glob, limit in itertools.islice(rates, 1):
+            if wait := self._rates.wait(server, limit):
                 raise CallBudgetError(
                     f"All runs together have made the {limit:,} calls a minute that {server!r} may "
                     f"have (budgets.per_minute {glob!r}). There is room again in "
                     f"{math.ceil(wait)} s."
                 )
-            return
+        self._rates.count(server)
+        self._made[server] += 1
+
+    def took_in(self, size: int) -> None:
+        self._bytes += size
 
 
 def _used_up(what: str, budget: str) -> CallBudgetError:
