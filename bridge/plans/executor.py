@@ -100,12 +100,9 @@ class PlanApprover(Approver):
         if not news:
             return self._approval
         reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
-        raise ApprovalNeededError(
-            f"{call} needs a person's approval for a reason that the plan did not show "
-            f"({reasons}).",
-            remedy="Make this call, and what follows, in a run of its own, where it is asked "
-            "about; or plan again.",
-        )
+        message = f"{call} needs a person's approval for a reason that the plan did not show"
+        remedy = "Make this call, and what follows, in a run of its own, which asks; or plan again."
+        raise ApprovalNeededError(f"{message} ({reasons}).", remedy=remedy)
 
 
 class PlanExecutor:
@@ -121,12 +118,11 @@ class PlanExecutor:
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
         """Make a plan's calls, after a person has approved exactly those."""
-        run_id = request.run_id
-        kept = await self._take(request, run_id)
+        run_id, kept = request.run_id, await self._take(request)
         begun = False
         try:
             run = self._services.begin(run_id, request, caller, planned_by=kept.run_id)
-            approval = await self._get_approval(kept, request, run, run_id)
+            approval = await self._get_approval(kept, request, run)
             facts = {**_facts(kept), "approval": approval_fields(approval)}
             async with run.recording(request, kept.servers, facts) as record:
                 begun = True
@@ -148,9 +144,9 @@ class PlanExecutor:
                 # No person could be asked, or the question was cancelled: no call was made.
                 await self._plans.give_back(kept)
 
-    async def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
+    async def _take(self, request: ApplyRequest) -> StoredPlan:
         try:
-            return await self._plans.take(request.plan_id, request.owner, run_id=run_id)
+            return await self._plans.take(request.plan_id, request.owner, run_id=request.run_id)
         except UnknownError:
             if not self._services.journals.knows(request.plan_id, request.owner):
                 raise
@@ -159,7 +155,7 @@ class PlanExecutor:
             raise UnknownError(message, remedy=remedy, code="unknown_plan") from None
 
     async def _get_approval(
-        self, kept: StoredPlan, request: ApplyRequest, run: RunContext, run_id: str
+        self, kept: StoredPlan, request: ApplyRequest, run: RunContext
     ) -> Approval:
         plan = kept.plan
         if plan.stopped:
@@ -171,7 +167,10 @@ class PlanExecutor:
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             facts: dict[str, Json] = {**_facts(kept), "approval": {"refused": error.code}}
             async with run.recording(request, kept.servers, facts) as record:
-                record(RunResult(run_id=run_id, status="error", reason="policy", summary=""))
+                result = RunResult(
+                    run_id=request.run_id, status="error", reason="policy", summary=""
+                )
+                record(result)
             raise
 
     async def _perform(
@@ -313,11 +312,8 @@ class _Execution:
         plain: dict[str, Json] = {}
         for step in self.steps:
             call = step.request.call
-            line: dict[str, Json] = {
-                "server": call.server,
-                "tool": call.tool,
-                "status": step.status,
-            }
+            line: dict[str, Json] = {"server": call.server, "tool": call.tool}
+            line["status"] = step.status
             more = {**step.shown, **({"error": step.error[:2_000]} if step.error else {})}
             if line == plain and not more:
                 lines[-1]["to"] = step.request.number

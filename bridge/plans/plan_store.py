@@ -109,19 +109,14 @@ class Plans:
         if failed or held_calls.spoiled or not calls:
             return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped, stale=stale)
         own = self._store is None or here
+        plan_id, seconds = secrets.token_hex(16), PLAN_SECONDS
         made = StoredPlan(
-            plan=Plan(
-                plan_id=secrets.token_hex(16),
-                seconds=PLAN_SECONDS,
-                calls=calls,
-                stopped=stopped,
-                stale=stale,
-            ),
+            plan=Plan(plan_id=plan_id, seconds=seconds, calls=calls, stopped=stopped, stale=stale),
             owner=owner,
             run_id=run_id,
             requests=tuple(held_calls.requests),
             characters=held_calls.characters,
-            until=(self._now() if own else time.time()) + PLAN_SECONDS,
+            until=(self._now() if own else time.time()) + seconds,
         )
         if self._store is None or here:
             self._drop_expired()
@@ -317,25 +312,15 @@ async def planned(result: RunResult, done: Done | None, run: RunContext, plans: 
     )
     # Computed in a thread; `plans.keep` then has it.
     await offload([request.call.arguments for request in held_calls.requests], held_calls.shown)
-    failed = result.status != "success"
+    failed, here, run_id = result.status != "success", not run.context.vault.idle, result.run_id
     plan = await plans.keep(
-        held_calls,
-        run.owner,
-        run_id=result.run_id,
-        stopped=shown(stopped),
-        failed=failed,
-        here=not run.context.vault.idle,
+        held_calls, run.owner, run_id=run_id, stopped=shown(stopped), failed=failed, here=here
     )
     plan = replace(plan, askable=run.caller.identified)
     if plan.plan_id:
-        known = {
-            "plan": plan.plan_id,
-            "owner": run.owner,
-            "calls": len(plan.calls),
-            "seconds": plan.seconds,
-        }
+        known = {"plan": plan.plan_id, "owner": run.owner, "calls": len(plan.calls)}
         try:
-            await run.context.audit.event("plan", known)
+            await run.context.audit.event("plan", {**known, "seconds": plan.seconds})
         except AuditError as error:
             plan = await plans.withdraw(plan, run.owner, error.message)
     if not failed:

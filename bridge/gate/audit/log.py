@@ -375,9 +375,9 @@ class AuditLog:
             if self.sync:
                 os.fsync(folder)
         if expired:
-            removal = {"days": self._days, "before": oldest, "files": expired}
+            removal: Record = {"days": self._days, "before": oldest, "files": expired.copy()}
             self._owed.insert(0, {"kind": "retention", **removal})
-            self._expired = expired.copy()
+            self._expired = expired
         self._file = _OpenFile(
             path=directory / name,
             day=day,
