@@ -73,8 +73,7 @@ class _Value:
 class Kept:
     """The tokens of one owner.
 
-    Attributes:
-        told: Servers that got something back: what they say of it is looked through as well.
+    `receivers` are servers that got real values; their results are scanned, too.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -84,7 +83,7 @@ class Kept:
         self._by_token: dict[str, _Value] = {}
         # Large results are looked through in threads.
         self._lock = threading.Lock()
-        self.told: set[str] = set()
+        self.receivers: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._by_same)
@@ -183,7 +182,7 @@ class Vault:
         return self._hide(server, value, 0)
 
     def _is_private(self, server: str) -> bool:
-        return bool(self._kinds) and (self._hides(server) or server in self._kept.told)
+        return bool(self._kinds) and (self._hides(server) or server in self._kept.receivers)
 
     def conceal(self, text: str) -> str:
         return self._hide_plain("", text) if self._kinds else text
@@ -288,7 +287,7 @@ class Vault:
             if known is None:
                 return value
             # Whatever the text that it was first found in wrote between the digits.
-            return int("".join(filter(str.isdigit, self._told(server, known))))
+            return int("".join(filter(str.isdigit, self._reveal_value(server, known))))
         if not isinstance(value, (dict, list)):
             return value
         if depth >= MAX_DEPTH:
@@ -305,7 +304,8 @@ class Vault:
     def _reveal_text(self, server: str, text: str) -> str:
         if not any(sign in text for sign in SIGNS):
             return text
-        parts, kept = [], 0
+        parts: list[str] = []
+        kept = 0
         for match in find_in_portions(TOKENS, text):
             kind = match.lastgroup or ""
             written = match[0]
@@ -315,24 +315,26 @@ class Vault:
                     # Some other number, such as a time in milliseconds.
                     continue
                 raise _unknown_token_error(kind, written)
-            told = self._told(server, known)
+            told = self._reveal_value(server, known)
             if "%" in written:
                 told = quote(told, safe="")
             parts += [text[kept : match.start()], told]
             kept = match.end()
-        if parts:
-            parts.append(text[kept:])
-        for part in parts[::2] if parts else (text,):
-            left = next(find_in_portions(REMAINS, part), None)
-            if left is not None:
-                raise _changed_token_error(left[0])
-        return "".join(parts) if parts else text
+        parts.append(text[kept:])
+        for part in parts[::2]:
+            for left in find_in_portions(REMAINS, part):
+                message = (
+                    f"{left[0][:80]!r} is a part of a token that stands for personal data; nothing "
+                    "can be put in the place of a part."
+                )
+                raise InvalidRequestError(message, remedy="Pass the token on whole.")
+        return "".join(parts)
 
-    def _told(self, server: str, known: _Value) -> str:
+    def _reveal_value(self, server: str, known: _Value) -> str:
         """Return what a token stands for, if the server may know or has said so itself."""
         if server in known.sources or self._reveals(server):
-            if len(self._kept.told) < MAX_OWNERS:
-                self._kept.told.add(server)
+            if len(self._kept.receivers) < MAX_OWNERS:
+                self._kept.receivers.add(server)
             return known.text
         message = (
             f"{known.token} stands for {SHOWN[known.kind]} that the server {server!r} may not have."
@@ -348,14 +350,6 @@ def _unknown_token_error(kind: Kind, written: str) -> InvalidRequestError:
         "the bridge was started, or is more than a day old."
     )
     return InvalidRequestError(message, remedy="Read the data again, and use the token as it is.")
-
-
-def _changed_token_error(left: str) -> InvalidRequestError:
-    message = (
-        f"{left[:80]!r} is a part of a token that stands for personal data; nothing can be put "
-        "in the place of a part."
-    )
-    return InvalidRequestError(message, remedy="Pass the token on whole.")
 
 
 def _is_encoded(key: Json, value: Json) -> bool:

@@ -127,7 +127,7 @@ def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, 
     in_run = f", in run {run_id[:8]}" if run_id else ""
     origin = f"(The MCP server {safe_name(server)} asks this through mcp-code-bridge{in_run}.)"
     # To the client all servers are one, ours: what this would add is other servers' affairs.
-    asked = {key: _told(value) for key, value in params.items() if key != "includeContext"}
+    asked = {key: _clean(value) for key, value in params.items() if key != "includeContext"}
     prompt = str(asked.get("systemPrompt") or "")
     return {**asked, "systemPrompt": f"{origin}\n{prompt}".rstrip("\n")}
 
@@ -187,20 +187,18 @@ def _part(server: str, value: Json, key: str, depth: int) -> Json:
         return [_part(server, item, inside, depth - 1) for item in value]
     for name in value:
         if len(name) > MAX_NAME_CHARS or one_line(name, MAX_NAME_CHARS) != name:
-            shown = one_line(name, MAX_NAME_CHARS)
-            _refuse(
-                server, f"The form has the name {shown!r}, which is too long or cannot be shown"
-            )
+            shown = f"{one_line(name, MAX_NAME_CHARS)!r}"
+            _refuse(server, f"The form has the name {shown}, which is too long or cannot be shown")
     return {name: _part(server, item, name, depth - 1) for name, item in value.items()}
 
 
-def _told(value: Json) -> Json:
+def _clean(value: Json) -> Json:
     """Return a text for a model: with nothing hidden in it, and no floods of blank lines."""
     if isinstance(value, str):
         return re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", visible(value.replace("\r\n", "\n")))
     if isinstance(value, Mapping):
-        return {visible(key): _told(item) for key, item in value.items()}
-    return [_told(item) for item in value] if isinstance(value, list) else value
+        return {visible(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 def _head(params: Mapping[str, Json]) -> str:
