@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -68,7 +68,7 @@ class Inventory(Protocol):
     async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None: ...
 
 
-Result = TypeVar("Result")
+Call = Callable[[], Awaitable[dict[str, Json]]]
 
 Define = Callable[[str, str], Awaitable[Tool | None]]
 """Returns the definition of a server's tool, and asks the server for it if need be."""
@@ -95,40 +95,37 @@ class OngoingCalls:
         async with background_tasks() as self._tasks:
             yield
 
-    async def finish(
-        self, call: Callable[[], Awaitable[Result]], may_cancel: Callable[[], bool]
-    ) -> Result:
+    async def finish(self, call: Call, may_cancel: Callable[[], bool]) -> dict[str, Json]:
         """Return a call's result; if the waiting is cancelled, the call is only if it may be."""
         if self._tasks is None:
             return await call()
-        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        answers: list[dict[str, Json] | Exception] = []
         scope, ended = anyio.CancelScope(), anyio.Event()
 
-        async def run() -> None:
+        async def make() -> None:
             try:
                 with scope:
-                    result = await call()
-                    if not answer.done():
-                        answer.set_result(result)
+                    answers.append(await call())
             except Exception as error:
-                if not answer.done():
-                    answer.set_exception(error)
+                answers.append(error)
             finally:
-                # Of a call that was cancelled from elsewhere no one shall wait.
-                answer.cancel()
                 ended.set()
 
-        self._tasks.start_soon(run)
+        self._tasks.start_soon(make)
         try:
-            return await answer
+            await ended.wait()
         except anyio.get_cancelled_exc_class():
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # or asyncio says that no one has taken it
             if may_cancel():
                 scope.cancel()
                 with anyio.CancelScope(shield=True):
                     await ended.wait()
             raise
+        if not answers:
+            # The call was cancelled from elsewhere, so its waiter is, too.
+            raise asyncio.CancelledError
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return answers[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,9 +159,7 @@ class GateContext:
     replay: Replay | None = None
     held_calls: HeldCalls | None = None
 
-    async def send(
-        self, call: Callable[[], Awaitable[dict[str, Json]]], server: str, labels: frozenset[str]
-    ) -> dict[str, Json]:
+    async def send(self, call: Call, server: str, labels: frozenset[str]) -> dict[str, Json]:
         """Make a call; called off, it is cancelled unless a flow rule would stop it now."""
         if not self.flow.judges(server, labels):
             return await call()
