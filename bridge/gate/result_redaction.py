@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from operator import is_not
-from typing import Any, TypeVar
+from typing import Any
 
 from bridge.errors import BridgeError, CallDeniedError, InvalidRequestError, ToolCallError
 from bridge.gate.redaction import MARK, Redactor
@@ -33,8 +33,6 @@ _OWN_WORDS = frozenset(
 """Fields of a result in which nothing stands that a program or a server wrote."""
 
 _TOOL_FIELDS = ("name", "title", "description", "input_schema", "output_schema", "annotations")
-
-Value = TypeVar("Value")
 
 
 async def cleared(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
@@ -73,13 +71,12 @@ def clear_result(value: Any, redactor: Redactor) -> Any:
     return replace(value, **changes) if changes else value
 
 
-def clear_value(value: Value, redactor: Redactor) -> Value:
+def clear_value(value: Json, redactor: Redactor) -> Json:
     """Return a value of JSON without secrets; what is none is not passed on at all."""
     try:
-        found: Value = redactor.value(value)
+        return redactor.value(value)
     except (ValueError, TypeError):
-        return NOT_SHOWN  # type: ignore[return-value]
-    return found
+        return NOT_SHOWN
 
 
 def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]:
