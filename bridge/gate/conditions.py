@@ -221,8 +221,8 @@ def judge_of(condition: Condition) -> Judge:
         case "under":
             return _on_texts(_below(wanted))
         case "lt" | "le" | "gt" | "ge" as test:
-            # Where it is found under that name.
-            return _on_numbers(getattr(operator, test), wanted)
+            compare = getattr(operator, test)
+            return lambda value: compare(value, wanted) if _is_number(value) else None
         case "present":
             return lambda value: bool(wanted)
 
@@ -272,14 +272,8 @@ def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
     return judge
 
 
-def _on_numbers(compare: Callable[[Json, Json], bool], wanted: Json) -> Judge:
-    def judge(value: Json) -> bool | None:
-        kind = type(value)
-        if kind is int or (kind is float and math.isfinite(value)):
-            return compare(value, wanted)
-        return None
-
-    return judge
+def _is_number(value: Json) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 _KINDS = {bool: "a boolean", str: "a text", int: "a number", float: "a number", dict: "an object"}

@@ -314,7 +314,13 @@ class Vault:
                 if kind == "phone" and written[0] == "9":
                     # Some other number, such as a time in milliseconds.
                     continue
-                raise _unknown_token_error(kind, written)
+                message = (
+                    f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing "
+                    "that is known here: it was made up, or changed, or comes from another caller, "
+                    "or from before the bridge was started, or is more than a day old."
+                )
+                remedy = "Read the data again, and use the token as it is."
+                raise InvalidRequestError(message, remedy=remedy)
             told = self._reveal_value(server, known)
             if "%" in written:
                 told = quote(told, safe="")
@@ -341,15 +347,6 @@ class Vault:
         )
         remedy = "The user can name the server in policy.privacy.reveal_to."
         raise CallDeniedError(message, remedy=remedy)
-
-
-def _unknown_token_error(kind: Kind, written: str) -> InvalidRequestError:
-    message = (
-        f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing that is "
-        "known here: it was made up, or changed, or comes from another caller, or from before "
-        "the bridge was started, or is more than a day old."
-    )
-    return InvalidRequestError(message, remedy="Read the data again, and use the token as it is.")
 
 
 def _is_encoded(key: Json, value: Json) -> bool:

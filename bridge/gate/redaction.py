@@ -516,7 +516,7 @@ def _write_forms(secret: str) -> set[str]:
     twice = {again for form in once for again in _escape_forms(form)}
     percent = {quote(secret, safe="", errors="replace"), quote(secret, errors="replace")}
     percent.add(quote_plus(secret, errors="replace"))
-    lower = {_lower_escapes(form) for form in percent}
+    lower = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in percent}
     # What a browser leaves alone in a query.
     percent.add(quote(secret, safe="/:@!$'()*,;~", errors="replace"))
     return {*once, *twice, *percent, *lower} - {secret}
@@ -530,11 +530,6 @@ def _escape_forms(text: str) -> set[str]:
         # Some write every slash so.
         forms |= {form, form.replace("/", "\\/")}
     return forms
-
-
-def _lower_escapes(text: str) -> str:
-    head, *rest = text.split("%")
-    return "%".join([head, *(part[:2].lower() + part[2:] for part in rest)])
 
 
 def _fill_mark(data: bytes, mark: bytes) -> bytes:
