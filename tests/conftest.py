@@ -93,7 +93,7 @@ def is_first(item: pytest.Item, first: dict[str, str]) -> bool:
 @pytest.fixture(autouse=True, scope="session")
 def scripted_people() -> Iterator[None]:
     """Take the answers of scripts, which no person gives as fast, for a person's."""
-    from bridge.callers import automatic
+    from bridge.callers import client as automatic
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(automatic, "AUTOMATIC_SECONDS", 0.0)

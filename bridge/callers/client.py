@@ -1,26 +1,23 @@
 """The client that asked for a run, while the run continues.
 
-Owns what the bridge needs of a client (`Client`), and the bounds on what servers may send it: how
-many questions, for how long, how often progress and messages. How a client is reached is up to
-`bridge.server` and `bridge.cli`.
-
-Servers' questions go through `RunCaller.ask`, the bridge's own, such as whether a call is allowed,
-through `RunCaller.elicit`.
+Owns the bounds on what servers may send it: how many questions, for how long, how often progress
+and messages. Servers' questions go through `RunCaller.ask`; the bridge's own, such as whether a
+call is allowed, through `RunCaller.elicit`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import anyio
 from opentelemetry.context import get_current
 
-from bridge.callers.automatic import answered_by
 from bridge.callers.progress import REPORT_SECONDS, ProgressReporter, RunProgress
 from bridge.clock import Clock
 from bridge.errors import CannotAskError
@@ -88,35 +85,16 @@ class Client(Protocol):
         """Whether it can open a URL for its user."""
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Report progress.
-
-        Args:
-            seconds: Since the start; grows with each report.
-            total: Seconds at the end, estimated; None unless the program reports its progress.
-        """
+        """Report the seconds since the start, which grow, and an estimate of those at the end."""
 
     async def log(self, level: str, source: str, data: Json) -> None:
         """Pass on a message."""
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the user.
-
-        Args:
-            params: MCP's `elicitation/create`: mode, message, requestedSchema or url.
-
-        Returns:
-            MCP's ElicitResult: "action" is accept, decline or cancel; "content" the filled form.
-
-        Raises:
-            CannotAskError: This client cannot be asked that.
-        """
+        """Answer MCP's `elicitation/create` with an `ElicitResult`, or raise `CannotAskError`."""
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask the user's model: MCP's `sampling/createMessage`.
-
-        Raises:
-            CannotAskError: This client cannot be asked that.
-        """
+        """Answer MCP's `sampling/createMessage`, or raise `CannotAskError`."""
 
     async def roots(self) -> list[Json]:
         """Return its roots for servers, as in MCP's `roots/list`."""
@@ -143,27 +121,18 @@ Redact = Callable[[str, Json], Json]
 class RunCaller:
     """A run's client, for the servers that the run calls; see `upstream.client_features.Caller`.
 
-    Attributes:
-        redact_for_person: Takes secrets out of what a person is asked.
-        redact_for_client: Takes secrets and personal data out of what the client gets.
-        server_questions: What servers may ask.
-        offered_logins: Servers that its user was asked to log in to.
-        asker: Asks about the servers that the run starts; None before it has begun.
-        trace: OpenTelemetry's context at the start.
+    `redact_for_person` takes secrets out of what a person is asked, `redact_for_client` also
+    personal data out of what the client gets.
     """
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
-        """Make one.
-
-        Args:
-            identified: Whether the client's user is known. Servers' questions reach any client;
-                the bridge's own are approvals, which only such a client can give.
-        """
+        # Servers' questions reach any client. The bridge's own are approvals, which only a client
+        # can give that is `identified`: its user is known.
         self._client = client
         self.identified = identified
-        self._clock = clock
-        self.redact_for_person: Redact = _unchanged
-        self.redact_for_client: Redact = _unchanged
+        self.clock = clock
+        self.redact_for_person: Redact = _keep_value
+        self.redact_for_client: Redact = _keep_value
         self.server_questions = ServerQuestions()
         self._sampled: set[str] = set()
         self.offered_logins: set[str] = set()
@@ -189,16 +158,11 @@ class RunCaller:
         return self if self._client is None else self._client.identity
 
     @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
     def wants_progress(self) -> bool:
         return self._client is not None and self._client.wants_progress
 
     @property
     def may_visit(self) -> bool:
-        """Whether the bridge may ask its user to open a URL."""
         return self.identified and self._client is not None and self._client.visits
 
     @property
@@ -208,11 +172,7 @@ class RunCaller:
         return level if level in LEVELS else ""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Ask the client on behalf of a server.
-
-        Raises:
-            CannotAskError: The client cannot be asked, or the policy or a bound forbids it.
-        """
+        """Ask the client on behalf of a server."""
         if method == "roots/list":
             # No person is asked.
             self._check(server, self._questions)
@@ -259,7 +219,6 @@ class RunCaller:
             self._asking.remove(server)
 
     async def _check_allowed(self, server: str, params: Mapping[str, Json]) -> None:
-        """Check that a person allows a server to ask the model."""
         if server in self._sampled:
             return
         decision = read_answer(
@@ -275,9 +234,6 @@ class RunCaller:
         """Ask the user on the bridge's own behalf, such as whether a call is allowed.
 
         The run's clock stops meanwhile. No answer in time counts as "cancel".
-
-        Raises:
-            CannotAskError: The client cannot be asked, or not again, or is not identified.
         """
         self._check("", self._own_questions)
         if self._client is None:
@@ -288,29 +244,27 @@ class RunCaller:
         params = self.redact_for_person("", dict(params))
         self._asking.append("a question of the bridge")
         try:
-            with self._clock.stop(), anyio.move_on_after(ANSWER_SECONDS):
-                return await self._put(self._client, params)
-            return {"action": "cancel"}
+            began, answer = anyio.current_time(), dict[str, Json]()
+            with self.clock.stop(), anyio.move_on_after(ANSWER_SECONDS) as limit:
+                answer = dict(await self._client.elicit(params))
         finally:
             self._asking.remove("a question of the bridge")
-
-    async def _put(self, client: Client, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        began = anyio.current_time()
-        answer = dict(await client.elicit(params))
+        if limit.cancelled_caught:
+            return {"action": "cancel"}
         answer.pop("automatic", None)  # The bridge's own word.
-        action, seconds = answer.get("action"), anyio.current_time() - began
-        answerer = answered_by(client.program, action, seconds) if client.program else ""
-        if not answerer or action == "accept":
-            # Who lets a client accept has allowed it; the audit log says so.
-            return answer | {"automatic": answerer} if answerer else answer
-        message = f"No person saw the question: {answerer} answered it, with {action!r}."
-        raise CannotAskError(message, automatic=True)
+        program, seconds = self._client.program, anyio.current_time() - began
+        answerer = answered_by(program, answer.get("action"), seconds) if program else ""
+        if answerer and answer["action"] != "accept":
+            message = f"No person saw the question: {answerer} answered it, with "
+            raise CannotAskError(f"{message}{answer['action']!r}.", automatic=True)
+        # Who lets a client accept has allowed it; the audit log says so.
+        return answer | {"automatic": answerer} if answerer else answer
 
     def _check(self, server: str, asked: int) -> None:
         did = ""
         if asked >= MAX_QUESTIONS:
             did = f"asked its client {MAX_QUESTIONS} questions"
-        elif self._clock.stopped_seconds >= MAX_WAIT_SECONDS:
+        elif self.clock.stopped_seconds >= MAX_WAIT_SECONDS:
             did = f"waited {MAX_WAIT_SECONDS:g} s for answers"
         if did:
             raise CannotAskError(f"This run has {did}, which is enough.", server=server)
@@ -326,7 +280,10 @@ class RunCaller:
         self._reporting = True
         try:
             told = str(self.redact_for_client(server, message))
-            await self._progress(progress_text(server, tool, done, total, told))
+            count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+            text = told if len(told) <= MAX_TEXT else f"{told[:MAX_TEXT]}..."
+            shown = f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
+            await self._progress(shown)
         finally:
             self._reporting = False
 
@@ -343,17 +300,14 @@ class RunCaller:
 
     @property
     def is_shown(self) -> bool:
-        """Whether its client shows all of its output itself."""
         return self._viewer is not None
 
     @property
     def is_followed(self) -> bool:
-        """Whether its client gets reports during the run."""
         wants_output = self._client is not None and self._client.wants_output
         return self.wants_progress or wants_output
 
     async def report_preparation(self, text: str) -> None:
-        """Report what is done for the run before it begins."""
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT])
 
@@ -370,7 +324,6 @@ class RunCaller:
             self._following.notice()
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Pass on what the program wrote, without secrets."""
         if self._viewer is not None:
             self.progress.wrote(data)
             await self._viewer.wrote(stream, data)
@@ -381,9 +334,9 @@ class RunCaller:
         """Return a handler that also reports calls of tools to the client."""
         if not self.is_followed and not self.is_shown:
             return handler
-        return partial(self._answered, handler)
+        return partial(self._answer_call, handler)
 
-    async def _answered(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
+    async def _answer_call(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
         if method != "call_tool":
             return await handler(method, params)
         with self.progress.calling(f"{params.get('server')}.{params.get('tool')}"):
@@ -391,14 +344,12 @@ class RunCaller:
             return await handler(method, params)
 
     async def tick(self) -> None:
-        """Report progress to the client at intervals."""
         if self._viewer is not None:
             self._viewer.follow(self.progress)
         elif self.is_followed:
             await self._following.run()
 
     async def conclude(self) -> None:
-        """Report the last progress of a run that has ended."""
         if self.is_followed and not self.is_shown:
             await self._following.conclude()
 
@@ -437,14 +388,17 @@ class RunCaller:
         try:
             # Cut only after redaction, so that half a secret is not left.
             name = str(self.redact_for_client(server, name))
-            data = clipped(self.redact_for_client(server, data))
+            data = self.redact_for_client(server, data)
+            text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+            if len(text) > 4000:
+                data = f"{text[:4000]}... ({len(text) - 4000} more characters)"
             source = f"{server}/{name}" if name and name != server else server
             await self._client.log(level, source[:MAX_TEXT], data)
         finally:
             self._logging -= 1
 
 
-def _unchanged(server: str, value: Json) -> Json:
+def _keep_value(server: str, value: Json) -> Json:
     return value
 
 
@@ -454,15 +408,33 @@ def is_wanted(level: str, least: str) -> bool:
     return LEVELS.index(level) >= LEVELS.index(least)
 
 
-def progress_text(server: str, tool: str, done: float, total: float | None, message: str) -> str:
-    count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
-    text = message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}..."
-    return f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
+AUTOMATIC_SECONDS = 0.15  # No person reads and answers a question in less.
+
+HEADLESS_SECONDS = 2.0
+"""The same for a client that is known to answer so without a terminal, on a busy machine."""
 
 
-def clipped(data: Json) -> Json:
-    """Return a message's data, as text if it is long."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    if len(text) <= 4000:
-        return data
-    return f"{text[:4000]}... ({len(text) - 4000} more characters)"
+class Headless(NamedTuple):
+    """A mode of a client in which it answers questions itself, first seen in a version."""
+
+    command: str
+    since: tuple[int, ...]
+    action: str
+
+
+_HEADLESS: Mapping[str, Headless] = {
+    "claude-code": Headless("claude -p", (2, 1), "cancel"),
+    "codex-mcp-client": Headless("codex exec", (0, 169), "decline"),
+    "copilot-cli": Headless("copilot -p", (1, 0), "decline"),
+}
+"""By the beginning of the client's name; docs/clients.md has the measurements."""
+
+
+def answered_by(client: str, action: object, seconds: float) -> str:
+    """Return what answered a question instead of a person; empty if a person may have."""
+    name, _, version = client.partition(" ")
+    numbers = tuple(map(int, re.findall(r"\d+", version)[:3]))
+    mode = next((mode for each, mode in _HEADLESS.items() if name.startswith(each)), None)
+    if mode is not None and numbers >= mode.since and action == mode.action:
+        return f"`{mode.command}`" if seconds < HEADLESS_SECONDS else ""
+    return f"the client {client}".rstrip() if seconds < AUTOMATIC_SECONDS else ""

@@ -1,15 +1,9 @@
-"""How a run is getting on, and what a client hears of that while it continues, and how often.
+"""How a run is getting on, and what a client learns of that, and how often.
 
-Turns a program's own reports, its calls and its output into a line for the waiting user.
-All that comes from the program, so that each text has a bound and holds nothing that a terminal
-obeys. Owns the pace, too: output, calls and reports come as often as the program likes, and only
-what stands at the moment of a report is told. No one waits for a client to take a report, but for
-the task that makes them.
-
-MCP wants the number of each report to be greater than the one before, which a program's own count
-need not be. So it is the seconds that have passed, and their total is what it would be if the
-program continued at its pace: `seconds * total / done`. So a client's bar shows the program's
-share.
+All texts come from the program: each has a bound and holds nothing that a terminal obeys. Output,
+calls and reports come at any rate; a report has only the present state, and only its own task waits
+for a client. A report's number is the seconds that have passed, because it has to grow; its total
+is `seconds * total / done`, so that a client's bar shows the program's share.
 """
 
 from __future__ import annotations
@@ -28,15 +22,9 @@ MAX_TOLD = 200  # Characters of a program's own report, of a line that it writes
 
 
 class RunProgress:
-    """What is known of one run.
+    """What is known of one run; `total` is 0 where the program does not know it.
 
-    Attributes:
-        done, total: How far the program says it is; `total` is 0 where it does not know.
-        message: What it says of it.
-        line: What it wrote last, without the rest.
-        calls, ended: Tool calls that were begun, and those that are over.
-        changes: A number that grows with all of this.
-        tally: What became of its calls; None as long as it has not begun.
+    `line` is what it wrote last, and `changes` a number that grows with all of this.
     """
 
     def __init__(self) -> None:
@@ -71,7 +59,6 @@ class RunProgress:
         return min(max(self.done / self.total, 0.0), 1.0)
 
     def advance(self, done: float, total: float, message: str) -> None:
-        """Take in what the program says."""
         self._reported = True
         self.done, self.total = (
             float(number) if math.isfinite(number) else 0.0 for number in (done, total)
@@ -91,7 +78,6 @@ class RunProgress:
 
     @contextmanager
     def calling(self, name: str) -> Iterator[None]:
-        """Count a call as under way inside this context."""
         self.calls += 1
         number = self.calls
         self._under_way[number] = told(name)
@@ -104,7 +90,6 @@ class RunProgress:
             self.changes += 1
 
     def text(self) -> str:
-        """Return all of it in a line; empty if nothing is known."""
         parts = [self.queue_text(), self.own_text(), self.call_text(), self.line]
         return " · ".join(part for part in parts if part)
 
@@ -181,11 +166,7 @@ class LoggedOutput:
 class ProgressReporter:
     """Tells a client of one run, as long as `run` continues.
 
-    Args:
-        run_progress: The progress to report.
-        report: Reports what stands, or that the run continues.
-        log: Sends a log message: level, source and text. None if no output is to be logged.
-        idle_seconds: After which it is reported that the run continues.
+    `report` reports what stands, or, every `idle_seconds`, that the run continues.
     """
 
     def __init__(
@@ -210,7 +191,6 @@ class ProgressReporter:
         self._news.set()
 
     async def run(self) -> None:
-        """Tell, until cancelled."""
         while True:
             # At first, too: most runs are over by then.
             await anyio.sleep(REPORT_SECONDS)

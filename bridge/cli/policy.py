@@ -30,9 +30,8 @@ from bridge.cli.status import open_engine, waiting
 from bridge.errors import BridgeError, UsageError
 from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow
-from bridge.gate.forecast import Outlook, flow_decision, outlook
 from bridge.gate.pins import Pins
-from bridge.gate.policy import OPEN, Policy, Step
+from bridge.gate.policy import OPEN, Outlook, Policy, Step, flow_decision, outlook
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Json, Tool, short_digest
 from bridge.settings import Settings, store_of

@@ -1,11 +1,8 @@
-"""Asking a person whether a call may be made.
+"""Asking a person whether a call may be made; the questions' wording is `bridge.gate.question`'s.
 
-Owns when a person is asked, what an answer applies to, and the errors on calls that are not
-approved. These quote neither arguments nor a client's answer: the person saw personal data, of
-which the program has only tokens. The wording of questions is `bridge.gate.question`'s.
-
-An approval comes from a person, now or earlier; a call's arguments are only shown, never obeyed. A
-question and its answer are about the tool as it is defined now and the rules that ask.
+A call's arguments are only shown, never obeyed. An answer is about the tool as it is defined now
+and the rules that ask. Errors quote neither arguments nor a client's answer: the person saw
+personal data, of which the program has only tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -30,14 +26,13 @@ from bridge.gate.question import (
     Holds,
     because,
     led_by,
+    list_offered,
     named,
-    offered,
     one_line,
     plan_question,
     question,
     read_answer,
     safe_name,
-    writes_rule,
 )
 from bridge.model import HeldCall, Json, Plan
 from bridge.offload import offload
@@ -53,7 +48,7 @@ Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 _IN_TERMINAL = (
     "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
 )
-_DO_NOT_EVADE = "Ask the user how to proceed; don't work around this."
+DO_NOT_EVADE = "Ask the user how to proceed; don't work around this."
 
 FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a tool overrides.
 
@@ -62,11 +57,7 @@ FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a too
 class Approval:
     """A person's approval.
 
-    Attributes:
-        holds: What it applies to.
-        earlier: Whether it was given earlier, so that no person was asked now.
-        note: For the record, such as why it is valid for a shorter time than was chosen.
-        waited_ms: How long the call waited for it.
+    `note` is for the record, such as why it is valid for a shorter time than was chosen.
     """
 
     holds: Holds = "call"
@@ -114,27 +105,18 @@ class Grants:
             self._until.popitem(last=False)
 
     def holds(self, owner: str, subject: Subject) -> bool:
-        until = self._until.get((owner, subject))
-        if until is None:
-            return False
-        if self._now() >= until:
-            del self._until[owner, subject]
-            return False
-        return True
+        return self._now() < self._until.get((owner, subject), float("-inf"))
 
 
 class Approver:
     """Asks a person about the calls of one run; one question at a time.
 
-    Raises `ApprovalNeededError` if no person can be asked, which says how the call can be allowed,
-    and `ApprovalRefusedError` if the person refused or did not answer.
+    Raises `ApprovalNeededError` if no person can be asked; it says how the call can be allowed.
+    Raises `ApprovalRefusedError` if the person refused or did not answer.
 
     Args:
-        ask: Asks the client; None if no person can be asked.
-        grants: Answers kept for the session.
-        owner: Of the session. Callers without a name cannot be told apart, so no answer of theirs
-            applies to another run.
-        mask: Takes secrets out of arguments.
+        owner: Of answers for the session. Callers without a name cannot be told apart, so no answer
+            of theirs applies to another run.
         policy: To whose file an "always" may be written; None if the person may not change it.
     """
 
@@ -158,28 +140,18 @@ class Approver:
         self._refused: set[Subject] = set()
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return a person's approval of a call.
-
-        Args:
-            asks: Every decision that asks, for one question; an earlier approval for one of them
-                does not cover the others.
-        """
-        if self._missing(call, asks):
+        """Return a person's approval of a call for all decisions that ask, in one question."""
+        if self._find_missing(call, asks):
             async with self._turn:
                 # An answer that came while this call waited may cover it too.
-                missing = self._missing(call, asks)
+                missing = self._find_missing(call, asks)
                 if missing:
                     return await self._decide(call, missing)
         holds: list[Holds] = [self._run.get(_subject(call, ask), "session") for ask in asks]
         return Approval(holds=min(holds, key=list(TITLES).index), earlier=True)
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
-        """Return a person's approval of a whole plan.
-
-        Args:
-            shown: The plan as a list to read.
-            whole: The last line of each call that the list shows in full.
-        """
+        """Return a person's approval of a plan; see `plan_question`."""
         try:
             answer = await self._elicit(plan_question(plan, shown, whole))
         except CannotAskError as error:
@@ -195,7 +167,9 @@ class Approver:
         remedy = "Nothing was changed. Ask the user how to proceed."
         raise ApprovalRefusedError(message, remedy=remedy)
 
-    def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
+    def _find_missing(
+        self, call: CallFacts, asks: Sequence[Decision]
+    ) -> list[tuple[Decision, Subject]]:
         missing = [
             (ask, subject)
             for ask in asks
@@ -207,7 +181,7 @@ class Approver:
                 raise ApprovalRefusedError(
                     f"{named(call)} was not called: an earlier call of it was not allowed in this "
                     f"run ({one_line(ask.rule, 200)}), and is not asked again.",
-                    remedy=_DO_NOT_EVADE,
+                    remedy=DO_NOT_EVADE,
                 )
         return missing
 
@@ -215,12 +189,11 @@ class Approver:
         self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]]
     ) -> Approval:
         open_asks = [ask for ask, _ in missing]
-        subjects = [subject for _, subject in missing]
         choices = self._choices(call, open_asks)
         arguments = dict(call.arguments)
         shown = await offload(arguments, partial(self._mask, arguments, call.schema))
         asked = await offload(arguments, partial(question, call, open_asks, choices, shown))
-        choices = [each for each in choices if each in offered(asked)]
+        choices = [each for each in choices if each in list_offered(asked)]
         try:
             answer = await self._elicit(asked)
         except CannotAskError as error:
@@ -230,21 +203,20 @@ class Approver:
                 f"{error.why} It was not called."
             )
             remedy = _remedy(call, [ask.rule for ask in open_asks])
-            raise _unasked(error, message, remedy) from None
+            raise _approval_needed(error, message, remedy) from None
         decision = read_answer(answer, choices, "call")
-        for choice in choices:
-            if decision == choice:
-                held = await self._hold(call, open_asks, subjects, choice)
-                return replace(held, note=held.note or _note(answer))
+        if holds := next((choice for choice in choices if choice == decision), None):
+            held = await self._hold(call, missing, holds)
+            return replace(held, note=held.note or _note(answer))
         # Else a person who refuses one call would be asked about each of the others.
-        self._refused.update(subjects)
+        self._refused.update(subject for _, subject in missing)
         rules = ", ".join(one_line(ask.rule, 200) for ask in open_asks)
         said = "declined" if decision else "gave no answer"
         raise ApprovalRefusedError(
             f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
             f"{led_by(open_asks)}",
             remedy="It was not called. Further calls of it are refused in this run without asking. "
-            f"{_DO_NOT_EVADE}",
+            f"{DO_NOT_EVADE}",
         )
 
     async def _elicit(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -263,14 +235,16 @@ class Approver:
         return choices
 
     async def _hold(
-        self, call: CallFacts, asks: Sequence[Decision], subjects: Sequence[Subject], holds: Holds
+        self, call: CallFacts, missing: Sequence[tuple[Decision, Subject]], holds: Holds
     ) -> Approval:
-        """Keep an approval for as long as the person chose, and return it."""
+        """Keep an approval for as long as the person chose."""
         note = ""
-        if holds == "always" and writes_rule(asks):
-            note = await self._write(call, asks)
+        rules = [ask.rule for ask, _ in missing if ask.rule != CHANGED]
+        if holds == "always" and rules:
+            note = await self._write(call, rules[0])
             if note:
                 holds = "session" if self._owner else "run"
+        subjects = [subject for _, subject in missing]
         if holds == "session":
             self._grants.add(self._owner, subjects)
         elif holds != "call":
@@ -278,25 +252,26 @@ class Approver:
             self._run.update(dict.fromkeys(subjects, holds))
         return Approval(holds=holds, note=note)
 
-    async def _write(self, call: CallFacts, asks: Sequence[Decision]) -> str:
+    async def _write(self, call: CallFacts, rule_text: str) -> str:
         """Write a rule that allows a call; return why it could not be written, or nothing."""
-        assert self._policy is not None
-        assert self._policy.path is not None
-        assert call.definition is not None
-        rule_text = next(ask.rule for ask in asks if ask.rule != CHANGED)
-        asked_by = one_line(rule_text, 200)
+        policy, definition = self._policy, call.definition
+        assert policy is not None
+        assert policy.path is not None
+        assert definition is not None
         today = datetime.now(UTC).astimezone().date().isoformat()
         new = NewRule(
             name=f"{named(call)[:60]} allowed {today}",
             server=call.server,
             tool=call.tool,
-            digest=tool_digest(call.definition),
-            comment=f"{today}: allowed by a person when asked ({asked_by}).",
+            digest=tool_digest(definition),
+            comment=f"{today}: allowed by a person when asked ({one_line(rule_text, 200)}).",
         )
+        asking = _by_title(policy).get(rule_text)  # None if a default asks.
         try:
-            before = _asking(self._policy, rule_text)
-            path: Path = self._policy.path
-            await anyio.to_thread.run_sync(lambda: add_rule(path, new, before=before))
+            if rule_text.startswith("rule ") and not isinstance(asking, Rule):
+                raise SettingsError(f"The policy has no {rule_text}.")
+            before = asking if isinstance(asking, Rule) else None
+            await anyio.to_thread.run_sync(partial(add_rule, policy.path, new, before=before))
         except SettingsError as error:
             logger.warning("an approval holds for the session only: %s", error)
             return error.message
@@ -307,16 +282,6 @@ class Approver:
 def _note(answer: Mapping[str, Json]) -> str:
     answerer = answer.get("automatic")
     return f"automatic: {answerer} accepted it" if answerer else ""
-
-
-def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
-    """Return the rule that asked; None if a default did."""
-    if not rule_text.startswith("rule "):
-        return None
-    found = _by_title(policy).get(rule_text)
-    if not isinstance(found, Rule):
-        raise SettingsError(f"The policy has no {rule_text}.")
-    return found
 
 
 def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
@@ -330,12 +295,7 @@ def _subject(call: CallFacts, ask: Decision) -> Subject:
 
 
 def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalNeededError:
-    """Return the error on a plan with calls that need a person who cannot be asked.
-
-    Args:
-        asking: Those calls; none if the client declined a plan that the policy allows.
-        fault: Why no person can be asked.
-    """
+    """Return the error on a plan; no call asks if the client declined one that is allowed."""
     kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
     shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:5]]
     parts = [f"{named(call)} ({one_line(rule, 200)})" for call, rule in shown]
@@ -349,10 +309,10 @@ def _plan_needed(asking: Sequence[HeldCall], fault: CannotAskError) -> ApprovalN
     # No rule can allow a changed definition.
     if shown and all(rule != CHANGED for _, rule in shown):
         ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
-    return _unasked(fault, message, f"Only the user can allow it: they {ways}.")
+    return _approval_needed(fault, message, f"Only the user can allow it: they {ways}.")
 
 
-def _unasked(fault: CannotAskError, message: str, remedy: str) -> ApprovalNeededError:
+def _approval_needed(fault: CannotAskError, message: str, remedy: str) -> ApprovalNeededError:
     code = "answered_automatically" if fault.automatic else ""
     return ApprovalNeededError(message, code=code, remedy=remedy)
 

@@ -1,8 +1,7 @@
 """Requests that the bridge answers itself and whose effect outlives a run: memories, skills.
 
-Owns that they are journaled like calls to servers, so that a retry repeats none of them, and that
-those which change something are decided on and recorded like a call. No server gets them: a
-policy's defaults that ask do not apply, but rules that name them do, and so does what denies.
+They are journaled, decided on and recorded like calls to servers. No server gets them: a policy's
+defaults that ask do not apply, but rules that name them and rules that deny do.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from bridge.errors import (
     OutcomeUnknownError,
 )
 from bridge.gate.approval import Approval
-from bridge.gate.context import GateContext
-from bridge.gate.decision import CallFacts, Decision, strictest
+from bridge.gate.decision import CallFacts, Decision, Outcome, strictest
 from bridge.gate.journal import OWN
-from bridge.gate.outcomes import Outcome
 from bridge.gate.pipeline import Gate, denied
 from bridge.gate.policy import DEFAULTS
-from bridge.model import Effect, Json
+from bridge.gate.services import GateContext
+from bridge.model import Effect, Json, Provenance
 from bridge.offload import offload
+from bridge.text import valid_text, visible
 
 
 class BridgeCalls:
@@ -47,23 +46,20 @@ class BridgeCalls:
         effect: Effect,
         answer: Callable[[Mapping[str, Json]], Awaitable[Json]],
     ) -> Json:
-        """Return the answer; if the run that this one retries has it recorded, that.
-
-        Raises:
-            OutcomeUnknownError: It was made in that run, and its outcome is not known.
-        """
-        journal, call = self._context.journal, CallFacts(server=OWN, tool=method)
+        """Return the answer; if the run that this one retries has it recorded, that."""
+        journal = self._context.journal
+        call = CallFacts(server=OWN, tool=method, arguments=params)
         known = None
         if self._context.replay is not None:
             try:
-                known = self._context.replay.answer(OWN, method, params, effect)
+                known = self._context.replay.answer(call, effect)
             except OutcomeUnknownError:
-                self._tally.lose(call, "not repeated")
+                self._tally.count("unknown", call, "not repeated")
                 raise
-        entry = journal.sent(OWN, method, params, effect)
+        entry = journal.sent(call, effect)
         if known is not None:
             journal.settle(entry, "ok", known)
-            self._tally.replay(call)
+            self._tally.count("replayed", call)
             return known["answer"]
         try:
             found = await answer(params)
@@ -86,12 +82,8 @@ class BridgeCalls:
         """Permit and record a change, which is made inside this context.
 
         Args:
-            arguments: Of the request, for rules, question and record.
-            ask: A decision that applies beside the policy's, to ask or to deny.
+            ask: A decision that applies next to the policy's, to ask or to deny.
             fix: Remedy where no person can be asked.
-
-        Raises:
-            RefusedError: It is not allowed, or cannot be recorded.
         """
         context = self._context
         self._gate.admit()
@@ -111,7 +103,7 @@ class BridgeCalls:
             if wanted:
                 approval = await context.approver.approve(call, wanted)
         except (ApprovalNeededError, ApprovalRefusedError, CallDeniedError) as error:
-            self._tally.refuse(call, f"{decision.action}: {decision.rule}")
+            self._tally.count("refused", call, f"{decision.action}: {decision.rule}")
             await context.audit.refused(number, call, decision, error.code)
             if ask is not None and fix and isinstance(error, ApprovalNeededError):
                 message = (
@@ -129,3 +121,50 @@ class BridgeCalls:
                 await context.audit.called(number, outcome, size=0, ms=0)
             raise
         await context.audit.called(number, "ok", size=0, ms=0)
+
+
+class ProvenanceTracker:
+    """The provenance of what one run keeps, and of what it reads that was kept.
+
+    Counting raises `AuditError` if it cannot be recorded; the program must not get the thing then.
+    """
+
+    def __init__(self, context: GateContext) -> None:
+        self._context = context
+
+    def provenance(self) -> Provenance | None:
+        """Return the provenance of what the run keeps; None if no flow rule could apply to it."""
+        context = self._context
+        found = context.flow_state.provenance(context.journal.run_id)
+        if found is None or context.policy.spec.present or found.labels or found.anything:
+            return found
+        # Only servers, and no policy. A run may have found labels of an earlier policy.
+        return None
+
+    async def add(self, what: str, provenance: Provenance | None) -> None:
+        """Count something that was kept as read, before the program gets it ("memory 'notes'")."""
+        if provenance is None:
+            return
+        by = f"run {provenance.run_id}" if provenance.run_id else "an unknown run"
+        # A program names what it keeps; the URI of a run's output has 54 characters.
+        shown = visible(valid_text(what[:61]), keep="")
+        if len(shown) > 60:
+            shown = f"{shown[:59]}…"
+        await self._note(f"{shown} (saved by {by})", shown, provenance)
+
+    async def add_store(self, what: str, provenance: Provenance | None) -> None:
+        """Count what a store holds as read, unless this run has read all of it."""
+        if provenance is not None and not self._context.flow_state.knows(provenance):
+            await self.add(what, provenance)
+
+    async def add_labels(self, what: str, labels: frozenset[str]) -> None:
+        if labels:
+            await self._note(what, what, Provenance(labels=labels))
+
+    async def _note(self, name: str, what: str, provenance: Provenance) -> None:
+        context = self._context
+        # Recorded once for equal provenance, so that a program cannot fill a log. Recorded first,
+        # so that a program that tries again does not get what could not be recorded.
+        if not context.flow_state.knows(provenance):
+            await context.audit.found(what, provenance)
+        context.flow_state.add_provenance(name, provenance)

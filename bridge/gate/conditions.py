@@ -1,20 +1,14 @@
 """The conditions of rules on the arguments of a call. Pure.
 
-Owns the walk along a path, the tests, and what happens if a test cannot be decided. The program
-that a rule restricts makes the arguments, so a test has three outcomes: passed, not passed, and
-undecided. An undecided condition does not hold in a rule that allows, and holds in any other.
+The program that a rule restricts makes the arguments, so a test may be undecided. An undecided
+condition does not hold in a rule that allows, and holds in any other. A test cannot decide on:
 
-Undecided is:
+- a value of another kind, such as "true" or 1 for a truth value: many servers convert them;
+- the inside of a text that holds JSON, unless the tool's schema says that it is a text;
+- what is beyond `WORK`, such as the rest of a huge list.
 
-- whether a value of one kind passes a test for another: "true" or 1 where it is about truth values.
-  They are not the same to the policy, but many servers make one of the other;
-- what is inside a text where an object was expected, or what a text is that holds a list or an
-  object as JSON: servers read such arguments as what they hold. Where the tool's schema says that
-  the argument is a text, it is one;
-- what is beyond `WORK`: the rest of a huge list, or the texts of a call that holds megabytes.
-
-Lists are gone through item by item wherever they stand, with "*" or without. In a rule that allows
-all values have to pass, an item without the path among them failing; in any other one is enough.
+Lists are searched item by item, with "*" or without. In a rule that allows, every item has to pass,
+and one without the path fails. In any other rule one item is enough.
 """
 
 from __future__ import annotations
@@ -64,7 +58,6 @@ def is_short_text(value: Json) -> bool:
 
 
 def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
-    """Return the argument and the texts that it must be one of, if it is a short text."""
     options = (condition.value,) if condition.test == "is" else condition.value
     if condition.negated or len(condition.path) != 1 or condition.test not in ("is", "in"):
         return None
@@ -95,10 +88,7 @@ class ConditionCheck:
     def weigh(
         self, arguments: Mapping[str, Json], tool: Tool | None, work: Work
     ) -> tuple[bool, Json, bool | None]:
-        """Return whether the condition holds, by which value, and what was found of that.
-
-        Where no single value decides it is the last.
-        """
+        """Return whether the condition holds, by which value (or the last), and its verdict."""
         value: Json = MISSING
         verdict: bool | None = False
         for value in self._values(arguments, tool, work):
@@ -110,25 +100,22 @@ class ConditionCheck:
 
     def explain(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         _, value, verdict = self.weigh(arguments, tool, Work())
-        place = ".".join(self._path)
+        place, test = ".".join(self._path), f"{self.condition.test} {show(self.condition.value)}"
         if isinstance(value, ConditionMark):
             return f"{place} {value.said}"
-        shown = f"{place} is {show(value)}"
-        test = f"{self.condition.test} {show(self.condition.value)}"
-        if verdict is None:
-            return f"{shown}, which cannot be judged by `{test}`"
-        return f"{shown}, which {'passes' if verdict else 'does not pass'} `{test}`"
+        judged = "passes" if verdict else "does not pass"
+        judged = "cannot be judged by" if verdict is None else judged
+        return f"{place} is {show(value)}, which {judged} `{test}`"
 
     def doubt(self, arguments: Mapping[str, Json], tool: Tool | None) -> str:
         """Return why the condition is undecided; empty if it is not. Does not quote the value."""
         _, value, verdict = self.weigh(arguments, tool, Work())
-        if verdict is not None:
-            return ""
         place = ".".join(self._path)
         if isinstance(value, ConditionMark):
-            return f"{place} {value.said}"
+            return f"{place} {value.said}" if verdict is None else ""
         kind = _KINDS.get(type(value), "something")
-        return f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
+        doubt = f"{place} is {kind} that the test `{self.condition.test}` cannot judge"
+        return doubt if verdict is None else ""
 
     def _verdict(self, value: Json) -> bool | None:
         if value is UNCLEAR or value is HOLDS_JSON or value is TOO_MUCH:
@@ -216,7 +203,6 @@ def _holds_json(text: str) -> bool:
 
 
 def _declared_text(tool: Tool | None, name: str) -> bool:
-    """Return whether a tool's schema says that an argument is a text and nothing else."""
     schema: Json = None if tool is None else tool.input_schema
     for key in ("properties", name, "type"):
         schema = schema.get(key) if isinstance(schema, Mapping) else None
@@ -224,7 +210,6 @@ def _declared_text(tool: Tool | None, name: str) -> bool:
 
 
 def judge_of(condition: Condition) -> Judge:
-    """Return what tells whether a value passes a condition's test."""
     wanted = condition.value
     match condition.test:
         case "is":
@@ -236,8 +221,8 @@ def judge_of(condition: Condition) -> Judge:
         case "under":
             return _on_texts(_below(wanted))
         case "lt" | "le" | "gt" | "ge" as test:
-            # Where it is found under that name.
-            return _on_numbers(getattr(operator, test), wanted)
+            compare = getattr(operator, test)
+            return lambda value: compare(value, wanted) if _is_number(value) else None
         case "present":
             return lambda value: bool(wanted)
 
@@ -287,14 +272,8 @@ def _below(roots: Sequence[str]) -> Callable[[str], bool | None]:
     return judge
 
 
-def _on_numbers(compare: Callable[[Json, Json], bool], wanted: Json) -> Judge:
-    def judge(value: Json) -> bool | None:
-        kind = type(value)
-        if kind is int or (kind is float and math.isfinite(value)):
-            return compare(value, wanted)
-        return None
-
-    return judge
+def _is_number(value: Json) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 _KINDS = {bool: "a boolean", str: "a text", int: "a number", float: "a number", dict: "an object"}

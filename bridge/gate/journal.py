@@ -1,16 +1,11 @@
-"""Calls and answers of runs, so that a retry need not repeat them.
+"""Calls and answers of runs, so that a retry need not repeat them. Kept in memory only.
 
-Owns the records of runs while the bridge lives, their bounds, and the matching of calls. They are
-kept in memory only: a run leaves nothing on the disk but its audit trail.
+A retry's call is answered like the same call of the run before: the first, second and so on with
+this server, tool and arguments. The order of keys does not matter, but 1, 1.0 and true differ. A
+call that its server refused is made again; one of unknown outcome only if it reads.
 
-A call of a retry is answered with what the same call, the first, second and so on of its kind, was
-answered in the run before. Same means the same server, tool and arguments: two texts of JSON that
-differ in the order of keys alone are one to a server, while 1, 1.0 and true are three. A call that
-its server refused is made again. One of unknown outcome is made again only if it reads.
-
-A retry takes the whole record over, also what it did not get to, and so a retry of the retry, or a
-second one of the same run, repeats nothing either. Only one chain of retries may continue a run:
-two at once would each make the calls that are left.
+A retry takes the whole record over, so that its own retries repeat nothing either. Only one chain
+of retries may continue a run: two at once would each make the remaining calls.
 """
 
 from __future__ import annotations
@@ -25,8 +20,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownError
+from bridge.gate.decision import CallFacts, Outcome
 from bridge.gate.flow import FlowState
-from bridge.gate.outcomes import Outcome
 from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
 from bridge.offload import estimated_size
@@ -73,14 +68,7 @@ _REFUSALS = {
 
 @dataclass(eq=False, slots=True)
 class JournalEntry:
-    """One call.
-
-    Attributes:
-        number: The call's in its run, as messages and the audit log have it.
-        result: None if there is none, or it was too large to keep.
-        size: Bytes of the entry and its result.
-        server_definition: Digest of the server's definition at that time; empty if not known.
-    """
+    """One call; `result` is None if there is none, or it was too large to keep."""
 
     server: str
     tool: str
@@ -107,11 +95,9 @@ def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
 
 @dataclass(eq=False, slots=True)
 class RetryChain:
-    """A run and all its retries.
+    """A run and its retries.
 
-    Attributes:
-        head: The last of them that made a call of its own which changes something.
-        length: How often there was another one.
+    `head` is the last of them that made a changing call of its own; `length` counts these.
     """
 
     head: str
@@ -127,12 +113,6 @@ class RunJournal:
         earlier: The run that this one retries, or whose plan it applies.
         after: Whether the run's calls come after all of the earlier one's, as a plan's do, and not
             in place of some of them.
-
-    Attributes:
-        under_way: Whether the run continues, so that there may be more to come.
-        length: Of the chain, as far as it is known here.
-        flow: What was called so far, also by the earlier run: what that read may stand in the
-            program of the retry as a text of its own.
     """
 
     def __init__(
@@ -164,25 +144,17 @@ class RunJournal:
         finally:
             self.under_way = False
 
-    def sent(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        effect: Effect,
-        number: int = 0,
-        server_definition: str = "",
-    ) -> JournalEntry:
+    def sent(self, call: CallFacts, effect: Effect, number: int = 0) -> JournalEntry:
         """Record a call that is sent next; until it is settled its outcome is unknown."""
         entry = JournalEntry(
             # Names are cut: a program makes them up, and only messages have them.
-            server[:200],
-            tool[:200],
-            key_of(server, tool, arguments),
+            call.server[:200],
+            call.tool[:200],
+            key_of(call.server, call.tool, call.arguments),
             effect,
             number,
             run_id=self.run_id,
-            server_definition=server_definition,
+            server_definition=call.server_definition,
         )
         # It is kept in any case: calls of a run have a bound, and older runs make room.
         self._reserve(ENTRY_BYTES)
@@ -203,8 +175,7 @@ class RunJournal:
     def entries(self) -> Iterator[JournalEntry]:
         """Return its calls in the order of sending, and what it took over."""
         left = () if self._earlier is None else self._earlier.left()
-        parts = (left, self._entries) if self._after else (self._entries, left)
-        yield from itertools.chain(*parts)
+        return itertools.chain(*((left, self._entries) if self._after else (self._entries, left)))
 
     @property
     def size(self) -> int:
@@ -213,12 +184,7 @@ class RunJournal:
 
 
 class Replay:
-    """The journal of an earlier run, used up call by call.
-
-    Args:
-        run_id: Of the retry.
-        mask: Takes secrets out of arguments.
-    """
+    """The journal of an earlier run, used up call by call; `run_id` is the retry's."""
 
     def __init__(
         self,
@@ -244,28 +210,20 @@ class Replay:
                 self._unknown.setdefault(entry.key, entry)
         self.size: int = sum(entry.size for entry in self.left())
 
-    def answer(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        effect: Effect,
-        server_definition: str = "",
-    ) -> dict[str, Json] | None:
+    def answer(self, call: CallFacts, effect: Effect) -> dict[str, Json] | None:
         """Return the recorded result of the next call like this; None if it has to be made.
 
-        What is refused stays where it is, so that a program that tries again is refused again.
+        A refused call stays where it is, so that a program that tries again is refused again.
 
         Raises:
-            OutcomeUnknownError: It was sent, and its outcome is not known; or what it
-                returned; or another retry of the same run is making such calls; or the server has
-                another definition than it had then.
+            OutcomeUnknownError: Its outcome or result is not known; or another retry of the run
+                makes such calls; or the server had another definition then.
         """
-        key = key_of(server, tool, arguments)
+        arguments, key = call.arguments, key_of(call.server, call.tool, call.arguments)
         reads = effect == "read"
         answered = self._answered.get(key)
         earlier = answered[0] if answered else self._unknown.get(key)
-        if earlier is not None and earlier.server_definition != server_definition:
+        if earlier is not None and earlier.server_definition != call.server_definition:
             if reads:
                 return None
             raise self._refusal("redefined", earlier, arguments)
@@ -276,35 +234,25 @@ class Replay:
             self.size -= entry.size
             # A read that is made again uses its recorded entry, too: the next one like it gets the
             # next entry.
-            fresh = reads and self._reads == "refresh" and server != OWN
+            fresh = reads and self._reads == "refresh" and call.server != OWN
             return None if fresh else entry.result
         if reads:
             return None
         if key in self._unknown:
             raise self._refusal("uncertain", self._unknown[key], arguments)
-        self.claim_retry(f"{server[:200]}.{tool[:200]}")
+        self.claim_retry(f"{call.server[:200]}.{call.tool[:200]}")
         return None
 
     def left(self) -> Iterator[JournalEntry]:
-        for answered in self._answered.values():
-            yield from answered
-        yield from self._unknown.values()
+        return itertools.chain(*self._answered.values(), self._unknown.values())
 
     def unused(self) -> tuple[CallCount, ...]:
-        """Return the recorded calls that change something and that the retry did not make."""
-        counts = Counter(
-            (entry.server, entry.tool)
-            for answered in self._answered.values()
-            for entry in answered
-            if entry.effect != "read"
-        )
-        return tuple(
-            CallCount(server=server, tool=tool, count=count)
-            for (server, tool), count in counts.items()
-        )
+        entries = itertools.chain(*self._answered.values())
+        changing = (entry for entry in entries if entry.effect != "read")
+        counts = Counter((entry.server, entry.tool) for entry in changing)
+        return tuple(CallCount(server=s, tool=t, count=n) for (s, t), n in counts.items())
 
     def claim_retry(self, call: str) -> None:
-        """Claim the right to continue the earlier run."""
         chain = self.chain
         if chain.head == self._run_id:
             return
@@ -335,9 +283,7 @@ class Replay:
 class Journals:
     """The journals of the last runs, by run and owner; a retry follows within a few runs.
 
-    Args:
-        max_runs, max_bytes: Bounds on all of them: results are a server's. The oldest make room.
-        replica: This bridge's name among several, which have journals of their own.
+    Results are a server's, so that both bounds hold for all journals. The oldest make room.
     """
 
     def __init__(
@@ -345,11 +291,8 @@ class Journals:
     ) -> None:
         self._max_runs = max_runs
         self._max_bytes = max_bytes
-        self._elsewhere = (
-            f" This is replica {replica!r}, and another one's runs are known there alone."
-            if replica
-            else ""
-        )
+        others = f" This is replica {replica!r}, and another one's runs are known there alone."
+        self._elsewhere = others if replica else ""
         self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
         # At least what the journals have: what they gave back shows when this is computed again.
         self._used = 0
@@ -358,48 +301,36 @@ class Journals:
     def used(self) -> int:
         return sum(journal.size for _, journal in self._runs.values())
 
-    def begin(self, run_id: str, owner: str, earlier: Replay | None = None) -> RunJournal:
+    def begin(
+        self, run_id: str, owner: str, earlier: Replay | None = None, *, planned_by: str = ""
+    ) -> RunJournal:
         """Return a new run's journal.
 
         Args:
             earlier: What it retries; what it does not use is taken over.
+            planned_by: The run that made the plan which this one applies: its calls come first, so
+                that a retry of either run knows of all of them.
         """
-        return self._keep(owner, RunJournal(run_id, self._reserve, earlier))
-
-    def begin_plan(self, run_id: str, owner: str, made_by: str) -> RunJournal:
-        """Return the journal of a run that makes a plan's calls, after what was called for it.
-
-        A retry of that run, or of the one that made the plan, then knows of all of them.
-
-        Args:
-            made_by: The run that made the plan.
-        """
-        earlier = None
-        try:
-            earlier = Replay(self.find(made_by, owner), run_id=run_id)
-            earlier.claim_retry("the plan")
-        except (InvalidRequestError, UnknownError) as error:
-            # The plan can be applied all the same; only a retry is not possible.
-            logger.info("the journal of a plan stands alone: %s", error.message)
-        return self._keep(owner, RunJournal(run_id, self._reserve, earlier, after=True))
-
-    def _keep(self, owner: str, journal: RunJournal) -> RunJournal:
+        if planned_by:
+            try:
+                earlier = Replay(self.find(planned_by, owner), run_id=run_id)
+                earlier.claim_retry("the plan")
+            except (InvalidRequestError, UnknownError) as error:
+                # The plan can be applied all the same; only a retry is not possible.
+                earlier = None
+                logger.info("the journal of a plan stands alone: %s", error.message)
+        journal = RunJournal(run_id, self._reserve, earlier, after=bool(planned_by))
         while len(self._runs) >= self._max_runs and self._evict():
             pass
         self._reserve(journal.size)
-        self._runs[journal.run_id] = (owner, journal)
+        self._runs[run_id] = (owner, journal)
         return journal
 
     def knows(self, run_id: str, owner: str) -> bool:
         return run_id in self._runs and self._runs[run_id][0] == owner
 
     def find(self, run_id: str, owner: str) -> RunJournal:
-        """Return the journal of a run, or of a retry that continued it.
-
-        Raises:
-            UnknownError: There is none for this owner.
-            InvalidRequestError: The run continues.
-        """
+        """Return the journal of a run, or of a retry that continued it."""
         found, journal = self._runs.get(run_id, ("", None))
         if journal is None or found != owner:
             message = (

@@ -1,15 +1,11 @@
 """Tools as they were when they were first allowed, and servers when they were first started.
 
-Owns the digests of definitions, and the document that they are kept in from one bridge to the next.
-A tool belongs to its server's definition, and not to the name that a configuration gives it.
+A tool belongs to its server's definition, not to a name in a configuration. It is its schemas and
+annotations. Its texts are compared as words without an order, and a change of them is only noted
+unless the policy says `pin = "full"`: some servers write a set or a time zone into them.
 
-A tool is its schemas and annotations. Its texts (titles and descriptions, also of parameters) are
-compared as words without an order, and a change of them is only noted: some servers write a set, or
-the local time zone, into them. Where the policy says `pin = "full"`, every change counts.
-
-What cannot be read is not taken for empty: where the document is damaged, every tool counts as
-changed until a person removes it. Nor is a full one emptied: tools without room are asked about.
-It holds digests, names of parameters and hints, and no text that a server wrote.
+If the document is damaged, every tool counts as changed until a person removes it; if it is full,
+new tools are asked about. It holds digests and names, and no text that a server wrote.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import re
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 
@@ -45,13 +41,7 @@ _KIND = "pins"
 
 
 class Digests(NamedTuple):
-    """Digests of a tool.
-
-    Attributes:
-        schema: Of its schemas and annotations, without texts and the order of what has none.
-        text: Of the words of its texts, without their order.
-        whole: Of all that its server says of it.
-    """
+    """Digests of a tool: of its schemas without texts, of the words of its texts, and of all."""
 
     schema: str
     text: str
@@ -136,13 +126,7 @@ _Facts = Mapping[str, tuple[str, str]]
 
 @dataclass(frozen=True)
 class _Pin:
-    """One definition, as far as it takes to say what of it changed.
-
-    Attributes:
-        digest: Of the whole.
-        schema: Of schemas and annotations.
-        texts: Digests of the texts that it had, the last one last.
-    """
+    """One definition, as far as it takes to say what of it changed."""
 
     digest: str
     schema: str
@@ -174,12 +158,7 @@ class _Stored:
 
 
 class Pins:
-    """What is remembered of tools.
-
-    Args:
-        store: None remembers nothing.
-        fully: Whether a change of a text counts, too, of a server's tools.
-    """
+    """What is remembered of tools; `fully` tells for which servers a changed text counts."""
 
     def __init__(
         self, store: Store | None = None, fully: Callable[[str], bool] = lambda _: False
@@ -194,10 +173,7 @@ class Pins:
         self._unstored_servers: _Servers = {}
 
     def change(self, tool: Tool, server_definition: str = "") -> str:
-        """Return what has changed of a tool since it was first allowed; empty if nothing has.
-
-        Looks at the store only if the tool is not known as it is now; see `refresh`.
-        """
+        """Return what has changed of a tool since it was first allowed; empty if nothing has."""
         if self._kept is None or self._known(tool, server_definition):
             return ""
         self._refresh_now()
@@ -216,14 +192,7 @@ class Pins:
         return ""
 
     async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
-        """Remember a tool's definition, as it is being allowed; return what is noted about it.
-
-        Args:
-            always: Whether it is allowed permanently, even if an earlier definition was allowed.
-
-        Returns:
-            That only its texts changed since it was last allowed; empty if they did not.
-        """
+        """Remember a tool's definition that is allowed, perhaps permanently; note changed texts."""
         pin = self._known(tool, server_definition)
         text = _digests(tool).text
         if self._kept is None or (pin is not None and text in pin.texts):
@@ -247,10 +216,7 @@ class Pins:
         return "its description changed" if texts and text not in texts else ""
 
     def redefined(self, server: str, definition: str) -> str:
-        """Return how a server's definition differs from the allowed ones; empty if it does not.
-
-        An unknown server does not differ.
-        """
+        """Return how a server's definition differs from allowed ones; empty if it does not."""
         if self._kept is None:
             return ""
         self._refresh_now()
@@ -265,7 +231,6 @@ class Pins:
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
     def approved(self, server: str, definition: str) -> bool:
-        """Return whether a person answered "always" for a server's definition."""
         if self._kept is None:
             return False
         self._refresh_now()
@@ -273,11 +238,7 @@ class Pins:
         return known.get(definition, False)
 
     async def keep_server(self, server: str, definition: str, *, always: bool = False) -> None:
-        """Remember a server's definition: it is being started.
-
-        Args:
-            always: Whether a person approved it permanently, beside others of its name.
-        """
+        """Remember a definition of a server that is being started, or permanently approved."""
         if self._kept is None or self.approved(server, definition):
             return
         known = server in self._stored.servers or server in self._unstored_servers
@@ -300,12 +261,9 @@ class Pins:
         return None
 
     async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
-        """Read what is stored, in a thread, if it may have changed.
+        """Read what is stored, in a thread, if it may have changed and this tool is not known.
 
-        A server is asked here and nowhere else, since other methods are called on the event loop.
-
-        Args:
-            tool: The tool to be asked about; nothing is read if its definition is known.
+        A server's store is read here only, since other methods are called on the event loop.
         """
         if self._kept is None or (tool is not None and self._known(tool, server_definition)):
             return
@@ -315,7 +273,6 @@ class Pins:
             self._state = state
 
     def _refresh_now(self) -> None:
-        """Read what is stored, if it may have changed."""
         assert self._kept is not None
         state = self._kept.state()
         if state != self._state:
@@ -340,14 +297,11 @@ class Pins:
 
 
 def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
-    """Add to the stored pins, and return all of them; None if they cannot be stored.
-
-    Blocks; for threads.
-    """
+    """Add to the stored pins, and return all of them; None if they cannot be stored. Blocks."""
     try:
         # What is lost after a power cut would let any tool pass for new.
         with store.writing(durable=True) as kept:
-            stored = _added(_parsed(kept.get(_KIND, "", "")), news, servers)
+            stored = _merge(_parse_document(kept.get(_KIND, "", "")), news, servers)
             kept.put(_KIND, "", "", _document(stored))
     except (OSError, ValueError, RecursionError) as error:
         logger.warning("tools that are allowed cannot be remembered: %s", error)
@@ -404,7 +358,7 @@ def _read(store: Store) -> tuple[_Stored, str]:
     """Return what is remembered, and what to say where that is not known. Blocks."""
     try:
         with store.reading() as kept:
-            return _parsed(kept.get(_KIND, "", "")), ""
+            return _parse_document(kept.get(_KIND, "", "")), ""
     except (OSError, ValueError, RecursionError) as error:
         logger.warning(
             "what is remembered of tools in %s cannot be read (%s): every tool counts as changed",
@@ -420,8 +374,7 @@ def _read(store: Store) -> tuple[_Stored, str]:
     return _Stored(), f"what it was when it was allowed is not known, because {place}"
 
 
-def _parsed(data: bytes | None) -> _Stored:
-    """Return what a document remembers; nothing if there is none."""
+def _parse_document(data: bytes | None) -> _Stored:
     if data is None:
         return _Stored()
     document = json.loads(data)
@@ -429,7 +382,15 @@ def _parsed(data: bytes | None) -> _Stored:
         if document["form"] != _FORM:
             raise ValueError("it is of another version")
         tools = {
-            (server, tool): tuple(map(_read_pin, pins))
+            (server, tool): tuple(
+                _Pin(
+                    digest=str(pin["digest"]),
+                    schema=str(pin["schema"]),
+                    texts=tuple(map(str, pin["texts"])),
+                    facts={name: (str(said), str(of)) for name, (said, of) in pin["facts"].items()},
+                )
+                for pin in pins
+            )
             for server, tools in document["servers"].items()
             for tool, pins in tools.items()
         }
@@ -442,18 +403,8 @@ def _parsed(data: bytes | None) -> _Stored:
         raise ValueError(f"it is not what a bridge writes: {error}") from None
 
 
-def _read_pin(entry: Mapping[str, Any]) -> _Pin:
-    facts = {name: (str(said), str(digest)) for name, (said, digest) in entry["facts"].items()}
-    texts = tuple(map(str, entry["texts"]))
-    return _Pin(str(entry["digest"]), str(entry["schema"]), texts, facts)
-
-
-def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
-    """Return what there is with what is new, as far as that may be and there is room.
-
-    Where another bridge was first, perhaps with another definition, only permanent approvals are
-    added.
-    """
+def _merge(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored:
+    """Return both; where another bridge was first, only permanent approvals are added."""
     tools, known = dict(stored.tools), dict(stored.servers)
     for name, definitions in servers.items():
         for definition, always in definitions.items():
@@ -470,15 +421,16 @@ def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
         if not pins and len(tools) >= MAX_TOOLS:
             logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)
             continue
-        others_of_it = [old for old in pins if not _replaces(new.pin, old)]
+        # It replaces the definition of which only a text changed.
+        earlier = new.pin.schema, new.pin.texts[:-1]
+        others_of_it = [
+            old
+            for old in pins
+            if old.digest != new.pin.digest
+            and (old.schema, old.texts[1 - MAX_DEFINITIONS :]) != earlier
+        ]
         tools[key] = tuple([*others_of_it, new.pin][-MAX_DEFINITIONS:])
     return _Stored(tools, known)
-
-
-def _replaces(new: _Pin, old: _Pin) -> bool:
-    if new.schema == old.schema and new.texts[:-1] == old.texts[1 - MAX_DEFINITIONS :]:
-        return True
-    return new.digest == old.digest
 
 
 def _document(stored: _Stored) -> bytes:

@@ -1,23 +1,27 @@
-"""Which calls a policy allows. Pure.
+"""Which calls a policy allows, and the policy file, which is read again when it changes.
 
-Owns the matching of rules, the defaults if none matches, and the effect and labels of a tool.
-Conditions on arguments are `bridge.gate.conditions`'.
-
-Names of servers and tools are compared character by character: a tool whose name only looks like
-another's is a different tool.
+Names are compared character by character: a tool whose name only looks like another's is a
+different tool. While the file cannot be read, nothing runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import json
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
+from bridge.errors import SettingsError
 from bridge.gate.conditions import ConditionCheck, Work, is_short_text, texts_wanted
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.decision import CallFacts, Decision, digest
+from bridge.gate.flow import Flow, FlowState
 from bridge.gate.pins import tool_digest
 from bridge.model import Action, Effect, Json, Tool
+from bridge.settings import Settings, reload_policy
 from bridge.settings.globs import any_matcher, matcher
 from bridge.settings.policy import (
     EXFILTRATION,
@@ -28,6 +32,9 @@ from bridge.settings.policy import (
     ServerPolicy,
     ToolPolicy,
 )
+from bridge.text import without_values
+
+logger = logging.getLogger(__name__)
 
 OPEN = "no policy"  # The rule if there is no policy.
 
@@ -48,23 +55,19 @@ NOTHING: frozenset[str] = frozenset()
 
 _Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
 
-Origin = Literal["policy", "annotations", "hint", "protocol", "nobody"]
-"""Source of a tool's effect: the policy, annotations of a trusted server, a hint of a server of the
-user's, MCP itself, or none."""
+# Why a tool has its effect.
+BY_POLICY = "the policy says so"
+BY_SERVER = "the server's annotations say so, and it is trusted"
+BY_HINT = "a server of yours says so, which counts in plans and in the audit log"
+BY_PROTOCOL = "the protocol says so"
+UNKNOWN = "unknown: neither your policy nor a trusted server classifies it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step of how a decision comes about.
+    """One step of how a decision comes about; `place` is where a rule stands.
 
-    Attributes:
-        about: What the step is about; there is one "effect", one "default", and any number of
-            the others.
-        name: The effect, the label, or the name of the rule or default.
-        applies: Whether it matched; of a default, whether it decided.
-        action: Of a rule or default.
-        why: Why it matched or not; of an effect or label, where it comes from.
-        place: Where a rule stands.
+    `applies` tells whether it matched; of a default, whether it decided.
     """
 
     about: Literal["effect", "label", "rule", "default"]
@@ -131,13 +134,12 @@ class _ToolRules:
             yield rule
 
     def sources(self) -> list[tuple[frozenset[str], str]]:
-        """Return the tool's labels, each set with its source."""
         found = []
         if self.server is not None and self.server.labels:
             found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
         if self.tool is not None and self.tool.labels:
             found.append((self.tool.labels, f"the policy, of tools {self.tool.tools!r}"))
-        if (_believed(self.server, self.definition) or {}).get("openWorldHint") is True:
+        if (_trusted_annotations(self.server, self.definition) or {}).get("openWorldHint") is True:
             label = UNTRUSTED_INPUT if self.effect == "read" else EXFILTRATION
             found.append((frozenset({label}), "the server's openWorldHint, which is believed"))
         return found
@@ -158,24 +160,25 @@ class _ToolRules:
         return self._digest != ready.digest and (ready.allows or self._digest != "")
 
 
-def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[str, Json] | None:
-    """Return a tool's annotations if its server is trusted."""
+def _trusted_annotations(
+    server: ServerPolicy | None, definition: Tool | None
+) -> Mapping[str, Json] | None:
     trusted = server is not None and server.trust
     return definition.annotations if trusted and definition is not None else None
 
 
 def _effect(
     server: ServerPolicy | None, tool: ToolPolicy | None, definition: Tool | None
-) -> tuple[Effect, Origin]:
+) -> tuple[Effect, str]:
     if tool is not None and tool.effect is not None:
-        return tool.effect, "policy"
-    hints = _believed(server, definition)
+        return tool.effect, BY_POLICY
+    hints = _trusted_annotations(server, definition)
     if hints is None:
-        return "write", "nobody"
+        return "write", UNKNOWN
     # Only booleans are hints, and without hints the protocol assumes the worst.
     if hints.get("readOnlyHint") is True:
-        return "read", "annotations"
-    return ("write" if hints.get("destructiveHint") is False else "destructive"), "annotations"
+        return "read", BY_SERVER
+    return ("write" if hints.get("destructiveHint") is False else "destructive"), BY_SERVER
 
 
 class Policy:
@@ -195,11 +198,7 @@ class Policy:
         self._known: dict[tuple[str, str, bool], _ToolRules] = {}
 
     def decide(self, call: CallFacts, effect: Effect | None = None) -> Decision:
-        """Decide on a call by the rules and defaults alone.
-
-        Args:
-            effect: Overrides the effect that the policy and annotations give the tool.
-        """
+        """Decide on a call by the rules and defaults alone, with this effect if one is given."""
         if not self.spec.present:
             said: Effect = "read" if call.says_it_reads else "write"
             return Decision(action="allow", rule=OPEN, effect=effect or said)
@@ -221,7 +220,7 @@ class Policy:
                 effect=shown,
                 labels=known.labels,
             )
-        default: DefaultFor = taken if effect or known.origin != "nobody" else "untrusted"
+        default: DefaultFor = taken if effect or known.origin != UNKNOWN else "untrusted"
         return Decision(
             action=self.spec.defaults[default],
             rule=DEFAULTS[default],
@@ -230,7 +229,6 @@ class Policy:
         )
 
     def start(self, server: str) -> Decision:
-        """Decide whether a server is started, or connected to, by its name alone."""
         if not self.spec.present:
             return Decision(action="allow", rule=OPEN)
         policy, _ = self._server(server)
@@ -239,7 +237,6 @@ class Policy:
         return Decision(action=policy.start, rule=f"start of servers '{policy.servers}'")
 
     def pins_fully(self, server: str) -> bool:
-        """Return whether a change of a tool's texts counts like one of its schemas."""
         policy, _ = self._server(server)
         return policy is not None and policy.pin == "full"
 
@@ -249,50 +246,33 @@ class Policy:
         return self._about(server, tool, definition).labels
 
     def explain(self, call: CallFacts, effect: Effect | None = None) -> tuple[Step, ...]:
-        """Return the steps of a decision: the effect, the labels, each rule, the default.
-
-        Args:
-            effect: As for `decide`.
-        """
+        """Return the steps of a decision: the effect, the labels, each rule, the default."""
         if not self.spec.present or len(call.tool) > MAX_NAME_CHARS:
             found = self.decide(call, effect)
             why = found.reason or "there is no [policy] in the configuration"
-            said: Origin = "protocol" if effect else "hint" if call.says_it_reads else "nobody"
+            said = BY_PROTOCOL if effect else BY_HINT if call.says_it_reads else UNKNOWN
             return (
-                Step(about="effect", name=found.effect, why=ORIGINS[said]),
+                Step(about="effect", name=found.effect, why=said),
                 Step(about="default", name=found.rule, action=found.action, why=why),
             )
         known = self._about(call.server, call.tool, call.definition)
-        taken, origin = effect or known.effect, "protocol" if effect else known.origin
-        steps = [Step(about="effect", name=taken, why=ORIGINS[origin])]
+        taken, origin = effect or known.effect, BY_PROTOCOL if effect else known.origin
+        steps = [Step(about="effect", name=taken, why=origin)]
         for labels, source in known.sources():
             steps += [Step(about="label", name=label, why=source) for label in sorted(labels)]
         # One budget for all rules, as in `decide`, so that the explanation fits the decision.
         work, decided = Work(), ""
         for ready in self._rules:
             why = f"{decided} decided" if decided else _mismatch(ready, known, call, taken, work)
-            steps.append(
-                Step(
-                    about="rule",
-                    name=ready.rule.name,
-                    applies=not why,
-                    action=ready.rule.action,
-                    why=why or _match_of(ready, call),
-                    place=ready.rule.place,
-                )
-            )
+            tests = [check.explain(call.arguments, call.definition) for check in ready.checks]
+            rule, text = ready.rule, why or "; ".join(tests) or "it has no conditions"
+            step = Step(about="rule", name=rule.name, applies=not why, action=rule.action)
+            steps.append(replace(step, why=text, place=rule.place))
             decided = decided or ("" if why else ready.title)
-        default: DefaultFor = "untrusted" if origin == "nobody" else taken
-        steps.append(
-            Step(
-                about="default",
-                name=DEFAULTS[default],
-                applies=not decided,
-                action=self.spec.defaults[default],
-                why=f"{decided} decided" if decided else "no rule matched",
-            )
-        )
-        return tuple(steps)
+        default: DefaultFor = "untrusted" if origin == UNKNOWN else taken
+        action, why = self.spec.defaults[default], f"{decided} decided" if decided else ""
+        last = Step(about="default", name=DEFAULTS[default], applies=not decided, action=action)
+        return (*steps, replace(last, why=why or "no rule matched"))
 
     def _match(self, known: _ToolRules, call: CallFacts, effect: Effect) -> _CompiledRule | None:
         work, arguments, definition = Work(), call.arguments, call.definition
@@ -327,20 +307,8 @@ class Policy:
         return next(found, (None, []))
 
 
-ORIGINS: Mapping[Origin, str] = {
-    "policy": "the policy says so",
-    "annotations": "the server's annotations say so, and it is trusted",
-    "hint": "a server of yours says so, which counts in plans and in the audit log",
-    "protocol": "the protocol says so",
-    "nobody": "unknown: neither your policy nor a trusted server classifies it",
-}
-
-
 def _reason(ready: _CompiledRule, call: CallFacts) -> str:
-    """Return a rule's reason, and which argument could not be decided on, if any.
-
-    The program may be able to send something else.
-    """
+    """Return a rule's reason, and which argument could not be decided on, if any."""
     doubts = (check.doubt(call.arguments, call.definition) for check in ready.checks)
     return "; ".join(filter(None, (ready.rule.reason, next(filter(None, doubts), ""))))
 
@@ -348,7 +316,6 @@ def _reason(ready: _CompiledRule, call: CallFacts) -> str:
 def _mismatch(
     ready: _CompiledRule, known: _ToolRules, call: CallFacts, effect: Effect, work: Work
 ) -> str:
-    """Return why a rule does not match; empty if it does."""
     if not ready.servers(call.server):
         return f"it is about servers {', '.join(ready.rule.servers)}"
     if not ready.tools(call.tool):
@@ -363,6 +330,136 @@ def _mismatch(
     return ""
 
 
-def _match_of(ready: _CompiledRule, call: CallFacts) -> str:
-    found = [check.explain(call.arguments, call.definition) for check in ready.checks]
-    return "; ".join(found) or "it has no conditions"
+class Possibility(NamedTuple):
+    """A decision that unseen arguments could lead to, and the names of those arguments."""
+
+    decision: Decision
+    on: tuple[str, ...]
+
+
+class Outlook(NamedTuple):
+    """The forecast for one call: the decision if no possibility comes true, and possibilities."""
+
+    decision: Decision
+    possible: tuple[Possibility, ...] = ()
+
+
+_SUPPOSED = "(supposed to match)"  # What a rule is called while it is tried.
+
+
+def outlook(
+    policy: Policy,
+    call: CallFacts,
+    *,
+    unseen: Collection[str] = (),
+    open: bool = False,
+    effect: Effect | None = None,
+) -> Outlook:
+    """Return what a policy may say of a call that a program makes when it runs.
+
+    Args:
+        unseen: Names of arguments that it has and that are not among `call.arguments`.
+        open: Whether it may have arguments of other names as well.
+    """
+    possible: list[Possibility] = []
+    certain: list[Rule] = []
+    for rule in policy.spec.rules:
+        doubts = [
+            condition
+            for condition in rule.when
+            if open or (unseen if condition.path[0] == "*" else condition.path[0] in unseen)
+        ]
+        if not doubts:
+            certain.append(rule)
+            continue
+        # As if what is not seen were as the rule wants it, and the rules before it did not match.
+        kept = tuple(condition for condition in rule.when if condition not in doubts)
+        supposed = replace(rule, name=_SUPPOSED, when=kept)
+        found = Policy(replace(policy.spec, rules=(*certain, supposed))).decide(call, effect)
+        if _SUPPOSED in found.rule:
+            on = dict.fromkeys(".".join(condition.path) for condition in doubts)
+            possible.append(Possibility(replace(found, rule=f"rule '{rule.name}'"), tuple(on)))
+    base = Policy(replace(policy.spec, rules=tuple(certain))).decide(call, effect)
+    return Outlook(base, tuple(possible))
+
+
+def flow_decision(
+    flow: Flow,
+    call: CallFacts,
+    labels: frozenset[str],
+    before: Sequence[tuple[CallFacts, frozenset[str]]],
+) -> Decision | None:
+    """Return what the flow rules say of a call if all those others were made before it."""
+    state = FlowState()
+    for earlier, its in before:
+        state.add_call(earlier.server, earlier.tool, its)
+    return flow.decide(state, call.server, labels)
+
+
+class PolicyFile:
+    """The policy of a file, read again when the file changes.
+
+    `changed` gets the audit log's record of a change; `digest` is of the policy in force.
+    """
+
+    def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
+        self._settings = settings
+        self._changed = changed
+        # Read once more at the first run: it may have changed since the settings were read.
+        self._state: tuple[int, ...] | None = None
+        self._policy = Policy(settings.policy)
+        self._flow = Flow(settings.policy.flows)
+        self._error: SettingsError | None = None
+        self.digest = policy_digest(settings.policy)
+
+    def now(self) -> tuple[Policy, Flow]:
+        """Return the policy and its flow rules; raises `SettingsError` while it does not parse."""
+        state = _state(self._settings.policy.path)
+        if state != self._state:
+            self._state = state
+            try:
+                self._reload(state)
+                self._error = None
+            except SettingsError as error:
+                logger.warning("the policy cannot be read: %s", error)
+                # Models read this error.
+                message, remedy = without_values(error.message), without_values(error.remedy)
+                self._error = SettingsError(message, remedy=remedy)
+        if self._error is not None:
+            raise self._error
+        return self._policy, self._flow
+
+    def _reload(self, state: tuple[int, ...] | None) -> None:
+        """Put the file's policy in force, and report a change."""
+        # Some editors leave an empty file, or none, while they save.
+        if self._policy.spec.present and not (state and state[1] > 0):
+            message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
+            remedy = "Restore it; to go on without a policy, leave its [policy] out or start again."
+            raise SettingsError(message, remedy=remedy)
+        spec = reload_policy(self._settings)
+        if spec == self._policy.spec:
+            return
+        logger.info("the policy was read again")
+        self._policy, self._flow = Policy(spec), Flow(spec.flows)
+        was, self.digest = self.digest, policy_digest(spec)
+        self._changed({"kind": "policy", "policy": self.digest, "was": was})
+
+
+def policy_digest(spec: PolicySpec) -> str:
+    if not spec.present:
+        return ""
+    # The places of the file and its rules do not matter for their meaning.
+    rules = tuple(replace(rule, place="") for rule in spec.rules)
+    meant = asdict(replace(spec, path=None, rules=rules))
+    return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
+
+
+def _state(path: Path | None) -> tuple[int, ...] | None:
+    """Return what changes with a file; empty if it cannot be read, None without a file."""
+    if path is None:
+        return None
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a tenth of what it costs as a Path's method
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino

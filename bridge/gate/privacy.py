@@ -1,7 +1,7 @@
 """Personal data replaced by tokens on its way into a sandbox, and put back on its way out.
 
-Owns which token stands for what, whose it is, how many are remembered and for how long, and which
-server gets what is behind one. What personal data looks like is `privacy_data`'s affair.
+Owns which token stands for what, how many are remembered and for how long, and which server gets
+the data behind one. `bridge.gate.privacy_data` finds personal data.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bridge.gate.privacy_data import (
     DetectedData,
     Kind,
     find,
+    find_in_portions,
     plain_token,
-    portioned,
     token,
 )
 from bridge.model import Json
@@ -60,12 +60,7 @@ _PORTION = 64 * 1024  # Characters that are looked at in one go, in which nothin
 
 @dataclass
 class _Value:
-    """What a token stands for.
-
-    Attributes:
-        text: As it was first written.
-        sources: Servers that told it.
-    """
+    """What a token stands for: a text as it was first written, and the servers that said it."""
 
     kind: Kind
     same: str
@@ -78,8 +73,7 @@ class _Value:
 class Kept:
     """The tokens of one owner.
 
-    Attributes:
-        told: Servers that got something back: what they say of it is looked through as well.
+    `receivers` are servers that got real values; their results are scanned, too.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -89,7 +83,7 @@ class Kept:
         self._by_token: dict[str, _Value] = {}
         # Large results are looked through in threads.
         self._lock = threading.Lock()
-        self.told: set[str] = set()
+        self.receivers: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._by_same)
@@ -143,7 +137,6 @@ class Vaults:
         self._kept: OrderedDict[str, Kept] = OrderedDict()
 
     def of(self, owner: str, privacy: Privacy) -> Vault:
-        """Return one owner's vault under the policy of this moment."""
         kept = self._kept.get(owner)
         if kept is None:
             if not privacy.detect:
@@ -171,7 +164,6 @@ class Vault:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to hide and nothing to reveal."""
         return not self._kinds and not len(self._kept)
 
     def hidden(self, server: str, value: Json) -> Json:
@@ -190,10 +182,9 @@ class Vault:
         return self._hide(server, value, 0)
 
     def _is_private(self, server: str) -> bool:
-        return bool(self._kinds) and (self._hides(server) or server in self._kept.told)
+        return bool(self._kinds) and (self._hides(server) or server in self._kept.receivers)
 
     def conceal(self, text: str) -> str:
-        """Return a text of the bridge's own with tokens in place of what it may quote."""
         return self._hide_plain("", text) if self._kinds else text
 
     def hide_error(self, server: str, error: UpstreamError) -> None:
@@ -249,7 +240,6 @@ class Vault:
         return "".join([*parts, text[kept:]]) if parts else text
 
     def _hide_number(self, server: str, number: int) -> int:
-        """Return a number, or the token of the card that it is."""
         if "card" not in self._kinds or not 10**12 <= number < 10**19:
             return number
         text = str(number)
@@ -264,11 +254,6 @@ class Vault:
 
         Data that the program wrote itself is not hidden when this server says it in this run: of
         many guesses, the token would tell which is right.
-
-        Raises:
-            InvalidRequestError: A token is none of this owner's, or was changed; or there is more
-                data than can be remembered.
-            CallDeniedError: The server may not have what it stands for.
         """
         if self.idle:
             return arguments
@@ -299,7 +284,10 @@ class Vault:
             return self._reveal_text(server, value)
         if isinstance(value, int) and value >= 10**18:
             known = self._kept.find(str(value))
-            return value if known is None else _number(self._told(server, known))
+            if known is None:
+                return value
+            # Whatever the text that it was first found in wrote between the digits.
+            return int("".join(filter(str.isdigit, self._reveal_value(server, known))))
         if not isinstance(value, (dict, list)):
             return value
         if depth >= MAX_DEPTH:
@@ -316,8 +304,9 @@ class Vault:
     def _reveal_text(self, server: str, text: str) -> str:
         if not any(sign in text for sign in SIGNS):
             return text
-        parts, kept = [], 0
-        for match in portioned(TOKENS, text):
+        parts: list[str] = []
+        kept = 0
+        for match in find_in_portions(TOKENS, text):
             kind = match.lastgroup or ""
             written = match[0]
             known = self._kept.find(plain_token(kind, written))
@@ -325,53 +314,39 @@ class Vault:
                 if kind == "phone" and written[0] == "9":
                     # Some other number, such as a time in milliseconds.
                     continue
-                raise _unknown(kind, written)
-            told = self._told(server, known)
+                message = (
+                    f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing "
+                    "that is known here: it was made up, or changed, or comes from another caller, "
+                    "or from before the bridge was started, or is more than a day old."
+                )
+                remedy = "Read the data again, and use the token as it is."
+                raise InvalidRequestError(message, remedy=remedy)
+            told = self._reveal_value(server, known)
             if "%" in written:
                 told = quote(told, safe="")
             parts += [text[kept : match.start()], told]
             kept = match.end()
-        if parts:
-            parts.append(text[kept:])
-        for part in parts[::2] if parts else (text,):
-            left = next(portioned(REMAINS, part), None)
-            if left is not None:
-                raise _changed(left[0])
-        return "".join(parts) if parts else text
+        parts.append(text[kept:])
+        for part in parts[::2]:
+            for left in find_in_portions(REMAINS, part):
+                message = (
+                    f"{left[0][:80]!r} is a part of a token that stands for personal data; nothing "
+                    "can be put in the place of a part."
+                )
+                raise InvalidRequestError(message, remedy="Pass the token on whole.")
+        return "".join(parts)
 
-    def _told(self, server: str, known: _Value) -> str:
+    def _reveal_value(self, server: str, known: _Value) -> str:
         """Return what a token stands for, if the server may know or has said so itself."""
         if server in known.sources or self._reveals(server):
-            if len(self._kept.told) < MAX_OWNERS:
-                self._kept.told.add(server)
+            if len(self._kept.receivers) < MAX_OWNERS:
+                self._kept.receivers.add(server)
             return known.text
         message = (
             f"{known.token} stands for {SHOWN[known.kind]} that the server {server!r} may not have."
         )
         remedy = "The user can name the server in policy.privacy.reveal_to."
         raise CallDeniedError(message, remedy=remedy)
-
-
-def _number(card: str) -> int:
-    """Return a card's number, however the text that it was first met in wrote it."""
-    return int("".join(filter(str.isdigit, card)))
-
-
-def _unknown(kind: Kind, written: str) -> InvalidRequestError:
-    message = (
-        f"{written[:80]} looks like a token for {SHOWN[kind]}, but stands for nothing that is "
-        "known here: it was made up, or changed, or comes from another caller, or from before "
-        "the bridge was started, or is more than a day old."
-    )
-    return InvalidRequestError(message, remedy="Read the data again, and use the token as it is.")
-
-
-def _changed(left: str) -> InvalidRequestError:
-    message = (
-        f"{left[:80]!r} is a part of a token that stands for personal data; nothing can be put "
-        "in the place of a part."
-    )
-    return InvalidRequestError(message, remedy="Pass the token on whole.")
 
 
 def _is_encoded(key: Json, value: Json) -> bool:

@@ -1,8 +1,7 @@
 """Personal data in texts, and the tokens that stand for it. Pure.
 
-Owns the detectors, what makes two ways to write a thing the same thing, and what tokens look like:
-like the thing, since programs and servers check that, in ranges that are reserved so that no one
-has one for real. Which token stands for what is `bridge.gate.privacy`'s affair.
+A token looks like the data, since programs and servers check that. It is in a range that is
+reserved, so that no person has it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _PORTION = 64 * 1024
 _LONGEST = 256  # Characters that no match of a pattern here has, with what is looked at after it.
 
 
-def portioned(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+def find_in_portions(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yield what `finditer` of a pattern without long matches does, a portion at a time."""
     least = 0
     for start in range(0, len(text), _PORTION):
@@ -126,7 +125,7 @@ def phones(text: str) -> Iterator[DetectedData]:
     """Yield telephone numbers: international ones, and those of North America with separators."""
     if "+" in text or "00" in text:
         is_diff = re.search(r"^(?:@@ -|diff --git )", text, flags=re.MULTILINE) is not None
-        for found in portioned(_INTERNATIONAL, text):
+        for found in find_in_portions(_INTERNATIONAL, text):
             start = found.start()
             if (start and text[start - 1].isalnum()) or _NO_PHONE.match(found[0]):
                 continue
@@ -136,7 +135,7 @@ def phones(text: str) -> Iterator[DetectedData]:
             same = digits.removeprefix("00") if found[0][0] == "0" else digits
             if not same.startswith(PHONE_PREFIX) and 8 <= len(same) <= 15:
                 yield DetectedData(start, found.end(), "phone", same)
-    for found in portioned(_AMERICAN, text):
+    for found in find_in_portions(_AMERICAN, text):
         if found[0].replace(" ", "").isdigit() and _in_numbers(text, *found.span()):
             continue
         same = _NO_DIGITS.sub("", found[0])[-10:]
@@ -144,7 +143,6 @@ def phones(text: str) -> Iterator[DetectedData]:
 
 
 def _in_numbers(text: str, start: int, end: int) -> bool:
-    """Return whether other numbers stand beside one, as in a table."""
     before, after = _BESIDE_DIGITS
     return bool(before.search(text, max(0, start - 9), start) or after.match(text, end, end + 9))
 
@@ -167,7 +165,7 @@ _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9]{2})"
 def ibans(text: str) -> Iterator[DetectedData]:
     """Yield account numbers: of a country's length, and with the right check digits."""
     least = 0
-    for head in portioned(_IBAN, text):
+    for head in find_in_portions(_IBAN, text):
         length = _IBAN_LENGTHS.get(head[0][:2].upper())
         if length is None or head.start() < least:
             continue
@@ -181,7 +179,6 @@ def ibans(text: str) -> Iterator[DetectedData]:
 
 
 def _after(text: str, start: int, count: int) -> int | None:
-    """Return where so many letters and digits end, with single blanks between them."""
     position, blank = start, False
     while count:
         character = text[position : position + 1]
@@ -212,7 +209,7 @@ _CARD = re.compile(
 
 def cards(text: str) -> Iterator[DetectedData]:
     """Yield numbers of payment cards: of a usual length and issuer, the last digit being right."""
-    for found in portioned(_CARD, text):
+    for found in find_in_portions(_CARD, text):
         same = _NO_DIGITS.sub("", found[0])
         if 13 <= len(same) <= 19 and luhn_is_valid(same):
             yield DetectedData(found.start(), found.end(), "card", same)
@@ -254,7 +251,7 @@ _LISTED = re.compile(r"\s*\S+\s+[0-9]+(?:\.[0-9]+){1,2}(?![.0-9])")
 def addresses(text: str) -> Iterator[DetectedData]:
     """Yield addresses of machines on the internet; those that many networks have say nothing."""
     for pattern in (_IP4, _IP6):
-        for found in portioned(pattern, text):
+        for found in find_in_portions(pattern, text):
             try:
                 address = ipaddress.ip_address(found[0])
             except ValueError:
@@ -320,7 +317,6 @@ def find(text: str, kinds: Iterable[Kind]) -> list[DetectedData]:
 
 
 def token(kind: Kind, number: int) -> str:
-    """Return the token of a number that was drawn at random."""
     if kind == "email":
         return f"{EMAIL_PREFIX}{number % 16**24:024x}@{EMAIL_DOMAIN}"
     if kind == "phone":

@@ -1,8 +1,8 @@
 """The questions that ask a person for an approval, and the reading of their answers. Pure.
 
-Owns the wording and the form. The first line is the call and the second the reason,
-because clients show few lines. What comes from a program or a server cannot pass for anything else:
-names and values are quoted and cut, with characters that hide, reverse or break text written out.
+The first line is the call and the second the reason, because clients show few lines. What a program
+or a server says cannot pass for anything else: names and values are quoted and cut, with characters
+that hide, reverse or break text written out.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from bridge.gate.canonical import arguments_digest
-from bridge.gate.decision import CHANGED, CallFacts, Decision
+from bridge.gate.decision import CHANGED, CallFacts, Decision, arguments_digest
 from bridge.gate.policy import DEFAULTS
 from bridge.model import Effect, HeldCall, Json, Plan, ServerSpec
 from bridge.text import escape_look_alikes, is_hidden, look_alikes
@@ -59,8 +58,6 @@ TITLES: Mapping[str, str] = {
 }
 """The choices. The difference comes first, because clients cut them after some 40 characters."""
 
-ACCEPTS_DEFINITION = "Always (accepts this definition)"
-
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
 _MARKDOWN = re.compile(r"[*`<>&\\~]|\][(\[:]|(?<!\w)_|_(?!\w)")
@@ -70,13 +67,7 @@ _MARKDOWN = re.compile(r"[*`<>&\\~]|\][(\[:]|(?<!\w)_|_(?!\w)")
 def question(
     call: CallFacts, asks: Sequence[Decision], choices: Sequence[Holds], arguments: Json
 ) -> dict[str, Json]:
-    """Return the parameters of the question whether a call may be made.
-
-    Args:
-        asks: The decisions that ask, the policy's own first.
-        choices: What an approval may apply to.
-        arguments: Without secrets.
-    """
+    """Return the question whether a call may be made; its arguments are without secrets."""
     name = named(call)
     lines = [f"Reason: {_reasons(asks)}"]
     if any(ask.rule == CHANGED for ask in asks) and name == str(call):
@@ -86,7 +77,7 @@ def question(
     names, unlisted = _names(call, values)
     inline = [(_argument(key, unlisted), values[key]) for key in names]
     if unlisted:
-        lines.append(f"The tool does not describe: {_listed(unlisted)}")
+        lines.append(f"The tool does not describe: {_list_names(unlisted)}")
     lines.insert(
         0, f"Allow {name}({', '.join(f'{key}={shown(v, WIDTH * 4)}' for key, v in inline)})?"
     )
@@ -97,7 +88,8 @@ def question(
         choices = [each for each in choices if each == "call"]
         lines[0] = f"Allow {name}({_heads(inline)})?"
         text = _block([*lines, *argument_lines(call, arguments)], code=True)
-    titles = {**TITLES, **({} if writes_rule(asks) else {"always": ACCEPTS_DEFINITION})}
+    changed = all(ask.rule == CHANGED for ask in asks)
+    titles = {**TITLES, **({"always": "Always (accepts this definition)"} if changed else {})}
     return form(text, {key: titles[key] for key in (*choices, "no")})
 
 
@@ -120,11 +112,10 @@ def fits(lines: Sequence[str]) -> bool:
 
 
 def _reasons(asks: Sequence[Decision]) -> str:
-    found = [ASKED.get(ask.rule) or because(ask) for ask in asks]
-    found = [
-        f"{text}, after {_led(ask)}" if ask.led else text
-        for text, ask in zip(found, asks, strict=True)
-    ]
+    found = []
+    for ask in asks:
+        text = ASKED.get(ask.rule) or because(ask)
+        found.append(f"{text}, after {_list_led(ask)}" if ask.led else text)
     effect = "" if asks[0].rule in ASKED else f". Effect: {EFFECTS[asks[0].effect]}"
     return f"{'; '.join(found)}{effect}"
 
@@ -139,7 +130,6 @@ def _heads(arguments: Sequence[tuple[str, Json]]) -> str:
 
 
 def _is_whole(value: Json, depth: int = -2) -> bool:
-    """Return whether `shown` leaves out nothing of a value that has room."""
     if not isinstance(value, Mapping | list | tuple):
         return True
     names = value if isinstance(value, Mapping) else ()
@@ -155,13 +145,10 @@ def _is_whole(value: Json, depth: int = -2) -> bool:
 def start_question(
     spec: ServerSpec, decision: Decision, choices: Sequence[str]
 ) -> dict[str, Json] | None:
-    """Return the parameters of the question whether a server may be started or connected to.
+    """Return the question whether a server may be started or connected to.
 
     None if it is too long to be shown whole: a person must see all that they approve. The values
-    of variables and headers are not shown: they are not part of a definition.
-
-    Args:
-        choices: "once", and "always" if the person may choose that.
+    of variables and headers are not part of a definition.
     """
     name = safe_name(spec.name)
     facts = server_lines(spec)
@@ -196,15 +183,13 @@ def server_lines(spec: ServerSpec) -> list[str]:
 
 def _whole(text: str) -> str:
     # What is written out takes ten characters at most, and twice the room is what there is.
-    return f'"{_written(text, 5 * len(text) + 1)}"'
+    return f'"{_write_out(text, 5 * len(text) + 1)}"'
 
 
 def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Json]:
-    """Return the parameters of the question whether a plan may be carried out.
+    """Return the question whether a plan may be applied.
 
-    Args:
-        shown: The list of its calls; where it has to be cut, the calls are counted by tool as well.
-        whole: For each call of which nothing is cut there, the number of its last line.
+    `whole` has the last line, in the list of calls, of each call that is shown whole.
     """
     total = len(plan.calls)
     listed, more = visible_lines(shown, MAX_PLAN_LINES, MAX_PLAN_CHARS)
@@ -226,8 +211,6 @@ def plan_question(plan: Plan, shown: str, whole: Sequence[int]) -> dict[str, Jso
 
 
 def _subject(plan: Plan) -> str:
-    """Return what a plan calls, for its first line: the call itself if there is one."""
-
     def name(held: HeldCall) -> str:
         return f"{safe_name(held.server)}.{safe_name(held.tool)}"
 
@@ -249,8 +232,7 @@ def _subject(plan: Plan) -> str:
 def _common_directory(arguments: Sequence[Json]) -> str:
     """Return the directory that holds every path among arguments; empty unless that is certain.
 
-    It is uncertain if a text with a slash is not a plain absolute path, or a text names the result
-    of a held call, which may be any path.
+    A text with a slash may be no plain absolute path, or have the result of a held call in it.
     """
     paths: list[str] = []
     pending: list[Json] = list(arguments)
@@ -268,7 +250,7 @@ def _common_directory(arguments: Sequence[Json]) -> str:
     return "" if directory in ("/", "//") or len(directory) > MAX_NAME_CHARS else directory
 
 
-def offered(asked: Mapping[str, Json]) -> Sequence[str]:
+def list_offered(asked: Mapping[str, Json]) -> Sequence[str]:
     schema: Json = asked["requestedSchema"]
     return list(schema["properties"]["decision"]["enum"])
 
@@ -276,8 +258,7 @@ def offered(asked: Mapping[str, Json]) -> Sequence[str]:
 def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) -> str:
     """Return the decision in an `ElicitResult`: one of those offered, "no", or "" for none.
 
-    Args:
-        alone: What it means to accept without a decision, as clients let people who show no forms.
+    Clients let people who show no forms accept without a decision, which means `alone`.
     """
     action = answer.get("action")
     if action == "decline":
@@ -292,18 +273,14 @@ def read_answer(answer: Mapping[str, Json], offered: Sequence[str], alone: str) 
 
 
 def named(call: CallFacts) -> str:
-    """Return a call's server and tool, so that they can be shown."""
     return f"{safe_name(call.server)}.{safe_name(call.tool)}"
 
 
 def safe_name(name: str, *, listed: bool = True, room: int = MAX_NAME_CHARS) -> str:
-    """Return a name that can be shown: as it is if it is plain, or else quoted and cut.
+    """Return a name that can be shown: unchanged if it is plain, or else quoted and cut.
 
-    Letters that may pass for others are written out.
-
-    Args:
-        listed: Whether a server lists it, so that it may be in any one script.
-        room: Characters of a quoted name.
+    Letters that may pass for others are written out. A name that a server lists may be in any one
+    script.
     """
     if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name):
         return name
@@ -312,18 +289,17 @@ def safe_name(name: str, *, listed: bool = True, room: int = MAX_NAME_CHARS) -> 
 
 
 def because(ask: Decision) -> str:
-    """Return what asks and why, on one line."""
     rule = one_line(ask.rule, 400)
     return f"{rule} ({one_line(ask.reason, 400)})" if ask.reason else rule
 
 
 def led_by(asks: Sequence[Decision]) -> str:
     """Return what led to decisions, as a sentence to continue with; empty if nothing did."""
-    return "".join(f" Earlier: {_led(ask)}." for ask in asks if ask.led)
+    return "".join(f" Earlier: {_list_led(ask)}." for ask in asks if ask.led)
 
 
-def _led(ask: Decision) -> str:
-    return _listed(ask.led, room=160)
+def _list_led(ask: Decision) -> str:
+    return _list_names(ask.led, room=160)
 
 
 def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
@@ -340,7 +316,7 @@ def argument_lines(call: CallFacts, arguments: Json) -> list[str]:
     ]
     if len(names) > len(listed):
         rest = names[len(listed) :]
-        lines.append(f"  and {len(rest)} more arguments: {_listed(rest)}")
+        lines.append(f"  and {len(rest)} more arguments: {_list_names(rest)}")
     return [*lines, *_digest(call)]
 
 
@@ -381,18 +357,18 @@ def shown(value: Json, room: int, depth: int = 0) -> str:
 def quoted(text: str, room: int) -> str:
     """Return a text in quotes on one line, with its beginning and end if it is long."""
     if len(text) <= room:
-        return f'"{_written(text, room)}"'
+        return f'"{_write_out(text, room)}"'
     tail = room // 4
     lines = text.count("\n") + 1
     size = f"{len(text):,} characters" + (f" in {lines:,} lines" if lines > 1 else "")
-    head = _written(text[: room - tail], room - tail)
-    return f'"{head}" … "{_written(text[-tail:], tail)}" ({size}, shortened)'
+    head = _write_out(text[: room - tail], room - tail)
+    return f'"{head}" … "{_write_out(text[-tail:], tail)}" ({size}, shortened)'
 
 
 def one_line(text: str, room: int) -> str:
     """Return a text on one line and not much longer, with nothing hidden in it."""
     cut = "" if len(text) <= room else "…"
-    return f"{_written(text[:room], room, quotes=False)}{cut}"
+    return f"{_write_out(text[:room], room, quotes=False)}{cut}"
 
 
 def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], int]:
@@ -401,7 +377,7 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     found: list[str] = []
     for line in split[:lines]:
         # All of it: what is written out takes ten characters at most.
-        written = _written(line, 5 * len(line), quotes=False, gaps=False)
+        written = _write_out(line, 5 * len(line), quotes=False, gaps=False)
         # Text behind a wide gap might not be seen.
         written = re.sub(r" {60,}", lambda gap: f"[{len(gap.group())} spaces]", written)
         characters -= len(written)
@@ -411,7 +387,7 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     return found, len(split) - len(found)
 
 
-def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) -> str:
+def _write_out(text: str, room: int, *, quotes: bool = True, gaps: bool = True) -> str:
     """Return a text with what hides, turns, breaks or stacks written out; at most twice `room`."""
     found: list[str] = []
     marks, alike = 0, look_alikes(text)
@@ -434,7 +410,6 @@ def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) ->
 
 
 def form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
-    """Return the parameters of a question with a choice of answers, each with its title."""
     # Titles stand in `enumNames`: clients of either era take them, and older ones no `oneOf`.
     # There is no default, so that nothing is allowed by only pressing a key.
     decision = {
@@ -447,12 +422,7 @@ def form(message: str, titles: Mapping[str, str]) -> dict[str, Json]:
     return {"mode": "form", "message": message.rstrip("\n"), "requestedSchema": schema}
 
 
-def writes_rule(asks: Sequence[Decision]) -> bool:
-    """Return whether "always" needs a rule, or only the tool's new definition to be remembered."""
-    return any(ask.rule != CHANGED for ask in asks)
-
-
-def _listed(names: Sequence[str], room: int = MAX_NAME_CHARS) -> str:
+def _list_names(names: Sequence[str], room: int = MAX_NAME_CHARS) -> str:
     found = ", ".join(safe_name(name, room=room) for name in names[:8])
     return found if len(names) <= 8 else f"{found} and {len(names) - 8:,} more"
 

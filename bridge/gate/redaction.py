@@ -1,23 +1,30 @@
 """Takes secrets out of what reaches a sandbox, a model or a log.
 
 Owns the encoded forms in which a secret is looked for, the mark that replaces it, and that JSON
-keeps its shape. `bridge.inventory.secrets` provides the secrets; values that only look like one are
-`redaction_shapes`'.
+keeps its shape. `redaction_shapes` finds values that only look like a secret.
 """
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
+from urllib.parse import quote, quote_plus
 
 import ahocorasick  # type: ignore[import-not-found]
 
-from bridge.gate.redaction_forms import Form, json_forms, mark_forms, text_forms
-from bridge.gate.redaction_shapes import MASK_BEGINS, could_be_password, mask, masked, names_secret
+from bridge.gate.redaction_shapes import (
+    MASK_BEGINS,
+    could_be_password,
+    mask,
+    mask_secrets,
+    names_secret,
+)
 from bridge.guest.protocol import json_text
 from bridge.model import Json
 from bridge.text import distinct_key
@@ -58,15 +65,11 @@ class _Span(NamedTuple):
 class Redactor:
     """Takes known values out of texts, JSON and frames.
 
-    There is one for a bridge. Its secrets may change; keep `revision` beside redacted data.
+    There is one for a bridge. Its secrets may change; keep `revision` with redacted data.
 
     Args:
         known: Secret to its name in marks ("GITHUB_TOKEN of github").
         words: Those of them that are found only as whole words.
-
-    Attributes:
-        revision: Changes with the secrets.
-        marks: Each mark that was ever made, and the name in it.
     """
 
     def __init__(self, known: Mapping[str, str] | None = None, words: Collection[str] = ()) -> None:
@@ -101,7 +104,6 @@ class Redactor:
         self.revision += 1
 
     def noting(self, note: Note) -> Redactor:
-        """Return one for the secrets of this moment that reports each text that it replaces."""
         return self._with(_note=note)
 
     def _with(self, **changes: object) -> Redactor:
@@ -114,7 +116,6 @@ class Redactor:
         return self._marks.spans(line)
 
     def text(self, text: str) -> str:
-        """Return a text without known secrets; the very same if there are none in it."""
         if not self._known or not text:
             return text
         data = text.encode("utf-8", "surrogatepass")
@@ -122,62 +123,36 @@ class Redactor:
         return text if cleared is data else cleared.decode("utf-8", "surrogatepass")
 
     def encoded(self, data: bytes) -> bytes:
-        """Return the bytes of a text without known secrets; the very same if there are none."""
         return self._texts.replaced(data, note=self._note) if self._known and data else data
 
     def stream(self) -> ClearedStream:
-        """Return what clears a text that comes in pieces."""
         return ClearedStream(self)
 
-    def so_far(self, data: bytes, skip: int, *, ends: bool = False) -> tuple[bytes, int]:
-        """Return what is certain of a text, cleared, and how much of `data` it was.
-
-        Args:
-            skip: Bytes at the beginning that were returned before.
-            ends: Whether nothing follows.
-        """
-        end = len(data) if ends else self._texts.first_beginning(data)
-        return self._texts.replaced_so_far(data, max(skip, end), skip, self._note)
-
     def frame(self, line: bytes) -> bytes:
-        """Return a line of JSON without known secrets in its texts and keys.
-
-        Raises:
-            ValueError: It has some, and is no JSON, or is nested too deeply.
-        """
+        """Return a line of JSON without known secrets; raises `ValueError` if it is no JSON."""
         cleared = self._frames.replaced(line, note=self._note) if self._known else line
         if cleared is line:
             return line
         try:
-            json.loads(cleared)
+            try:
+                json.loads(cleared)
+            except ValueError:
+                # It also stands outside of texts, as a number or as marks between values.
+                text = json.dumps(self._clear_texts(json.loads(line)), separators=(",", ":"))
+                cleared = text.encode("ascii") + (b"\n" if line.endswith(b"\n") else b"")
         except RecursionError:
             raise ValueError(_DEEPER) from None
-        except ValueError:
-            # It also stands outside of texts, as a number or as marks between values.
-            return self._texts_only(line)
         return cleared
 
-    def _texts_only(self, line: bytes) -> bytes:
-        try:
-            cleared = json.dumps(self._cleared(json.loads(line)), separators=(",", ":"))
-        except RecursionError:
-            raise ValueError(_DEEPER) from None
-        return cleared.encode("ascii") + (b"\n" if line.endswith(b"\n") else b"")
-
-    def _cleared(self, value: Json) -> Json:
+    def _clear_texts(self, value: Json) -> Json:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(key): self._cleared(item) for key, item in value.items()}
-        return [self._cleared(item) for item in value] if isinstance(value, list) else value
+            return {self.text(key): self._clear_texts(item) for key, item in value.items()}
+        return [self._clear_texts(item) for item in value] if isinstance(value, list) else value
 
     def value(self, value: Json) -> Json:
-        """Return a value without known secrets, keys included; the very same if there are none.
-
-        Raises:
-            ValueError: It is not JSON.
-            TypeError: It is a type that JSON does not have.
-        """
+        """Return a value without known secrets, keys included; the very same if there are none."""
         if not self._known or value is None or value is True or value is False:
             return value
         if isinstance(value, str):
@@ -215,17 +190,11 @@ class Redactor:
         return self._shown(value, _Schema(schema), 0)
 
     def shown(self, text: str) -> str:
-        """Return text with secrets masked, for logs and prompts."""
         if MASK_BEGINS in text:
             text = _OTHER.sub(
                 lambda m: m[0] if m[0] in self._plain else _NO_MASK + m[0][len(MASK_BEGINS) :], text
             )
-        return masked(self.text(text))
-
-    def _password(self, text: str) -> str:
-        # A known secret has no mask that shows some of it.
-        whole = could_be_password(text) and self.text(text) is text
-        return mask(text) if whole else self.shown(text)
+        return mask_secrets(self.text(text))
 
     def _shown(self, value: Json, schema: _Schema, depth: int) -> Json:
         if isinstance(value, str):
@@ -238,8 +207,10 @@ class Redactor:
             found: dict[Json, Json] = {}
             for key, item in value.items():
                 shown = distinct_key(self.shown(key), found) if isinstance(key, str) else key
-                if isinstance(item, str) and schema.names_secret(key):
-                    found[shown] = self._password(item)
+                secret = isinstance(item, str) and schema.names_secret(key)
+                # A known secret has no mask that shows some of it.
+                if secret and could_be_password(item) and self.text(item) is item:
+                    found[shown] = mask(item)
                 else:
                     found[shown] = self._shown(item, schema.below(key), depth + 1)
             return found
@@ -261,12 +232,10 @@ class _Schema:
             self._here = found if isinstance(found, Mapping) else {}
 
     def names_secret(self, key: str) -> bool:
-        """Return whether this is a parameter, and one for a secret."""
         properties = self._here.get("properties")
         return isinstance(properties, Mapping) and key in properties and names_secret(key)
 
     def below(self, key: str | None) -> _Schema:
-        """Return what describes the value of a key, or the items of a list."""
         if key is None:
             return _Schema(self._here.get("items"), self._root)
         properties = self._here.get("properties")
@@ -292,7 +261,9 @@ class ClearedStream:
             self._before = (self._before + data[-_CONTEXT:])[-_CONTEXT:]
             return data
         text, skip = self._before + self._held + data, len(self._before)
-        cleared, end = self._redactor.so_far(text, skip, ends=ends)
+        needles, note = self._redactor._texts, self._redactor._note
+        end = len(text) if ends else max(skip, needles.first_beginning(text))
+        cleared, end = needles.replaced_so_far(text, end, skip, note)
         self._before, self._held = text[max(0, end - _CONTEXT) : end], text[end:]
         if len(self._held) > 8 * MAX_SECRET_CHARS:
             # Nothing but secrets that overlap, or the beginning of an enormous one.
@@ -300,7 +271,6 @@ class ClearedStream:
         return cleared
 
     def finish(self) -> bytes:
-        """Return what was held back, when nothing follows."""
         return self.feed(b"", ends=True)
 
 
@@ -335,10 +305,7 @@ def _mark(name: str) -> str:
 class _Needles:
     """Looks for all forms of all secrets at once.
 
-    Args:
-        forms: Of one that several secrets have the first counts.
-        escaped: Whether they are looked for in JSON, where what only seems to be one may begin in
-            the middle of an escape.
+    In JSON they are `escaped`: what only seems to be one may begin in the middle of an escape.
     """
 
     def __init__(self, forms: Iterable[Form], *, escaped: bool) -> None:
@@ -359,7 +326,6 @@ class _Needles:
         self._words = frozenset(int.from_bytes(word, sys.byteorder) for word in words)
 
     def replaced(self, data: bytes, *, note: Note | None = None) -> bytes:
-        """Return `data` with the marks in place of secrets; `data` itself if there are none."""
         return self.replaced_so_far(data, len(data), 0, note)[0]
 
     def replaced_so_far(
@@ -367,8 +333,7 @@ class _Needles:
     ) -> tuple[bytes, int]:
         """Return `data` from `skip` on with marks in place of secrets, and how far it is certain.
 
-        Args:
-            end: Where a secret could begin that continues; one that reaches there is not certain.
+        A secret that continues could begin at `end`.
         """
         spans = self.spans(data, skip)
         while spans and spans[-1].end > end:
@@ -458,7 +423,6 @@ _CONTEXT = 20  # Bytes before a form that decide whether it is a whole word.
 
 
 def _is_whole(data: bytes, start: int, end: int) -> bool:
-    """Return whether no letter or digit continues a form at either end."""
     if data[end - 1 : end].isalnum() and data[end : end + 1].isalnum():
         return False
     glued = data[start : start + 1].isalnum() and data[max(0, start - 1) : start].isalnum()
@@ -489,3 +453,103 @@ def _odd_backslashes(data: bytes, end: int) -> bool:
         if kept:
             break
     return (end - before) % 2 == 1
+
+
+LEAST_ENCODED = 7
+"""Characters of an encoded form that is still looked for: shorter ones turn up by chance."""
+
+Form = tuple[bytes, bytes, bool]
+"""What is looked for, the mark that replaces it, and whether only whole words match."""
+
+
+def text_forms(known: Mapping[str, str], words: Collection[str] = ()) -> Iterator[Form]:
+    """Yield the forms that secrets (each with its mark) have in a text that may hold JSON."""
+    yield from _forms(known, words)
+    for secret, mark in known.items():
+        with suppress(UnicodeEncodeError):
+            # A variable of the environment holds any bytes, and Python writes them as surrogates.
+            raw = secret.encode("utf-8", "surrogateescape")
+            if raw != secret.encode("utf-8", "surrogatepass"):
+                shown = mark.encode("ascii", "replace")
+                yield (raw, shown, False)
+                yield (quote(raw, safe="").encode("ascii"), shown, False)
+                yield from _encode_forms(raw, shown)
+
+
+def _forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
+    for secret, mark in known.items():
+        whole, shown = secret in words, mark.encode("ascii", "replace")
+        data = secret.encode("utf-8", "surrogatepass")
+        yield (data, shown, whole)
+        # Each has a mark of its own, so that a mark stands for one text.
+        for number, form in enumerate(sorted(_write_forms(secret)), 2):
+            other = f"{mark[:-1]}, form {number}]".encode("ascii", "replace")
+            yield (form.encode("utf-8", "surrogatepass"), other, whole)
+        yield from _encode_forms(data, shown)
+
+
+def json_forms(known: Mapping[str, str], words: Collection[str]) -> Iterator[Form]:
+    for data, mark, whole in _forms(known, words):
+        text = data.decode("utf-8", "surrogatepass")
+        for form in _escape_forms(text):
+            yield (form.encode("utf-8", "surrogatepass"), mark, whole)
+
+
+def mark_forms(marks: Iterable[str], known: Mapping[str, str]) -> Iterator[Form]:
+    """Yield marks, and what is left of one that is cut, encoded or decoded."""
+    yield from ((mark.encode(), mark.encode(), False) for mark in marks)
+    for secret, mark in known.items():
+        shown = mark.encode("ascii", "replace")
+        filled = _fill_mark(secret.encode("utf-8", "surrogatepass"), shown)
+        # Wherever a mark is cut, one half has its first 15 characters, or these last ones.
+        tail = shown[-min(12, max(1, len(shown) - 14)) :]
+        left = {part for part in (shown[:15], shown[1:-1], filled, filled[1:-1]) if len(part) > 14}
+        left |= {tail} if len(tail) > LEAST_ENCODED else set()
+        left |= {form.encode() for form in _write_forms(mark)}
+        left |= {form for form, _, _ in _encode_forms(shown, shown)}
+        yield from ((part, b"", False) for part in left)
+
+
+def _write_forms(secret: str) -> set[str]:
+    """Return a secret as JSON in a text has it, JSON in a text of that, and addresses."""
+    once = _escape_forms(secret)
+    twice = {again for form in once for again in _escape_forms(form)}
+    percent = {quote(secret, safe="", errors="replace"), quote(secret, errors="replace")}
+    percent.add(quote_plus(secret, errors="replace"))
+    lower = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), form) for form in percent}
+    # What a browser leaves alone in a query.
+    percent.add(quote(secret, safe="/:@!$'()*,;~", errors="replace"))
+    return {*once, *twice, *percent, *lower} - {secret}
+
+
+def _escape_forms(text: str) -> set[str]:
+    """Return the ways in which encoders write a text into JSON."""
+    forms = set()
+    for ascii_only in (True, False):
+        form = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        # Some write every slash so.
+        forms |= {form, form.replace("/", "\\/")}
+    return forms
+
+
+def _fill_mark(data: bytes, mark: bytes) -> bytes:
+    return mark[: len(data)].ljust(min(len(data), 4096), b"*").ljust(len(data), b"*")
+
+
+def _encode_forms(data: bytes, mark: bytes) -> Iterator[Form]:
+    """Yield the Base64 forms, at each place that it may have in what is encoded, and hexadecimal.
+
+    A mark in Base64 is as long as what it replaces, so that what follows decodes as before.
+    """
+    filled = _fill_mark(data, mark)
+    for before in range(3):
+        lost = (0, 2, 3)[before]
+        full = (before + len(data)) * 8 // 6
+        if full - lost < LEAST_ENCODED:
+            continue
+        ways = (base64.b64encode, base64.urlsafe_b64encode)
+        for encode in ways:
+            text = encode(bytes(before) + data)[lost:full]
+            yield (text, encode(bytes(before) + filled)[lost:full], False)
+    for digits in (data.hex(), data.hex().upper()):
+        yield (digits.encode(), filled.hex().encode(), False)

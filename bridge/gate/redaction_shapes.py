@@ -1,12 +1,7 @@
 """Finds texts that look like secrets, without a list of them. Pure.
 
-Owns the names that secrets stand under, the formats of well-known tokens, and the rule by which a
-value of the configuration counts as a secret. Each search takes time linear in the text, whatever
-the text is: it goes from one fixed beginning to the next, and what does not fit is left at once.
-
-A program must not be able to use masks to hide something from a reader. So it covers
-characters that tokens consist of and nothing else, has an end, and leaves what is before and after
-it; it shows some of what it covers, with its length and a digest.
+Each search takes time linear in the text. A program must not hide something from a reader with a
+mask. So a mask covers only characters of tokens, and shows some of them with length and digest.
 """
 
 from __future__ import annotations
@@ -166,7 +161,7 @@ _PEM_LINES = re.compile(r"[A-Za-z0-9+/=]{40,}(?:(?:\s|\\[rn]){1,4}[A-Za-z0-9+/=]
 _TOKEN = re.compile(r"[A-Za-z0-9_.~+=@%!-]+")
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     if len(text) < 14:  # No pattern matches a shorter text.
         return text
     spans = sorted(_spans(text))

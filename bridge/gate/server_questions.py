@@ -1,9 +1,8 @@
 """What a server may ask the user or the user's model in a run, and how that is passed on.
 
-Owns the policy's word on it, the bounds on a question, its attribution, and that no text in it can
-look like anything else: the words of a server stand on lines that begin with its name, with what
-hides, turns or breaks text written out. What must go back to the server as it is (names of fields,
-choices, defaults) is not rewritten; with such characters in it the question is refused.
+A server's words stand on lines that begin with its name, with what hides, turns or breaks text
+written out. Names of fields, choices and defaults go back to the server unchanged; if they have
+such characters, the question is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from bridge.errors import AuditError, CannotAskError
 from bridge.gate.audit.run import RunAudit
-from bridge.gate.canonical import canonical, digest
+from bridge.gate.decision import canonical, digest
 from bridge.gate.question import form, one_line, safe_name
 from bridge.model import Action, Json
 from bridge.offload import offload
@@ -33,15 +32,7 @@ _SHOWN = frozenset({"title", "description"})
 
 
 class ServerQuestions:
-    """What the servers of one run may ask.
-
-    Args:
-        audit: None for no records.
-        run_id: Named in what a person reads.
-
-    Attributes:
-        refused: How many questions were refused.
-    """
+    """What the servers of one run may ask, and how many questions were refused."""
 
     def __init__(
         self, policy: PolicySpec | None = None, audit: RunAudit | None = None, run_id: str = ""
@@ -52,7 +43,6 @@ class ServerQuestions:
         self.refused = 0
 
     def decide(self, server: str, asking: Asking) -> Action:
-        """Return what the policy says of a server's questions of one kind."""
         policy = self._policy
         own = next((each for each in policy.servers if matcher(each.servers)(server)), None)
         said = None if own is None else getattr(own, asking)
@@ -65,25 +55,14 @@ class ServerQuestions:
     async def passed_on(
         self, server: str, asking: Asking, params: Mapping[str, Json]
     ) -> dict[str, Json]:
-        """Return a question as its client gets it.
-
-        Raises:
-            CannotAskError: It is out of bounds, or holds what cannot be shown.
-        """
+        """Return a question as its client gets it."""
         change = elicitation if asking == "elicitation" else sampling
         return await offload(params, partial(change, server, self._run_id, params))
 
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""
     ) -> None:
-        """Record a question and its outcome, before its server gets the answer.
-
-        Args:
-            params: The question; empty if it is not worth to be looked at.
-
-        Raises:
-            CannotAskError: It cannot be recorded, so that the server must not get an answer.
-        """
+        """Record a question, if it is worth reading, and its outcome, before its server gets it."""
         if outcome == "refused":
             self.refused += 1
         # Of refused ones twenty are recorded; the run's last record has the count.
@@ -106,7 +85,6 @@ class ServerQuestions:
 
 
 def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the question to a person whether a server may ask the model. Pure."""
     listed = params.get("messages")
     name = safe_name(server)
     lines = [
@@ -119,11 +97,7 @@ def may_sample(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a server's question to the user as the user may read it. Pure.
-
-    Raises:
-        CannotAskError: It is out of bounds, or holds what cannot be shown.
-    """
+    """Return a server's question to the user as the user may read it. Pure."""
     name = safe_name(server)
     lines = _lines(server, str(params.get("message") or ""))
     shown = [f"[{name}] {line}" for line in lines or ["(no text)"]]
@@ -133,18 +107,17 @@ def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[st
         shown.append(f"It is about an address of the host {host}: {url}")
         asked["url"] = url
     elif "requestedSchema" in params:
-        asked["requestedSchema"] = _form(server, params["requestedSchema"])
+        schema = params["requestedSchema"]
+        fields = schema.get("properties") if isinstance(schema, Mapping) else None
+        _bound(server, "The form", len(fields) if isinstance(fields, Mapping) else 0, "fields", 50)
+        asked["requestedSchema"] = _part(server, schema, "", 8)
     in_run = f" in run {run_id[:8]}" if run_id else ""
     shown.append(f"(The server {name} asks this{in_run}; mcp-code-bridge passes it on.)")
     return {**asked, "message": "\n".join(shown)}
 
 
 def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the request to the user's model that a server's question becomes. Pure.
-
-    Raises:
-        CannotAskError: It is out of bounds.
-    """
+    """Return the request to the user's model that a server's question becomes. Pure."""
     for what, most in (("messages", 100), ("tools", 64)):
         listed = params.get(what)
         _bound(server, "The request", len(listed) if isinstance(listed, list) else 0, what, most)
@@ -154,7 +127,7 @@ def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, 
     in_run = f", in run {run_id[:8]}" if run_id else ""
     origin = f"(The MCP server {safe_name(server)} asks this through mcp-code-bridge{in_run}.)"
     # To the client all servers are one, ours: what this would add is other servers' affairs.
-    asked = {key: _told(value) for key, value in params.items() if key != "includeContext"}
+    asked = {key: _clean(value) for key, value in params.items() if key != "includeContext"}
     prompt = str(asked.get("systemPrompt") or "")
     return {**asked, "systemPrompt": f"{origin}\n{prompt}".rstrip("\n")}
 
@@ -169,7 +142,6 @@ def _bound(server: str, what: str, size: float, unit: str, most: int) -> None:
 
 
 def _lines(server: str, message: str) -> list[str]:
-    """Return a message's lines that have something in them, with nothing hidden."""
     _bound(server, "The question's message", len(message), "characters", 4000)
     lines = [line for line in message.replace("\r\n", "\n").split("\n") if line.strip()]
     _bound(server, "The question's message", len(lines), "lines", 40)
@@ -197,12 +169,6 @@ def _address(server: str, url: Json) -> tuple[str, str]:
     return urlunsplit((parts.scheme, netloc, *rest)), host
 
 
-def _form(server: str, schema: Json) -> Json:
-    fields = schema.get("properties") if isinstance(schema, Mapping) else None
-    _bound(server, "The form", len(fields) if isinstance(fields, Mapping) else 0, "fields", 50)
-    return _part(server, schema, "", 8)
-
-
 def _part(server: str, value: Json, key: str, depth: int) -> Json:
     """Return a part of a form; `key` is what it stands under."""
     if isinstance(value, str):
@@ -221,24 +187,21 @@ def _part(server: str, value: Json, key: str, depth: int) -> Json:
         return [_part(server, item, inside, depth - 1) for item in value]
     for name in value:
         if len(name) > MAX_NAME_CHARS or one_line(name, MAX_NAME_CHARS) != name:
-            shown = one_line(name, MAX_NAME_CHARS)
-            _refuse(
-                server, f"The form has the name {shown!r}, which is too long or cannot be shown"
-            )
+            shown = f"{one_line(name, MAX_NAME_CHARS)!r}"
+            _refuse(server, f"The form has the name {shown}, which is too long or cannot be shown")
     return {name: _part(server, item, name, depth - 1) for name, item in value.items()}
 
 
-def _told(value: Json) -> Json:
+def _clean(value: Json) -> Json:
     """Return a text for a model: with nothing hidden in it, and no floods of blank lines."""
     if isinstance(value, str):
         return re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", visible(value.replace("\r\n", "\n")))
     if isinstance(value, Mapping):
-        return {visible(key): _told(item) for key, item in value.items()}
-    return [_told(item) for item in value] if isinstance(value, list) else value
+        return {visible(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
 def _head(params: Mapping[str, Json]) -> str:
-    """Return the beginning of what is asked."""
     listed = params.get("messages")
     if not isinstance(listed, list):
         return str(params.get("message") or "")[: MAX_TEXT_CHARS + 1]

@@ -1,9 +1,6 @@
-"""Applying a plan: it is taken once, approved once, and made call by call.
+"""Applying a plan: it is taken once, approved once, and made call by call, without a sandbox.
 
-Owns the checks before each call, the time that a call under way gets when the client cancels, that
-nothing is made after the first call that fails, and the wording of the result. Plans that wait
-are `bridge.plans.plan_store`'s; whether a call may be made, and its record, are the gate's. No
-sandbox is used.
+Nothing is made after the first call that fails. The gate decides whether a call may be made.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Literal
 
 import anyio
@@ -30,19 +26,17 @@ from bridge.errors import (
     UsageError,
 )
 from bridge.gate.approval import Approval, Approver
-from bridge.gate.audit.records import approval_fields
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.audit.log import approval_fields
+from bridge.gate.decision import CallFacts, Decision, outcome_after
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
-from bridge.gate.outcomes import outcome_after
 from bridge.gate.pins import whole_digest
-from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.receipt import accounted
+from bridge.gate.pipeline import Gate, Grant, accounted
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.inventory.servers import Servers
 from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
-from bridge.plans.plan_store import Plans, StoredPlan
+from bridge.plans.plan_store import Plans, StoredPlan, now_text
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import shape_value, tool_error
@@ -65,12 +59,7 @@ StepStatus = Literal["done", "failed", "unknown", "not done"]
 
 @dataclass(kw_only=True)
 class PlanStep:
-    """A call of a plan, and its outcome.
-
-    Attributes:
-        shown: Its result, or the length of that; empty beyond the room for all of them.
-        error: Why it is not done, if it was begun.
-    """
+    """A call of a plan, and its outcome; `shown` has its result, or the length of that."""
 
     request: HeldRequest
     status: StepStatus = "not done"
@@ -83,7 +72,11 @@ class PlanStep:
     ) -> None:
         self.status, self.error, self.reason = status, error, reason
 
-    def not_made(self, error: BridgeError) -> None:
+    def stop(self, error: BridgeError, *, sent: bool = False) -> None:
+        outcome = outcome_after(error) if sent else "not-sent"
+        if outcome != "not-sent":
+            self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
+            return
         reason: Reason = "exception"
         if isinstance(error, RefusedError):
             reason = "policy"
@@ -91,13 +84,6 @@ class PlanStep:
             reason = "validation"
         text = " ".join(part for part in (error.message, error.remedy) if part)
         self.failed(f"It was not made. {text}", reason)
-
-    def lost(self, error: BridgeError) -> None:
-        outcome = outcome_after(error)
-        if outcome == "not-sent":
-            self.not_made(error)
-        else:
-            self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
 
 
 class PlanApprover(Approver):
@@ -114,12 +100,9 @@ class PlanApprover(Approver):
         if not news:
             return self._approval
         reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
-        raise ApprovalNeededError(
-            f"{call} needs a person's approval for a reason that the plan did not show "
-            f"({reasons}).",
-            remedy="Make this call, and what follows, in a run of its own, where it is asked "
-            "about; or plan again.",
-        )
+        message = f"{call} needs a person's approval for a reason that the plan did not show"
+        remedy = "Make this call, and what follows, in a run of its own, which asks; or plan again."
+        raise ApprovalNeededError(f"{message} ({reasons}).", remedy=remedy)
 
 
 class PlanExecutor:
@@ -134,24 +117,17 @@ class PlanExecutor:
         self._times = times or Times()
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
-        """Make a plan's calls, after a person has approved exactly those.
-
-        Raises:
-            UnknownError: This caller has no such plan; says whether it had.
-            RefusedError: It was not approved, or cannot be recorded.
-            SettingsError: The policy does not parse.
-        """
-        run_id = request.run_id
-        kept = await self._take(request, run_id)
+        """Make a plan's calls, after a person has approved exactly those."""
+        run_id, kept = request.run_id, await self._take(request)
         begun = False
         try:
             run = self._services.begin(run_id, request, caller, planned_by=kept.run_id)
-            approval = await self._approved(kept, request, run, run_id)
+            approval = await self._get_approval(kept, request, run)
             facts = {**_facts(kept), "approval": approval_fields(approval)}
-            async with run.recording(request, _servers(kept), facts) as record:
+            async with run.recording(request, kept.servers, facts) as record:
                 begun = True
                 gate = Gate(
-                    Grant(servers=frozenset(_servers(kept)), calls=len(kept.requests)),
+                    Grant(servers=frozenset(kept.servers), calls=len(kept.requests)),
                     self._servers.pool.call_tool,
                     run.context,
                 )
@@ -160,7 +136,7 @@ class PlanExecutor:
             return accounted(result, gate, run, bytes_returned)
         except ApprovalRefusedError:
             begun = True
-            why = f"the client was asked at {_now()}, and did not approve of it"
+            why = f"the client was asked at {now_text()}, and did not approve of it"
             await self._plans.close(kept, why)
             raise
         finally:
@@ -168,9 +144,9 @@ class PlanExecutor:
                 # No person could be asked, or the question was cancelled: no call was made.
                 await self._plans.give_back(kept)
 
-    async def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
+    async def _take(self, request: ApplyRequest) -> StoredPlan:
         try:
-            return await self._plans.take(request.plan_id, request.owner, run_id=run_id)
+            return await self._plans.take(request.plan_id, request.owner, run_id=request.run_id)
         except UnknownError:
             if not self._services.journals.knows(request.plan_id, request.owner):
                 raise
@@ -178,8 +154,8 @@ class PlanExecutor:
             remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
             raise UnknownError(message, remedy=remedy, code="unknown_plan") from None
 
-    async def _approved(
-        self, kept: StoredPlan, request: ApplyRequest, run: RunContext, run_id: str
+    async def _get_approval(
+        self, kept: StoredPlan, request: ApplyRequest, run: RunContext
     ) -> Approval:
         plan = kept.plan
         if plan.stopped:
@@ -190,8 +166,11 @@ class PlanExecutor:
             return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             facts: dict[str, Json] = {**_facts(kept), "approval": {"refused": error.code}}
-            async with run.recording(request, _servers(kept), facts) as record:
-                record(RunResult(run_id=run_id, status="error", reason="policy", summary=""))
+            async with run.recording(request, kept.servers, facts) as record:
+                result = RunResult(
+                    run_id=request.run_id, status="error", reason="policy", summary=""
+                )
+                record(result)
             raise
 
     async def _perform(
@@ -215,19 +194,14 @@ class PlanExecutor:
             record(result)
             await self._plans.close(
                 kept,
-                f"it was applied by the run {run_id}, which ended at {_now()}: "
+                f"it was applied by the run {run_id}, which ended at {now_text()}: "
                 f"{result.summary.rstrip('.')}",
             )
         return result
 
 
 class _Execution:
-    """Makes the calls of one plan. Used once.
-
-    Attributes:
-        steps: Each call with its outcome.
-        late: Whether the time limit ended it.
-    """
+    """Makes the calls of one plan. Used once; `late` tells whether the time limit ended it."""
 
     def __init__(
         self, kept: StoredPlan, gate: Gate, run: RunContext, approval: Approval, servers: Servers
@@ -262,14 +236,13 @@ class _Execution:
                         del self._known[number]
                 await self._check(step.request, arguments)
             except BridgeError as error:
-                step.not_made(error)
+                step.stop(error)
                 return
             await self._make(step, arguments, times.finish)
             if step.status != "done":
                 return
 
     async def _check(self, request: HeldRequest, arguments: Mapping[str, Json]) -> None:
-        """Check that the tool has not changed, and that the arguments fit its schema."""
         call = request.call
         if self._servers.definition(call.server) != call.server_definition:
             message = f"{call.server} has another definition now than when the plan was made."
@@ -294,7 +267,7 @@ class _Execution:
         """Make a call, and set its outcome before a cancellation can interrupt."""
         request, gate = step.request, self.gate
         covered = PlanApprover(self._approval, request)
-        gate.switch_context(replace(self._run.context, flow_state=request.flow, approver=covered))
+        gate.context = replace(self._run.context, flow_state=request.flow, approver=covered)
         before = gate.calls
         step.failed("It was cut off before its answer came.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:
@@ -303,7 +276,7 @@ class _Execution:
                 try:
                     result = await gate.call(request.call.server, request.call.tool, arguments)
                 except BridgeError as error:
-                    step.lost(error) if gate.calls > before else step.not_made(error)
+                    step.stop(error, sent=gate.calls > before)
                 else:
                     self._take(step, with_plain_text(result), learns=not gate.is_watched)
             tasks.cancel_scope.cancel()
@@ -339,11 +312,8 @@ class _Execution:
         plain: dict[str, Json] = {}
         for step in self.steps:
             call = step.request.call
-            line: dict[str, Json] = {
-                "server": call.server,
-                "tool": call.tool,
-                "status": step.status,
-            }
+            line: dict[str, Json] = {"server": call.server, "tool": call.tool}
+            line["status"] = step.status
             more = {**step.shown, **({"error": step.error[:2_000]} if step.error else {})}
             if line == plain and not more:
                 lines[-1]["to"] = step.request.number
@@ -355,7 +325,6 @@ class _Execution:
 
 
 def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult:
-    """Return the result of a plan, without its usage."""
     kept, total = execution.kept, len(execution.steps)
     done = sum(step.status == "done" for step in execution.steps)
     stopped = next((step for step in execution.steps if step.error), None)
@@ -383,12 +352,11 @@ def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult
         has_result=True,
         result=execution.listed(),
         error="" if status == "success" else _error(execution, stopped, why, run_id),
-        servers=_servers(kept),
+        servers=kept.servers,
     )
 
 
 def _error(execution: _Execution, stopped: PlanStep | None, why: str, run_id: str) -> str:
-    """Return why a plan was stopped, which calls were done, and what to do about the rest."""
     by_status: dict[StepStatus, list[int]] = {}
     for step in execution.steps:
         by_status.setdefault(step.status, []).append(step.request.number)
@@ -421,22 +389,12 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(shown) + (" and others" if len(found) > 20 else "")
 
 
-def _servers(kept: StoredPlan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(request.call.server for request in kept.requests))
-
-
 def _facts(kept: StoredPlan) -> dict[str, Json]:
     return {"calls": len(kept.requests), "plannedBy": kept.run_id}
 
 
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 async def _limit_when_cancelled(shield: anyio.CancelScope, seconds: float) -> None:
-    """Wait for a cancellation, then limit the time of what the shield protects."""
     try:
         await anyio.sleep_forever()
-    except anyio.get_cancelled_exc_class():
+    finally:
         shield.deadline = anyio.current_time() + seconds
-        raise

@@ -71,7 +71,7 @@ class Engine:
             servers,
             servers.secrets.redactor,
             _current_asker,
-            self.plans.local.knows,
+            self.plans.knows,
         )
         servers.pool.admission = self.gate.starts
         self.skills = Skills(

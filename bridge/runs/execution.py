@@ -9,10 +9,8 @@ from functools import cached_property, partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
-from bridge.gate.bridge_calls import BridgeCalls
-from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.provenance import ProvenanceTracker
-from bridge.gate.receipt import BYTES_PER_TOKEN, accounted
+from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
+from bridge.gate.pipeline import BYTES_PER_TOKEN, Gate, Grant, accounted
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Call, Run
 from bridge.inventory.guide import GuestGuide
@@ -21,8 +19,7 @@ from bridge.inventory.servers import Servers
 from bridge.model import Json, Limits, RunRequest, RunResult, Tool, Usage
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages, PackageSet
-from bridge.plans.plan_result import planned
-from bridge.plans.plan_store import Plans
+from bridge.plans.plan_store import Plans, planned
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Redact
 from bridge.rpc.dispatcher import Answer

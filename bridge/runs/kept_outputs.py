@@ -10,7 +10,7 @@ import anyio.to_thread
 from bridge.artifacts import ArtifactStore
 from bridge.artifacts.parts import nth_line_end
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownError
-from bridge.gate.provenance import ProvenanceTracker
+from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.guest.schema.validation import problem
 from bridge.model import MEBIBYTE, STREAMS, Artifact, Json
 from bridge.rpc.dispatcher import CallFailedError

@@ -21,7 +21,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, UnknownError
-from bridge.gate.audit.records import when
+from bridge.gate.audit.log import when
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult
 from bridge.offload import estimated_size, offload
 from bridge.private_files import make_directory

@@ -22,9 +22,8 @@ from bridge.errors import (
     LibraryError,
     UpstreamError,
 )
-from bridge.gate.bridge_calls import BridgeCalls
+from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.pipeline import Gate
-from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.result_redaction import clear_value
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.requests import PERSON, owner_of, principal_of

@@ -24,8 +24,8 @@ from bridge.errors import (
     LibraryError,
     RefusedError,
 )
+from bridge.gate.bridge_calls import ProvenanceTracker
 from bridge.gate.decision import Decision
-from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.question import form, one_line, read_answer, safe_name, visible_lines
 from bridge.model import Action, Json, Provenance
 from bridge.saved_functions.source import MAX_DESCRIPTION_CHARS, Skill

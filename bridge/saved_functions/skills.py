@@ -16,9 +16,8 @@ from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.server_references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import LibraryError, RefusedError
-from bridge.gate.bridge_calls import BridgeCalls
+from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
 from bridge.gate.pipeline import Gate
-from bridge.gate.provenance import ProvenanceTracker
 from bridge.inventory.servers import Servers
 from bridge.model import Action, Json, RunRequest, RunResult
 from bridge.model.requests import principal_of

@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge.errors import BridgeError
-from bridge.gate.audit.orphans import end_orphans
+from bridge.gate.audit.reading import end_orphans
 from bridge.runs import Engine
 from bridge.server.admission import begins_session, refuse
 from bridge.settings import store_of

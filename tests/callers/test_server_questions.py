@@ -38,7 +38,6 @@ FLOOD = 900
 
 
 async def accept(params: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Answer as a person would, or a model."""
     if "messages" in params:
         content: Json = {"type": "text", "text": "four"}
         return {"role": "assistant", "content": content, "model": "m"}
@@ -98,7 +97,6 @@ async def test_a_question_and_its_outcome_are_recorded_without_the_answer(
 async def test_a_model_is_asked_where_a_person_lets_it_be(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """Once for all of a run, if they like; not where no one is known who could."""
     policy = '[policy]\nsampling = "ask"\n'
     client = FakeClient(answer=accept)
     replies, records, _ = await asked(

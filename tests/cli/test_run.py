@@ -160,8 +160,8 @@ async def test_after_an_interruption_it_is_told_which_calls_went_out(
 
     assert await interrupted() == "Interrupted. No call went out.\n"
     for tool in ("create", "create", "wri\x1bte"):
-        tally.send(CallFacts(server="desk", tool=tool))
-    tally.lose(CallFacts(server="desk", tool="create"), "no answer came")
+        tally.count("sent", CallFacts(server="desk", tool=tool))
+    tally.count("unknown", CallFacts(server="desk", tool="create"), "no answer came")
     assert await interrupted() == (
         "Interrupted. 3 calls had gone out: 2 × desk.create, 1 × desk.wri?te. "
         "Not known whether carried out: 1 × desk.create (no answer came).\n"

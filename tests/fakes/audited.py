@@ -23,8 +23,8 @@ import anyio
 
 from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.context import GateContext
 from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.services import GateContext
 from bridge.model import Tool
 
 

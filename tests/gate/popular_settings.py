@@ -73,6 +73,5 @@ MONKEY=banana-split-42 | TURKEY=istanbul-2024
 
 
 def lines(table: str) -> list[tuple[str, str]]:
-    """Return the names and values in one of the tables."""
     found = (row.partition("=") for line in table.split("\n") if line for row in line.split(" | "))
     return [(name, value) for name, _, value in found]

@@ -45,12 +45,10 @@ class Person:
         return {"action": "accept", "content": {"decision": answer}}
 
     def offered(self) -> list[str]:
-        """Return the choices of the last question."""
         found: Any = self.asked[-1]["requestedSchema"]
         return list(found["properties"]["decision"]["enum"])
 
     def message(self) -> str:
-        """Return its text."""
         return str(self.asked[-1]["message"])
 
 
@@ -110,7 +108,6 @@ async def test_no_is_said_once_in_a_run() -> None:
 
 
 async def test_an_answer_for_the_session_holds_for_its_owner_in_the_next_run() -> None:
-    """For this tool as it is defined now, and the rule that asked; for no one and nothing else."""
     grants, person = Grants(), Person("session", "call")
 
     async def asked(owner: str, call: CallFacts, *asks: Decision) -> int:
@@ -134,7 +131,6 @@ async def test_an_answer_for_the_session_holds_for_its_owner_in_the_next_run() -
 
 
 async def test_who_has_no_name_is_offered_nothing_that_outlives_the_run(tmp_path: Path) -> None:
-    """Callers without one cannot be told apart."""
     person = Person("session")
     approver = Approver(person)
     with pytest.raises(ApprovalRefusedError):
@@ -177,9 +173,6 @@ async def test_arguments_are_no_approval_and_are_shown_without_secrets() -> None
     assert "confirmed" not in str(caught.value)
 
 
-# --- no one there ---------------------------------------------------------------------------------
-
-
 async def test_where_nobody_can_be_asked_the_error_says_how_it_is_allowed() -> None:
     why = CannotAskError("The client offers no way.", quoted="Wanted: mcp-code-bridge: may a pro")
     with pytest.raises(ApprovalNeededError) as caught:
@@ -206,9 +199,6 @@ async def test_a_name_that_is_none_gets_no_rule_and_no_room() -> None:
     assert len(str(caught.value)) < 1000
 
 
-# --- always ---------------------------------------------------------------------------------------
-
-
 POLICY = """\
 [policy]
 
@@ -222,7 +212,6 @@ action = "ask"
 
 @pytest.fixture
 def spec(tmp_path: Path) -> PolicySpec:
-    """A policy in a file."""
     path = tmp_path / "config.toml"
     path.write_text(POLICY)
     return _read(path)
@@ -291,9 +280,6 @@ async def test_what_cannot_be_written_holds_for_the_session(spec: PolicySpec) ->
     assert await later.approve(CALL, [RULE]) == Approval(holds="session", earlier=True)
 
 
-# --- plans ----------------------------------------------------------------------------------------
-
-
 def _plan(*actions: Any) -> Plan:
     calls = tuple(
         HeldCall(
@@ -320,7 +306,6 @@ async def test_a_plan_is_approved_of_as_a_whole() -> None:
 
 
 def test_a_session_s_answers_end_with_the_rules_that_asked() -> None:
-    """A rule of the same name may be about something else; one that only moved is what it was."""
     grants = Grants()
     subjects = [Subject("git", "push", "", rule.rule) for rule in (RULE, FLOW, DEFAULT)]
 

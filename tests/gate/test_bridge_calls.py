@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.errors import (
     ApprovalNeededError,
@@ -18,20 +21,28 @@ from bridge.errors import (
     OutcomeUnknownError,
 )
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.bridge_calls import BridgeCalls
-from bridge.gate.context import GateContext
-from bridge.gate.decision import Decision
+from bridge.gate.bridge_calls import BridgeCalls, ProvenanceTracker
+from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import Flow, FlowState
-from bridge.gate.journal import Journals, Replay
+from bridge.gate.journal import Journals, Replay, RunJournal
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Policy
-from bridge.model import CallCount, Json, RetriedReads
-from bridge.settings.policy import FlowRule, PolicySpec
+from bridge.gate.question import question
+from bridge.gate.services import GateContext
+from bridge.model import CallCount, Json, Provenance, RetriedReads
+from bridge.settings.globs import any_matcher
+from bridge.settings.policy import (
+    EXFILTRATION,
+    LETHAL,
+    PRIVATE_DATA,
+    UNTRUSTED_INPUT,
+    FlowRule,
+    PolicySpec,
+    ServerPolicy,
+)
 
 
 class Notes:
-    """Runs that keep numbers, and what becomes of them."""
-
     def __init__(self) -> None:
         self.journals = Journals()
         self.made: list[str] = []
@@ -39,7 +50,6 @@ class Notes:
         self.gates: list[Gate] = []
 
     def run(self, retry_of: str = "", reads: RetriedReads = "replay") -> BridgeCalls:
-        """Begin a run; its id is its number."""
         self.runs += 1
         name = str(self.runs)
         replay = None
@@ -50,7 +60,6 @@ class Notes:
         return BridgeCalls(oversight, self.gates[-1])
 
     async def answer(self, params: Mapping[str, Json]) -> Json:
-        """Do something."""
         self.made.append(params["key"])
         return len(self.made)
 
@@ -158,7 +167,196 @@ async def test_what_has_to_be_asked_is_asked_whatever_the_policy_allows() -> Non
 
 @pytest.mark.guarantee("kept-through-the-gate")
 async def test_no_server_can_be_called_as_the_bridge_itself() -> None:
-    """In rules, records and journals it would be the bridge."""
     _, gate = _own()
     with pytest.raises(CallDeniedError, match="'runtime' is the bridge itself"):
         await gate.call("runtime", "save_memory", {})
+
+
+LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
+OPEN = {"read": "allow", "write": "allow", "destructive": "allow", "untrusted": "allow"}
+DENIED = FlowRule(
+    name="stays here",
+    action="deny",
+    after=frozenset({PRIVATE_DATA}),
+    to=frozenset({EXFILTRATION}),
+    reason="it is private",
+)
+SENDS = ServerPolicy(servers="chat", labels=frozenset({EXFILTRATION}))
+
+
+def _spec(*flows: FlowRule) -> PolicySpec:
+    return PolicySpec(present=True, defaults=OPEN, servers=(SENDS,), flows=flows)  # type: ignore[arg-type]
+
+
+def _seen(run_id: str = "r1", *flows: FlowRule, policy: bool = True, **more: Any) -> GateContext:
+    spec = _spec(*flows) if policy else PolicySpec()
+    journal = RunJournal(run_id)
+    return GateContext(
+        policy=Policy(spec), flow=Flow(flows), journal=journal, flow_state=journal.flow, **more
+    )
+
+
+async def _sent(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+    return {"content": []}
+
+
+def _gate(seen: GateContext) -> Gate:
+    return Gate(Grant(servers=None, calls=10), _sent, seen)
+
+
+def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
+    for seen in (_seen(), _seen(policy=False)):
+        assert ProvenanceTracker(seen).provenance() is None
+    plain = _seen(policy=False)
+    plain.flow_state.add_call("web", "fetch", frozenset())
+    assert ProvenanceTracker(plain).provenance() is None
+    seen = _seen()
+    seen.flow_state.add_call("web", "fetch", frozenset())
+    assert ProvenanceTracker(seen).provenance() == Provenance(
+        run_id="r1", servers=frozenset({"web"})
+    )
+
+
+async def test_labels_outlive_a_run_for_which_there_was_no_policy() -> None:
+    """Who takes the policy out for one program has not cleaned what it passes on."""
+    seen = _seen("r2", policy=False)
+    tracker = ProvenanceTracker(seen)
+    await tracker.add("memory 'a'", Provenance(run_id="r1", labels=frozenset(LABELS)))
+    passed = tracker.provenance()
+    assert passed is not None
+    assert (passed.run_id, passed.labels) == ("r2", frozenset(LABELS))
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["web", "mail", "crm"]),
+        st.frozensets(st.sampled_from(LABELS)),
+    ),
+    max_size=4,
+)
+RULES = st.builds(
+    FlowRule,
+    name=st.just("f"),
+    action=st.sampled_from(["ask", "deny"]),
+    after=st.frozensets(st.sampled_from(LABELS)),
+    after_servers=st.lists(st.sampled_from(["w*", "mail"]), max_size=2).map(tuple),
+    to=st.just(frozenset({EXFILTRATION})),
+)
+
+
+@given(calls=CALLS, rule=RULES, hops=st.integers(1, 3))
+async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
+    calls: list[tuple[str, frozenset[str]]], rule: FlowRule, hops: int
+) -> None:
+    seen = _seen("r0", rule)
+    for server, labels in calls:
+        seen.flow_state.add_call(server, "read", labels)
+    out = frozenset({EXFILTRATION})
+    own = Flow((rule,)).decide(seen.flow_state, "chat", out)
+    for hop in range(hops):
+        kept = ProvenanceTracker(seen).provenance()
+        # As a store has it.
+        kept = None if kept is None else Provenance.of(json.loads(json.dumps(kept.document())))
+        seen = _seen(f"r{hop + 1}", rule)
+        await ProvenanceTracker(seen).add("memory 'a'", kept)
+    later = Flow((rule,)).decide(seen.flow_state, "chat", out)
+    assert (later is None) == (own is None)
+    if later is not None and (rule.after or rule.after_servers):
+        assert later.led == (f"memory 'a' (saved by run r{hops - 1})",)
+
+
+@pytest.mark.parametrize("rule", [DENIED, LETHAL])
+async def test_a_refusal_says_what_brought_the_label_and_whose_it_was(rule: FlowRule) -> None:
+    seen = _seen("r2", rule)
+    gate = _gate(seen)
+    await gate.call("chat", "send", {})
+    await ProvenanceTracker(seen).add(
+        "memory 'notes'", Provenance(run_id="abc123", labels=frozenset(LABELS))
+    )
+    with pytest.raises((CallDeniedError, ApprovalNeededError)) as caught:
+        await gate.call("chat", "send", {})
+    assert rule.name in caught.value.message
+    assert "Earlier: \"memory 'notes' (saved by run abc123)\"." in caught.value.message
+
+
+async def test_of_what_nobody_knows_every_rule_begins_and_names_it() -> None:
+    state = FlowState()
+    assert state.add_provenance("file x (saved by an unknown run)", Provenance(anything=True))
+    for rule in (DENIED, FlowRule(name="s", action="ask", after_servers=("m*",), to=DENIED.to)):
+        decision = Flow((rule,)).decide(state, "chat", DENIED.to)
+        assert decision is not None
+        assert decision.led == ("file x (saved by an unknown run)",)
+    back = FlowState.of(json.loads(json.dumps(state.document())))
+    assert back.document() == state.document()
+    assert back.led((), None) == ("file x (saved by an unknown run)",)
+    passed = back.provenance("r")
+    assert passed is not None
+    assert passed.anything
+
+
+def test_a_thing_found_often_is_one_thing() -> None:
+    state, made = FlowState(), Provenance(labels=frozenset(LABELS), servers=frozenset({"crm"}))
+    assert state.add_provenance("memory 'a'", made)
+    assert not state.add_provenance("memory 'a'", made)
+    assert not state.add_provenance("memory 'b'", made)
+    assert state.led(LABELS, any_matcher(("crm",))) == ("memory 'a'", "memory 'b'")
+
+
+async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path)
+    seen = _seen("r2", DENIED, audit=RunAudit(log, "r2"))
+    tracker = ProvenanceTracker(seen)
+    made = Provenance(
+        run_id="r1", labels=frozenset({PRIVATE_DATA}), servers=frozenset({"crm", "a"})
+    )
+    for _ in range(3):
+        await tracker.add("memory 'a'", made)
+    await tracker.add("memory 'plain'", None)
+    await tracker.add_labels("directory 'mail'", frozenset(LABELS))
+    await tracker.add_labels("directory 'plain'", frozenset())
+    log.close()
+    [file] = sorted(tmp_path.glob("*.jsonl"))  # noqa: ASYNC240
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    told = [
+        {key: one[key] for key in one if key not in ("seq", "time", "prev", "hash", "host", "pid")}
+        for one in records
+    ]
+    assert [one["kind"] for one in told] == ["found", "found"]
+    first, second = told
+    assert (first["run"], first["what"], first["savedBy"]) == ("r2", "memory 'a'", "r1")
+    assert (first["labels"], first["from"]) == ([PRIVATE_DATA], ["a", "crm"])
+    assert (second["what"], second["labels"]) == ("directory 'mail'", sorted(LABELS))
+    assert "savedBy" not in second
+
+
+async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
+    seen = _seen("r2", LETHAL)
+    name = "a\n\x1b[2J\u202e\udc80', crm.read, " + "x" * 500
+    await ProvenanceTracker(seen).add(
+        f"memory {name}", Provenance(run_id="f" * 40, labels=frozenset(LABELS))
+    )
+    decision = Flow((LETHAL,)).decide(seen.flow_state, "chat", LETHAL.to)
+    assert decision is not None
+    [led] = decision.led
+    assert led.isprintable()
+    assert len(led) < 60 + 60
+    asked = question(CallFacts(server="chat", tool="send"), [decision], ["call"], {})
+    [line] = [line for line in str(asked["message"]).split("\n") if "Reason: " in line]
+    assert line.endswith(f'(saved by run {"f" * 40})". Effect: write')
+
+
+async def test_what_could_not_be_recorded_is_not_had_by_trying_again(tmp_path: Path) -> None:
+    place = tmp_path / "audit"
+    place.write_text("no directory")
+    log = AuditLog(place)
+    tracker = ProvenanceTracker(_seen("r2", DENIED, audit=RunAudit(log, "r2")))
+    made = Provenance(run_id="r1", labels=frozenset({PRIVATE_DATA}))
+    for _ in range(2):
+        with pytest.raises(AuditError):
+            await tracker.add("memory 'a'", made)
+    place.unlink()
+    await tracker.add("memory 'a'", made)
+    log.close()
+    [file] = place.glob("*.jsonl")
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [one["what"] for one in found if one["kind"] == "found"] == ["memory 'a'"]

@@ -44,7 +44,6 @@ def test_one_call_may_be_all_that_leads_to_another() -> None:
 
 
 def test_a_call_does_not_lead_to_itself() -> None:
-    """What it reads is not in what it is given."""
     assert Flow((LETHAL,)).decide(FlowState(), "all", INPUT | PRIVATE | OUT) is None
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from bridge.errors import ServerStartError, UpstreamError
-from bridge.gate.context import GateContext
 from bridge.gate.flow import FlowState
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant
 from bridge.gate.policy import Policy
+from bridge.gate.services import GateContext
 from bridge.model import Json, Tool
 from bridge.settings.policy import PRIVATE_DATA, PolicySpec, ServerPolicy
 

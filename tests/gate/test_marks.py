@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -13,8 +14,21 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bridge.errors import CallDeniedError
-from bridge.gate.marks import Marks, Replaced
 from bridge.gate.redaction import Redactor
+from bridge.gate.result_redaction import Marks, Replaced, clear_result
+from bridge.model import (
+    Artifact,
+    CallCount,
+    Finding,
+    HeldCall,
+    Loss,
+    Plan,
+    Receipt,
+    RunResult,
+    SessionReport,
+    ShownContent,
+    Variable,
+)
 
 TOKEN, PASSWORD, KEY = f"ghp_{'aB3dE5' * 6}", "admin123", 'k"ey\\wörd/4+2=?'
 KNOWN = {TOKEN: "GITHUB_TOKEN of git", PASSWORD: "DB_PASSWORD of git", KEY: "KEY of git"}
@@ -26,7 +40,6 @@ def redactor() -> Redactor:
 
 
 def read(marks: Marks, text: str, server: str = "fs") -> str:
-    """Return what a program gets of a server's text, as part of a reply."""
     frame = marks.of(server).frame(json.dumps({"content": text}).encode())
     shown: str = json.loads(frame)["content"]
     return shown
@@ -181,3 +194,56 @@ def test_whole_words_are_the_same_wherever_a_text_is_cut(parts: list[str]) -> No
     stream, data = redactor().stream(), "".join(parts).encode()
     told = b"".join([*(stream.feed(bytes([byte])) for byte in data), stream.finish()])
     assert told == redactor().encoded(data)
+
+
+SECRET = "hunter2-hunter2-hunter2"
+REDACTOR = Redactor({SECRET: "TOKEN of shop"})
+WORDS = f"before {SECRET} after"
+FULL = RunResult(
+    run_id="r1",
+    status="error",
+    summary=WORDS,
+    stdout=WORDS,
+    stderr=WORDS,
+    has_result=True,
+    result={"a": [WORDS]},
+    result_repr=WORDS,
+    error=WORDS,
+    servers=(WORDS,),
+    findings=(Finding(line=1, rule=WORDS, message=WORDS),),
+    plan=Plan(
+        plan_id="p1",
+        seconds=1,
+        stopped=WORDS,
+        stale=WORDS,
+        calls=(HeldCall(number=1, server=WORDS, tool=WORDS, arguments={"a": WORDS}, rule=WORDS),),
+    ),
+    replayed=(CallCount(server=WORDS, tool=WORDS, count=1, why=WORDS),),
+    receipt=Receipt(calls={WORDS: 1}),
+    shown=(ShownContent(mime_type="text/plain", text=WORDS, note=WORDS),),
+    artifacts=(
+        Artifact(uri="u", name=WORDS, mime_type="text/plain", size=1, digest="d", run_id="r1"),
+    ),
+    missing=(Loss(name=WORDS, why=WORDS),),
+    session=SessionReport(
+        session_id="s1",
+        name=WORDS,
+        run=1,
+        state="kept",
+        note=WORDS,
+        holds=(Variable(name=WORDS, kind=WORDS),),
+        lost=(Loss(name=WORDS, why=WORDS),),
+    ),
+)
+
+
+def test_no_text_of_a_result_keeps_a_secret() -> None:
+    cleared = clear_result(FULL, REDACTOR)
+    assert SECRET not in repr(cleared)
+    assert cleared.stdout == "before [redacted: TOKEN of shop] after"
+    assert replace(cleared, run_id="r1", status="error") == cleared
+
+
+def test_a_result_without_secrets_stays_the_very_same() -> None:
+    plain = replace(FULL, **{})
+    assert clear_result(plain, Redactor({"another-secret-of-this": "X of y"})) is plain

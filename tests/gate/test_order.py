@@ -23,9 +23,7 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approver
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.budget import RunBudget
-from bridge.gate.context import GateContext
-from bridge.gate.decision import CHANGED
+from bridge.gate.decision import CHANGED, CallFacts
 from bridge.gate.flow import Flow
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Replay, RunJournal
@@ -33,6 +31,8 @@ from bridge.gate.pins import Pins
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vaults
+from bridge.gate.services import GateContext
+from bridge.gate.tally import RunBudget
 from bridge.model import Json, Tool
 from bridge.settings.policy import parse_policy
 from bridge.store import Store
@@ -95,7 +95,6 @@ class Shop:
         return await self.gate.call("shop", tool, arguments)
 
     async def refused(self, error: type[BridgeError], match: str = ".", **arguments: Json) -> None:
-        """Make a call that is refused, recorded and not made."""
         with pytest.raises(error, match=match):
             await self.buy(**arguments)
         assert self.got == []
@@ -250,8 +249,9 @@ async def test_a_replayed_call_is_not_made_nor_asked_about_and_counts_for_the_fl
     tmp_path: Path,
 ) -> None:
     earlier = RunJournal("r0")
-    earlier.settle(earlier.sent("shop", "buy", {"n": 1}, "write"), "ok", DONE)
-    earlier.sent("shop", "buy", {"n": 2}, "write")
+    one, two = (CallFacts(server="shop", tool="buy", arguments={"n": n}) for n in (1, 2))
+    earlier.settle(earlier.sent(one, "write"), "ok", DONE)
+    earlier.sent(two, "write")
     shop = Shop(tmp_path, OPEN + RULE % "ask", replay=Replay(earlier))
     assert await shop.buy(n=1) == DONE
     assert kinds(shop.place) == ["replayed"]

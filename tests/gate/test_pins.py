@@ -37,7 +37,6 @@ def _with(**properties: Json) -> Tool:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Store:
-    """Where they are kept; its directory is not there yet."""
     return Store(tmp_path / "state")
 
 
@@ -140,7 +139,6 @@ async def test_two_projects_may_use_two_versions_of_a_server(file: Store) -> Non
 async def test_a_bridge_that_was_late_does_not_add_what_another_would_ask_about(
     file: Store,
 ) -> None:
-    """Each saw a tool for the first time, and not the same."""
     late = Pins(file)
     assert late.change(TOOL) == ""
     other = replace(TOOL, output_schema={"type": "Other."})
@@ -186,7 +184,6 @@ async def test_a_damaged_record_makes_every_tool_one_to_ask_about(file: Store, t
 
 @pytest.mark.parametrize("damage", [b"no database", None])
 async def test_a_damaged_database_is_a_damaged_record(file: Store, damage: bytes | None) -> None:
-    """Whatever stands there, it is not nothing."""
     place = file.directory / "store.db"
     if damage is None:
         (place / "inside").mkdir(parents=True)

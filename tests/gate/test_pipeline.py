@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bridge.errors import CallBudgetError, CallDeniedError
+from bridge.clock import Clock
+from bridge.errors import (
+    BridgeError,
+    CallBudgetError,
+    CallDeniedError,
+    CallTimeoutError,
+    CannotAskError,
+    ChannelClosedError,
+    LoginRequiredError,
+    ServerLostError,
+    ServerStartError,
+    ToolCallError,
+    UnknownError,
+    UpstreamError,
+)
+from bridge.gate.decision import CallFacts, Outcome, outcome_after, outcome_of
 from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant, result_size
+from bridge.gate.policy import Policy
+from bridge.gate.privacy import Vault
+from bridge.gate.services import GateContext
+from bridge.gate.tally import WINDOW, Rates, RunBudget, Tally
+from bridge.large_text import LargeText, with_plain_text
+from bridge.model import CallCount, Effect, Tool
+from bridge.offload import LARGE, estimated_size
+from bridge.settings.policy import Budgets, PolicySpec, Privacy, ServerPolicy, ToolPolicy
+from tests.audit_rig import FakeClock
 
 
 async def _answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,8 +67,6 @@ async def test_a_server_outside_the_grant_is_refused_by_name() -> None:
 
 
 async def test_calls_that_failed_changed_nothing_and_those_of_unknown_outcome_may_have() -> None:
-    """Only what would not be made again is worth a retry."""
-
     async def fail(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return {"content": [], "isError": True}
 
@@ -69,3 +96,284 @@ async def test_a_resource_is_counted_as_a_call_is() -> None:
     assert gate.result_bytes > 100
     with pytest.raises(CallBudgetError):
         await gate.request("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
+
+
+class Hand:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def test_time_counts_once_however_many_calls_are_under_way() -> None:
+    hand = Hand()
+    tally = Tally(hand.now)
+    with tally.under_way():
+        hand.at = 1.0
+        with tally.under_way():
+            hand.at = 3.0
+        assert tally.busy_seconds == 3.0
+        hand.at = 4.0
+    hand.at = 10.0
+    assert tally.busy_seconds == 4.0
+    with tally.under_way():
+        hand.at = 11.0
+    assert tally.busy_seconds == 5.0
+
+
+def test_kinds_beyond_the_bound_are_counted_together() -> None:
+    tally = Tally()
+    for number in range(100 + 50):
+        tally.count("refused", CallFacts(server="s", tool=f"t{number}"), "deny")
+    assert sum(found.count for found in tally.refused) == 100 + 50
+    assert len(tally.refused) == 100 + 1
+    assert tally.refused[-1] == CallCount(server="", tool="", count=50, why="others")
+
+
+async def test_calls_take_no_time_while_somebody_is_asked_something() -> None:
+    clock = Clock()
+    asked, answered = anyio.Event(), anyio.Event()
+
+    async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if tool == "ask":
+            with clock.stop():
+                asked.set()
+                await answered.wait()
+        return {"content": []}
+
+    gate = Gate(Grant(servers=None, calls=10), call, GateContext(now=clock.now))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(gate.call, "s", "ask", {})
+        await asked.wait()
+        before = gate.tally.busy_seconds
+        await anyio.lowlevel.checkpoint()
+        assert gate.tally.busy_seconds == before
+        assert clock.stopped_seconds > 0
+        answered.set()
+    assert gate.tally.made == {"s": 1}
+
+
+@pytest.mark.parametrize(
+    ("effect", "says", "lost"),
+    [("read", False, 0), ("write", False, 1), ("destructive", False, 1), (None, True, 0)],
+)
+async def test_a_read_without_an_answer_is_of_no_unknown_outcome(
+    effect: Effect | None, says: bool, lost: int
+) -> None:
+    async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        raise ServerLostError("gone", server=server)
+
+    async def define(server: str, tool: str) -> Tool:
+        return Tool(server=server, name=tool, annotations={"readOnlyHint": says})
+
+    spec = PolicySpec()
+    if effect is not None:
+        server = ServerPolicy(servers="s", tools=(ToolPolicy(tools="look", effect=effect),))
+        spec = PolicySpec(present=True, defaults={effect: "allow"}, servers=(server,))
+    context = GateContext(policy=Policy(spec), define=define)
+    gate = Gate(Grant(servers=None, calls=1), call, context)
+    with pytest.raises(ServerLostError):
+        await gate.call("s", "look", {})
+    assert (len(gate.tally.unknown), gate.tally.changing) == (lost, lost)
+
+
+@pytest.mark.parametrize(
+    ("result", "outcome"),
+    [
+        ({"content": []}, "ok"),
+        ({"content": [], "isError": False}, "ok"),
+        ({"content": [], "isError": True}, "tool-error"),
+        ({"content": [], "isError": "yes"}, "ok"),
+    ],
+)
+def test_an_answer_is_what_the_server_says_it_is(result: dict[str, object], outcome: str) -> None:
+    assert outcome_of(result) == outcome
+
+
+def refusal(code: int, *, doubtful: bool | None = None) -> ToolCallError:
+    return ToolCallError("m", server="s", rpc_code=code, doubtful=doubtful)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (refusal(-32602), "refused"),
+        (refusal(-32601), "refused"),
+        (refusal(-32042), "refused"),
+        (refusal(-32603), "tool-error"),
+        (refusal(0), "tool-error"),
+        (refusal(-32000), "tool-error"),
+        (refusal(-32602, doubtful=True), "unknown"),
+        (CannotAskError("m"), "refused"),
+        (ServerStartError("m", server="s"), "not-sent"),
+        (LoginRequiredError("m", server="s"), "not-sent"),
+        (LoginRequiredError("m", server="s", doubtful=True), "unknown"),
+        (ServerLostError("m", server="s"), "unknown"),
+        (ServerLostError("m", server="s", doubtful=False), "not-sent"),
+        (CallTimeoutError("m", server="s"), "unknown"),
+        (UpstreamError("m", server="s", code="message_too_large"), "unknown"),
+        (UpstreamError("m", server="s", doubtful=False, code="message_too_large"), "not-sent"),
+        (UpstreamError("m", server="s"), "unknown"),
+        (UnknownError("m", code="unknown_server"), "not-sent"),
+        (CallDeniedError("m"), "not-sent"),
+        (ChannelClosedError("m"), "unknown"),
+        (BridgeError("m"), "unknown"),
+        (RuntimeError("m"), "unknown"),
+        (KeyboardInterrupt(), "unknown"),
+    ],
+)
+def test_a_call_is_unknown_unless_something_is_known_of_it(
+    error: BaseException, outcome: Outcome
+) -> None:
+    assert outcome_after(error) == outcome
+
+
+def test_every_error_of_a_server_says_whether_it_leaves_doubt() -> None:
+    def below(kind: type[UpstreamError]) -> list[type[UpstreamError]]:
+        return [kind, *(one for child in kind.__subclasses__() for one in below(child))]
+
+    certain = {kind.__name__ for kind in below(UpstreamError) if not kind.doubtful_unless_said}
+    assert certain == {
+        "ServerStartError",
+        "LoginRequiredError",
+        "LoginFailedError",
+        "ToolCallError",
+        "CannotAskError",
+    }
+
+
+def test_a_run_has_so_many_calls() -> None:
+    budgets = Budgets(run_calls=2)
+    budget = RunBudget(budgets)
+    budget.spend("a")
+    budget.spend("b")
+    for _ in range(2):
+        with pytest.raises(CallBudgetError, match=r"all of the 2 calls it may \(budgets.run_calls"):
+            budget.spend("a")
+    RunBudget(budgets).spend("a")
+
+
+def test_a_run_has_so_many_calls_to_each_server() -> None:
+    budget = RunBudget(Budgets(server_calls=1))
+    budget.spend("a")
+    budget.spend("b")
+    with pytest.raises(CallBudgetError, match=r"all of the 1 calls to 'a' .*budgets.server_calls"):
+        budget.spend("a")
+
+
+def test_a_run_is_returned_so_many_bytes() -> None:
+    budget = RunBudget(Budgets(run_bytes=100))
+    budget.spend("a")
+    budget.took_in(99)
+    budget.spend("a")
+    budget.took_in(5000)
+    with pytest.raises(CallBudgetError, match=r"5,099 bytes, of the 100 .*budgets.run_bytes"):
+        budget.spend("a")
+
+
+def test_a_minute_is_the_last_sixty_seconds_of_all_runs() -> None:
+    clock = FakeClock()
+    rates = Rates(clock)
+    budgets = Budgets(per_minute=(("git*", 2), ("*", 3)))
+    RunBudget(budgets, rates).spend("github")
+    clock.now += 30
+    RunBudget(budgets, rates).spend("github")
+    with pytest.raises(CallBudgetError, match=r"the 2 calls a minute that 'github'") as caught:
+        RunBudget(budgets, rates).spend("github")
+    wait = re.search(r"in (\d+) s", str(caught.value))
+    assert wait is not None
+    clock.now += int(wait[1]) - 2
+    with pytest.raises(CallBudgetError):
+        RunBudget(budgets, rates).spend("github")
+    clock.now += 2
+    RunBudget(budgets, rates).spend("github")
+    with pytest.raises(CallBudgetError, match="There is room again in 30 s"):
+        RunBudget(budgets, rates).spend("github")
+
+
+def test_each_server_has_a_minute_of_its_own() -> None:
+    rates = Rates(FakeClock())
+    budget = RunBudget(Budgets(per_minute=(("a", 1), ("*", 2))), rates)
+    for server in ("a", "b", "b", "c"):
+        budget.spend(server)
+    for server in ("a", "b"):
+        with pytest.raises(CallBudgetError):
+            budget.spend(server)
+    budget.spend("c")
+
+
+def test_a_new_policy_goes_on_counting_where_the_old_one_was() -> None:
+    rates = Rates(FakeClock())
+    RunBudget(Budgets(), rates).spend("a")
+    RunBudget(Budgets(per_minute=(("a", 9),)), rates).spend("a")
+    with pytest.raises(CallBudgetError):
+        RunBudget(Budgets(per_minute=(("*", 2),)), rates).spend("a")
+
+
+def test_what_one_budget_refuses_no_other_counts() -> None:
+    """Or a loop that is refused would use up the minute of others."""
+    rates = Rates(FakeClock())
+    budget = RunBudget(Budgets(run_calls=1, per_minute=(("*", 2),)), rates)
+    budget.spend("a")
+    for _ in range(5):
+        with pytest.raises(CallBudgetError, match="run_calls"):
+            budget.spend("a")
+    RunBudget(Budgets(per_minute=(("*", 2),)), rates).spend("a")
+
+
+@given(
+    st.integers(1, 4),
+    st.lists(st.floats(0, 40, allow_nan=False), max_size=40),
+)
+def test_no_minute_ever_has_more_calls_than_it_may(limit: int, steps: list[float]) -> None:
+    clock = FakeClock()
+    rates = Rates(clock)
+    made: list[float] = []
+    for step in steps:
+        clock.now += step
+        wait = rates.wait("a", limit)
+        recent = [at for at in made if at > clock.now - WINDOW - 1]
+        if wait:
+            assert len(recent) >= limit
+            assert wait <= WINDOW + 1
+        else:
+            made.append(clock.now)
+            rates.count("a")
+        assert len([at for at in made if at > clock.now - WINDOW]) <= limit
+
+
+MAIL = "ann@example.org"
+
+
+def result(*pieces: bytes) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": LargeText(pieces)}]}
+
+
+def gate(vault: Vault | None = None) -> Gate:
+    async def answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return result(b"write to ann@exa", b"mple.org")
+
+    context = GateContext() if vault is None else GateContext(vault=vault)
+    return Gate(Grant(servers=None, calls=1), answer, context)
+
+
+def test_it_is_counted_by_its_bytes() -> None:
+    size = result_size(with_plain_text(result(b"x" * LARGE, "ä".encode())))
+    assert result_size(result(b"x" * LARGE, "ä".encode())) == size > LARGE
+
+
+def test_it_takes_as_much_room_and_work_as_it_has_bytes() -> None:
+    assert estimated_size(result(b"x" * LARGE), LARGE) > LARGE
+
+
+async def test_it_passes_the_gate_as_it_is() -> None:
+    found = await gate().call("shop", "mails", {})
+    assert isinstance(found["content"][0]["text"], LargeText)
+
+
+async def test_personal_data_in_it_is_hidden() -> None:
+    found = await gate(Vault(Privacy(detect=("email",)))).call("shop", "mails", {})
+    text = found["content"][0]["text"]
+    assert text.startswith("write to ")
+    assert MAIL not in text

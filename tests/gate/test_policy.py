@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from bridge.errors import SettingsError
 from bridge.gate.conditions import WORK
 from bridge.gate.decision import CallFacts, Decision, strictest
+from bridge.gate.flow import Flow
 from bridge.gate.pins import tool_digest
-from bridge.gate.policy import LONG_NAME, MAX_NAME_CHARS, OPEN, Policy
+from bridge.gate.policy import (
+    LONG_NAME,
+    MAX_NAME_CHARS,
+    OPEN,
+    Policy,
+    flow_decision,
+    outlook,
+    policy_digest,
+)
 from bridge.model import Effect, Json, Tool
-from bridge.settings.policy import parse_policy
+from bridge.settings.policy import Condition, PolicySpec, Rule, parse_policy
 
 
 def _policy(**table: Any) -> Policy:
@@ -71,7 +84,6 @@ def test_a_tool_that_a_trusted_server_does_not_describe_is_untrusted() -> None:
 
 
 def test_the_word_of_the_user_is_stronger_than_any_annotation() -> None:
-    """In both directions; without a word about the tool, annotations count."""
     tools = {"t": {"effect": "destructive"}, "r*": {"effect": "read"}, "*": {"labels": []}}
     policy = _policy(servers={"s": {"trust": True, "tools": tools}})
     for tool, hints, effect in (
@@ -110,7 +122,6 @@ def test_labels_come_from_the_server_its_tools_and_believed_hints() -> None:
 
 
 def test_a_definition_that_changes_is_judged_anew() -> None:
-    """What was worked out for one is not remembered for the next."""
     policy = _policy(servers={"s": {"trust": True}})
     tame, wild = _tool(readOnlyHint=True), _tool(destructiveHint=True)
     for definition, effect in ((tame, "read"), (wild, "destructive"), (None, "write")) * 2:
@@ -118,7 +129,6 @@ def test_a_definition_that_changes_is_judged_anew() -> None:
 
 
 def test_a_rule_made_for_one_definition_matches_no_other() -> None:
-    """Nor a tool of which nothing is known, if it would allow it."""
     tool = _tool(title="as it was")
     rules = [_rule("allow", tool="t", digest=tool_digest(tool))]
     policy = _policy(rules=rules)
@@ -190,7 +200,6 @@ def test_a_deep_value_ends_no_stack() -> None:
 
 
 def test_odd_values_are_not_judged() -> None:
-    """Whatever else may come out of a decoder one day."""
     allow = _policy(rules=[_rule("allow", when={"a": {"not": "x"}})])
     deny = _policy(rules=[_rule("deny", when={"a": {"glob": "x"}})])
     for odd in (object(), b"x", {1, 2}, float("nan"), 10**5000):
@@ -280,3 +289,91 @@ def test_a_decision_is_on_one_definition_whatever_is_decided_beside_it() -> None
     assert policy.decide(CallFacts(server="s", tool="t", definition=old)).effect == "read"
     assert policy.decide(now).effect == "destructive"
     assert beside == ["destructive"]
+
+
+def test_a_policys_digest_changes_with_its_meaning_alone() -> None:
+    def spec(**fields: Any) -> PolicySpec:
+        when = (Condition(path=("a", "*"), test="in", value=["x"]),)
+        rule = Rule(name="r", action="deny", effects=frozenset({"read", "write"}), when=when)
+        return PolicySpec(present=True, rules=(rule,), **fields)
+
+    first = spec()
+    assert policy_digest(first) == policy_digest(spec(path=Path("/elsewhere")))
+    assert policy_digest(first) != policy_digest(spec(pin=False))
+    other = Condition(path=("b", "*"), test="in", value=["x"])
+    changed = PolicySpec(present=True, rules=(Rule(name="r", action="deny", when=(other,)),))
+    assert policy_digest(first) != policy_digest(changed)
+    assert policy_digest(PolicySpec()) == ""
+
+
+def _of_rules(*rules: dict[str, Any]) -> Policy:
+    named = [{"name": str(number), **rule} for number, rule in enumerate(rules)]
+    return Policy(parse_policy({"rules": named}, "policy"))
+
+
+FORCE: dict[str, Any] = {"when": {"force": True}, "action": "deny"}
+MAIN: dict[str, Any] = {"when": {"branch": "main"}, "action": "ask"}
+ALLOWED: dict[str, Any] = {"action": "allow"}
+
+
+def test_what_is_seen_decides_and_what_is_not_leaves_possibilities() -> None:
+    policy = _of_rules(FORCE, MAIN, ALLOWED)
+    found = outlook(policy, _call(force=False), unseen=["branch"])
+    assert (found.decision.action, found.decision.rule) == ("allow", "rule '2'")
+    [possible] = found.possible
+    assert (possible.decision.action, possible.decision.rule) == ("ask", "rule '1'")
+    assert possible.on == ("branch",)
+
+
+def test_a_rule_behind_one_that_is_certain_is_no_possibility() -> None:
+    assert outlook(_of_rules({"action": "ask"}, MAIN), _call(), unseen=["branch"]).possible == ()
+
+
+def test_a_condition_that_is_seen_to_fail_leaves_no_possibility() -> None:
+    both = {"when": {"branch": "main", "force": True}, "action": "deny"}
+    assert outlook(_of_rules(both), _call(force=False), unseen=["branch"]).possible == ()
+    assert len(outlook(_of_rules(both), _call(force=True), unseen=["branch"]).possible) == 1
+
+
+def test_arguments_of_any_name_leave_every_condition_open() -> None:
+    found = outlook(_of_rules(FORCE, MAIN), _call(), open=True)
+    assert [possible.decision.action for possible in found.possible] == ["deny", "ask"]
+
+
+_ARGUMENTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3)
+_RULES = st.lists(
+    st.builds(
+        lambda when, action: {**({"when": when} if when else {}), "action": action},
+        _ARGUMENTS,
+        st.sampled_from(["allow", "ask", "deny"]),
+    ),
+    max_size=5,
+)
+
+
+@given(_RULES, _ARGUMENTS, st.sets(st.sampled_from("abc")))
+def test_whatever_is_decided_when_all_is_known_was_foreseen(
+    rules: list[dict[str, Any]], arguments: dict[str, int], unseen: set[str]
+) -> None:
+    try:
+        policy = _of_rules(*rules)
+    except SettingsError:
+        # A rule that would never get a call: such policies are refused.
+        return
+    seen = {name: value for name, value in arguments.items() if name not in unseen}
+    found = outlook(policy, _call(**seen), unseen=unseen)
+    final = policy.decide(_call(**arguments))
+    foreseen = [found.decision, *(each.decision for each in found.possible)]
+    assert (final.action, final.rule) in {(each.action, each.rule) for each in foreseen}
+
+
+@pytest.mark.parametrize("labels", [{"private-data"}, {"private-data", "untrusted-input"}])
+def test_flow_rules_are_told_with_what_would_lead_to_them(labels: set[str]) -> None:
+    flow = Flow(_of_rules().spec.flows)
+    before = [(CallFacts(server="mail", tool="read"), frozenset(labels))]
+    found = flow_decision(flow, _call(), frozenset({"exfiltration"}), before)
+    if len(labels) == 1:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.action, found.led) == ("ask", ("mail.read",))

@@ -183,7 +183,6 @@ def _tool(*texts: str) -> Tool:
 def test_a_condition_holds_exactly_where_it_obviously_does(
     condition: Condition, arguments: dict[str, Any], action: Action, texts: bool
 ) -> None:
-    """Every test, quantifier, negation and kind of value, declared as texts or not."""
     tool = _tool("a", "b", "to") if texts else _tool()
     check = ConditionCheck(condition, every=action == "allow")
     expected = _holds(condition, arguments, action, texts)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,11 +26,11 @@ from bridge.gate.privacy_data import (
     Kind,
     _is_person,
     find,
+    find_in_portions,
     iban_is_valid,
     luhn_is_valid,
     luhn_sum,
     plain_token,
-    portioned,
     token,
 )
 from bridge.model import Json
@@ -98,7 +100,6 @@ def test_a_token_behind_what_json_escapes_is_one(kind: Kind, before: str) -> Non
 
 @given(number=st.integers(min_value=0, max_value=2**128 - 1), kind=st.sampled_from(ALL))
 def test_a_token_looks_like_what_it_stands_for(number: int, kind: str) -> None:
-    """And is never taken for the thing itself."""
     text = token(kind, number)
     match = TOKENS.fullmatch(text)
     assert match is not None
@@ -169,7 +170,6 @@ def test_a_result_is_looked_through_everywhere_but_in_base64() -> None:
 
 
 def test_a_token_is_found_however_an_address_writes_it() -> None:
-    """Upper case, percent escapes, without the plus."""
     found = vault()
     mail, phone = hidden(found, EMAIL), hidden(found, PHONE)
     assert found.reveal("mail", {"a": mail.upper(), "b": f"mailto:{quote(mail)}"}) == {
@@ -210,7 +210,6 @@ def test_a_token_of_somebody_else_is_refused() -> None:
 
 
 def test_a_part_of_a_token_is_refused() -> None:
-    """A program that takes one apart would send nonsense."""
     found = vault()
     name, _, domain = hidden(found, EMAIL).partition("@")
     for part in (name, f"x@{domain}", hidden(found, IBAN)[:12]):
@@ -252,7 +251,6 @@ def test_tokens_are_forgotten_in_time_and_in_number(monkeypatch: pytest.MonkeyPa
 
 
 def test_owners_have_vaults_of_their_own() -> None:
-    """Under whatever policy there is at the moment; the ones not seen for longest go."""
     vaults = Vaults()
     spec = Privacy(detect=ALL)
     mail = hidden(vaults.of("ann", spec), EMAIL)
@@ -266,7 +264,6 @@ def test_owners_have_vaults_of_their_own() -> None:
 
 
 def test_a_deep_result_is_not_passed_on() -> None:
-    """It is not looked through either."""
     value: Any = EMAIL
     for _ in range(900):
         value = [value]
@@ -289,7 +286,7 @@ def test_patterns_are_found_in_portions_as_in_one_piece() -> None:
             # Of the same text with its beginning away: all of it lies in one portion.
             whole = [found[0] for found in pattern.finditer(" " + middle)]
             assert whole
-            assert [found[0] for found in portioned(pattern, text)] == whole
+            assert [found[0] for found in find_in_portions(pattern, text)] == whole
 
 
 def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
@@ -302,3 +299,23 @@ def test_what_is_too_large_to_be_searched_is_not_passed_on() -> None:
     error = ToolCallError("ann@example.org", server="crm", rpc_code=1, data=large)
     there.hide_error("crm", error)
     assert (error.data, "ann" in str(error)) == (None, False)
+
+
+PROJECT = Path(__file__).parents[2]
+
+
+def _lines(name: str) -> list[str]:
+    text = (PROJECT / "tests" / "testdata" / name).read_text()
+    return [line.replace("\\n", "\n") for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("line", _lines("ordinary_lines.txt"))
+def test_ordinary_text_is_left_alone(line: str) -> None:
+    assert [line[one.start : one.end] for one in find(line, DETECTORS)] == []
+
+
+@pytest.mark.parametrize("line", _lines("personal_lines.txt"))
+def test_personal_data_is_found(line: str) -> None:
+    text = re.sub("[«»]", "", line)
+    found = [text[one.start : one.end] for one in find(text, DETECTORS)]
+    assert found == [one for one in re.findall("«(.*?)»", line) if one]

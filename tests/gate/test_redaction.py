@@ -9,11 +9,12 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bridge.gate import redaction
 from bridge.gate.redaction import Redactor, _begins_a_character
-from bridge.gate.redaction_shapes import is_secret, mask, masked, names_secret
+from bridge.gate.redaction_shapes import is_secret, mask, mask_secrets, names_secret
 from bridge.text import distinct_key
 
 SECRET = "s3cr3t-Value/42"
@@ -124,7 +125,6 @@ def shape(value: Any) -> Any:
 
 @given(value=values)
 def test_what_holds_no_secret_is_passed_on_as_it_is(value: Any) -> None:
-    """The very same object, so that nothing is copied."""
     found = redactor()
     assert found.value(value) is value
     line = json.dumps(value).encode()
@@ -179,7 +179,6 @@ def test_a_name_cannot_break_out_of_a_mark() -> None:
 
 
 def test_arguments_are_shown_with_masks_for_what_looks_like_a_secret() -> None:
-    """By parameter and by format, and what is known without a trace; the rest is as it was."""
     keys = ("password", "apiKey", "private-key", "empty", "key")
     below = {"type": "object", "properties": {"token": {}, "q": {}}}
     schema = {
@@ -226,7 +225,6 @@ def test_arguments_are_shown_with_masks_for_what_looks_like_a_secret() -> None:
 
 
 def test_arguments_may_be_nested_without_an_end() -> None:
-    """What lies too deep is not shown."""
     value: Any = SECRET
     for _ in range(5000):
         value = [value]
@@ -259,12 +257,10 @@ def test_arguments_may_be_nested_without_an_end() -> None:
     ],
 )
 def test_not_all_of_an_environment_is_secret(name: str, value: str, expected: bool) -> None:
-    """Words, numbers and paths would be cut out of every text."""
     assert is_secret(value, name) is expected
 
 
 def test_names_are_read_by_their_words() -> None:
-    """In whatever case, and not where they only speak of a secret."""
     secret = "password userPassword API_KEY x-api-key clientSecret Authorization SSHPrivateKey"
     other = "author compass page_token nextPageToken max_tokens token_count primary_key secret_name"
     assert [name for name in secret.split() if not names_secret(name)] == []
@@ -274,7 +270,7 @@ def test_names_are_read_by_their_words() -> None:
 def test_formats_are_searched_in_linear_time() -> None:
     """Each of these would take minutes if a search began again at each place."""
     for text in ("sk-", "eyJ", "eyJ.", "://", "-----BEGIN PRIVATE KEY-----", "Bearer ", "AKIA"):
-        masked(text * 40_000)
+        mask_secrets(text * 40_000)
 
 
 _PIECES = st.sampled_from(
@@ -319,7 +315,6 @@ def test_texts_searched_together_hide_what_each_hides_by_itself(value: Any) -> N
 
 
 def test_keys_that_are_hidden_hide_no_values() -> None:
-    """Else a program hides an argument from whoever is asked by having another shown like it."""
     first, second = (f"ghp_{letter * 36}" for letter in ("aB3", "cD4"))
     found = Redactor().arguments({"m": {first[:40]: "seen", second[:40]: "too"}})
     assert sorted(found["m"].values()) == ["seen", "too"]
@@ -350,3 +345,75 @@ def test_a_long_row_of_backslashes_is_not_looked_at_one_by_one() -> None:
     assert _begins_a_character(row, 1_000_000)
     assert not _begins_a_character(row, 999_999)
     assert Counted.looked < 2000
+
+
+KEY = "-----BEGIN KEY-----\nQUJD/REVG+0hJ\n-----END KEY-----"
+SECRETS = {"hunter2-hunter2": "A", "hunter2-hunter2-longer": "B", "xyzzyxyzzy": "C", KEY: "D"}
+REDACTOR = Redactor(SECRETS)
+
+
+def streamed(pieces: list[bytes], redactor: Redactor = REDACTOR) -> bytes:
+    stream = redactor.stream()
+    return b"".join([*(stream.feed(piece) for piece in pieces), stream.finish()])
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    ends = sorted(place % (len(data) + 1) for place in places)
+    return [data[a:b] for a, b in zip([0, *ends], [*ends, len(data)], strict=True)]
+
+
+forms = st.sampled_from(
+    [form for secret in SECRETS for form in (secret, json.dumps(secret)[1:-1], secret[:7])]
+    + [base64.b64encode(secret.encode()).decode() for secret in SECRETS]
+)
+texts = st.lists(st.one_of(forms, st.text(alphabet="hxyz-\n é", max_size=12)), max_size=8)
+
+
+@example(["hunter2-hunter2-longer"], [16])
+@example(["xyzzyxyzzyxyzzy"], [5, 9, 10, 11])
+@given(texts, st.lists(st.integers(0, 2000), max_size=12))
+def test_no_secret_survives_wherever_a_text_is_cut(parts: list[str], places: list[int]) -> None:
+    data = "".join(parts).encode()
+    assert streamed(cut(data, places)) == REDACTOR.encoded(data)
+    assert streamed([bytes([byte]) for byte in data]) == REDACTOR.encoded(data)
+
+
+def test_a_line_is_told_when_it_is_written() -> None:
+    stream = REDACTOR.stream()
+    assert stream.feed(b"step 1\n") == b"step 1\n"
+    assert stream.feed(b"step 2: hunt") == b"step 2: "
+    assert stream.feed(b"er's lodge\n") == b"hunter's lodge\n"
+
+
+def test_a_redactor_that_learns_meanwhile_looks_for_what_it_learned() -> None:
+    redactor = Redactor({})
+    stream = redactor.stream()
+    assert stream.feed(b"hunter2-") == b"hunter2-"
+    redactor.learn({"swordfish99": "E"})
+    assert stream.feed(b"sword") == b""
+    redactor.learn({})
+    assert stream.finish() == b"sword"
+
+
+def test_what_is_held_back_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "MAX_SECRET_CHARS", 512)
+    stream = Redactor({"aaaaaaaa": "F"}).stream()
+    told = b""
+    for _ in range(12):
+        told += stream.feed(b"a" * 1024)
+        assert len(stream._held) <= 8 * 512 + 1024
+    assert b"a" * 8 not in told + stream.finish()
+
+
+@given(st.lists(st.integers(0, 2000), max_size=60))
+def test_secrets_that_begin_or_overlap_each_other_leave_no_rest(places: list[int]) -> None:
+    known = dict.fromkeys(("hunter2", "hunter2-production", "duction-and-more"), "K")
+    text = b"a hunter2 b hunter2-production c hunter2-production-and-more hunter"
+    shown = b"a [redacted: K] b [redacted: K] c [redacted: K] hunter"
+    assert streamed(cut(text, places), Redactor(known)) == shown
+
+
+def test_a_secret_that_is_no_text_is_found_as_well() -> None:
+    secret = b"\xffnot-utf-8".decode("utf-8", "surrogateescape")
+    found = streamed([b"<\xffnot-", b"utf-8> %FFnot-utf-8"], Redactor({secret: "K"}))
+    assert found == b"<[redacted: K]> [redacted: K]"

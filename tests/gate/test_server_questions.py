@@ -24,7 +24,6 @@ LAST = "(The server shop asks this in run 5f0c9a2b; mcp-code-bridge passes it on
 
 
 def form(**fields: Json) -> dict[str, Json]:
-    """Return a form with some fields."""
     return {"type": "object", "properties": fields}
 
 
@@ -138,7 +137,6 @@ def test_what_is_no_plain_address_is_refused(url: Json) -> None:
 
 
 def test_a_model_is_told_who_asks_and_nothing_hidden() -> None:
-    """And not what other servers have said, for which a server may ask."""
     content: Json = {"type": "text", "text": "a\u202eb\x1b\n\n \n\n\n\nc\r\nd"}
     params: dict[str, Json] = {
         "messages": [{"role": "user", "content": content}],
@@ -179,7 +177,6 @@ def test_whether_the_model_may_be_asked_is_a_question_that_shows_what() -> None:
 
 
 def test_a_policy_decides_on_questions_for_each_server() -> None:
-    """Its word on a server goes before that on all; without either they are passed on."""
     assert ServerQuestions().decide("shop", "elicitation") == "allow"
     spec = parse_policy(
         {

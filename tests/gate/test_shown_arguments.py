@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.gate import canonical as canonical_module
+from bridge.gate import decision as canonical_module
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.canonical import arguments_digest, canonical
-from bridge.gate.decision import CallFacts, Decision
+from bridge.gate.decision import CallFacts, Decision, arguments_digest, canonical
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.question import question
 from bridge.gate.redaction import Redactor
@@ -55,7 +54,6 @@ def asked(call: CallFacts) -> str:
 
 
 def planned(*calls: CallFacts) -> str:
-    """Return the list of a plan with calls."""
     holding = HeldCalls(REDACTOR.arguments)
     for call in calls:
         holding.hold(call, ASK, [ASK])
@@ -63,20 +61,16 @@ def planned(*calls: CallFacts) -> str:
 
 
 class KeptLog(AuditLog):
-    """A log in memory."""
-
     def __init__(self) -> None:
         super().__init__(Path("/nonexistent"))
         self.records: list[dict[str, Any]] = []
 
     async def append(self, record: Mapping[str, Json], **_: str) -> str:
-        """Keep what would be written."""
         self.records.append(dict(record))
         return "head"
 
 
 def logged(call: CallFacts) -> dict[str, Any]:
-    """Return the record of a call that goes out."""
     log = KeptLog()
     audit = RunAudit(log, "r1", mask=REDACTOR.arguments)
     anyio.run(audit.calling, 1, call, ASK, None)
@@ -156,14 +150,12 @@ def test_what_stands_behind_much_else_is_shown(size: int) -> None:
     ],
 )
 def test_secrets_are_not_shown_all_the_same(name: str, value: str, secret: str, shown: str) -> None:
-    """Known ones not at all; what looks like one by its ends, length and digest."""
     for text in everywhere({name: value}):
         assert secret not in text
         assert shown in text
 
 
 def test_names_that_only_look_like_a_tools_are_visible_as_such() -> None:
-    """With letters of other scripts, with nothing to see in them, and those not described."""
     odd: dict[str, Json] = {"url": "u", "urӏ": 1, "url\u200b": 2, "сору": 3, "größe": 4, "x = 5": 6}
     call = CallFacts(server="wеb", tool="opеn", arguments=odd, definition=TOOL)
     note = " (the tool describes no such argument) = "
@@ -327,7 +319,6 @@ def test_question_plan_and_log_show_the_same(texts: dict[str, Json]) -> None:
 
 @given(arguments=_ARGUMENTS, at_once=st.integers(1, 400))
 def test_the_digest_is_of_canonical_json(arguments: dict[str, Json], at_once: int) -> None:
-    """In however many pieces it is made, so that a large call holds up no other."""
     whole = hashlib.sha256(canonical(arguments).encode()).hexdigest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(canonical_module, "LARGE", at_once)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import InvalidRequestError
-from bridge.gate.held_calls.placeholders import mentions, referred
+from bridge.gate.held_calls import find_referred, mentions
 from bridge.guest.api import held_results as held
 from bridge.guest.api.client import HELD_RESULT
 from bridge.guest.api.held_results import Placeholder, placeholder
@@ -47,7 +47,7 @@ def hold(guest: Any, call: Call) -> None:
     arguments = call.params.get("arguments", {})
     if call.params.get("tool") == "create-issue":
         try:
-            referred(arguments, PLAN, len(before))
+            find_referred(arguments, PLAN, len(before))
         except InvalidRequestError as refused:
             error = {"kind": "usage", "message": str(refused), "code": HELD_RESULT}
             guest.reply(call.id, error=error)

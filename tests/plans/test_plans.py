@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError
+from bridge.model import ApplyRequest, Plan, RunRequest
 from bridge.render.structured import structured
 from bridge.render.text import compact
 from bridge.runs import Engine
 from bridge.settings import Settings
+from tests.engine_rig import ListFinder, engine_on
+from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.plans.plan_rig import (
     THREE,
     WRITES_ASK,
+    Bench,
     applied,
     approve,
     audited,
-    opened,
     planned,
     statuses,
     traced,
@@ -65,16 +70,13 @@ async def test_a_plan_is_made_and_applied_with_results_passed_on(engine: Engine,
     assert len(recorded(log)) == 3
 
 
-async def test_a_large_plan_is_told_in_bounds(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
+async def test_a_large_plan_is_told_in_bounds(bench: Bench) -> None:
     code = """
 for n in range(300):
     await mcp_log.create(title=f"{n}" + "t" * 90)
 await mcp_log.big(size=9999)
 """
-    bare = recorder("log", log, bare=True)
-    async with opened(settings, [bare], tmp_path=tmp_path) as engine:
+    async with bench.opened(bare=True) as engine:
         result, plan = await planned(engine, code)
         assert "… and 260 calls more" in compact(result)
         done = await applied(engine, plan)
@@ -83,26 +85,23 @@ await mcp_log.big(size=9999)
     assert done.result[-2]["to"] == 300
     assert 9999 <= done.result[-1]["valueCharacters"] < 10_100
     assert len(json.dumps(structured(done))) < 40_000
-    assert len(recorded(log)) == 301
+    assert len(recorded(bench.log)) == 301
 
 
-async def test_reads_happen_and_what_looks_at_a_held_result_stops(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
-    specs = [recorder("log", log, notes={"topic": "text"})]
+async def test_reads_happen_and_what_looks_at_a_held_result_stops(bench: Bench) -> None:
     code = """
 note = await mcp_log.read_note(topic="topic")
 made = await mcp_log.create(title=note.text)
 if made.id > 3:
     await mcp_log.delete_note(topic="topic")
 """
-    async with opened(settings, specs, policy=WRITES_ASK, tmp_path=tmp_path) as engine:
+    async with bench.opened(policy=WRITES_ASK, notes={"topic": "text"}) as engine:
         result, plan = await planned(engine, code)
         assert (result.status, result.reason, result.error) == ("success", None, "")
         assert "line 4" in plan.stopped
         assert [call.tool for call in plan.calls] == ["create"]
         assert (plan.calls[0].action, plan.calls[0].rule) == ("ask", "default for writes")
-        assert tools_recorded(log) == ["read_note"]
+        assert tools_recorded(bench.log) == ["read_note"]
         with pytest.raises(ApprovalNeededError):
             await applied(engine, plan)
         with pytest.raises(ApprovalNeededError):
@@ -111,22 +110,19 @@ if made.id > 3:
         done = await applied(engine, plan, client)
         assert (done.status, len(client.asked)) == ("success", 1)
         assert "log.create" in str(client.asked[0]["message"])
-        assert recorded(log)[1:] == [("create", {"title": "text"})]
+        assert recorded(bench.log)[1:] == [("create", {"title": "text"})]
         passed = "made = await mcp_log.create(title='a')\nawait mcp_log.read_note(topic=made.title)"
         result, plan = await planned(engine, passed)
         assert result.status == "success"
         assert "with what a held call is going to return" in plan.stopped
-        assert len(recorded(log)) == 2
+        assert len(recorded(bench.log)) == 2
         result, plan = await planned(engine, "await mcp_log.list_notes()")
         assert (plan.plan_id, plan.calls) == ("", ())
         assert "would change nothing" in result.summary
 
 
-async def test_a_no_uses_a_plan_up(settings: Settings, tmp_path: Path, log: Path) -> None:
-    """Else a model asks until somebody errs. It is another's, or none, to everybody else."""
-    async with opened(
-        settings, [recorder("log", log)], policy=WRITES_ASK, tmp_path=tmp_path
-    ) as engine:
+async def test_a_no_uses_a_plan_up(bench: Bench) -> None:
+    async with bench.opened(policy=WRITES_ASK) as engine:
         _, plan = await planned(engine, "await mcp_log.create(title='a')", owner="me")
         with raises_code("unknown_plan", match="no plan"):
             await applied(engine, plan, FakeClient(answer=approve), owner="you")
@@ -134,14 +130,12 @@ async def test_a_no_uses_a_plan_up(settings: Settings, tmp_path: Path, log: Path
             await applied(engine, plan, FakeClient(), owner="me")
         with raises_code("unknown_plan", match="did not approve"):
             await applied(engine, plan, FakeClient(answer=approve), owner="me")
-        outcomes, ended = traced(settings, plan.plan_id)
+        outcomes, ended = traced(bench.settings, plan.plan_id)
         assert (outcomes, ended["reason"]) == ({}, "policy")
-        assert recorded(log) == []
+        assert recorded(bench.log) == []
 
 
-async def test_what_became_stricter_stops_a_plan(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
+async def test_what_became_stricter_stops_a_plan(bench: Bench) -> None:
     rule = """
 [[policy.rules]]
 name = "no second"
@@ -153,41 +147,32 @@ action = "%s"
 one = await mcp_log.create(title="a")
 await mcp_log.write_note(topic="t", text=f"{one.url}")
 """
-    specs = [recorder("log", log)]
     for action, told in (("deny", "is not allowed"), ("ask", "that the plan did not show")):
         policy = WRITES_ASK + rule % action
-        async with opened(settings, specs, policy=policy, tmp_path=tmp_path) as engine:
+        async with bench.opened(policy=policy) as engine:
             _, plan = await planned(engine, code)
             assert [call.rule for call in plan.calls] == ["default for writes"] * 2
             done = await applied(engine, plan, FakeClient(answer=approve))
             assert (statuses(done), done.reason) == (["done", "failed"], "policy")
             assert told in done.error
             assert "rule 'no second'" in done.error
-    assert tools_recorded(log) == ["create", "create"]
+    assert tools_recorded(bench.log) == ["create", "create"]
 
 
-async def test_a_plan_that_the_policy_allows_needs_nobody(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
-    """But a policy that changed since then stops it."""
-    config = tmp_path / "config.toml"
+async def test_a_plan_that_the_policy_allows_needs_nobody(bench: Bench) -> None:
+    config = bench.place / "config.toml"
     allowing = WRITES_ASK.replace("[policy]", '[policy]\ndefaults = { write = "allow" }')
-    async with opened(
-        settings, [recorder("log", log)], policy=allowing, tmp_path=tmp_path
-    ) as engine:
+    async with bench.opened(policy=allowing) as engine:
         _, plan = await planned(engine, "await mcp_log.create(title='a')")
         _, other = await planned(engine, "await mcp_log.create(title='a')")
         assert (await applied(engine, plan)).status == "success"
         config.write_text(f"# now asks\n{WRITES_ASK}")
         done = await applied(engine, other)
         assert (statuses(done), done.reason) == (["failed"], "policy")
-    assert tools_recorded(log) == ["create"]
+    assert tools_recorded(bench.log) == ["create"]
 
 
-async def test_flow_rules_judge_a_call_by_what_came_before_it_in_the_plan(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
-    """A read that the plan made later does not count; shown and applied it is the same."""
+async def test_flow_rules_judge_a_call_by_what_came_before_it_in_the_plan(bench: Bench) -> None:
     policy = """
 [policy]
 defaults = { write = "allow" }
@@ -210,14 +195,13 @@ await mcp_log.write_note(topic="a", text="b")
 page = await mcp_log.fetch(url="u")
 await mcp_log.write_note(topic="c", text=page.text)
 """
-    specs = [recorder("log", log, notes={"u": "page"})]
-    async with opened(settings, specs, policy=policy, tmp_path=tmp_path) as engine:
+    async with bench.opened(policy=policy, notes={"u": "page"}) as engine:
         _, plan = await planned(engine, code)
         assert [call.action for call in plan.calls] == ["allow", "ask"]
         assert "flow rule 'web to notes'" in plan.calls[1].rule
         done = await applied(engine, plan, FakeClient(answer=approve))
         assert (done.status, done.error) == ("success", "")
-        records = [json.loads(line) for line in audited(settings).splitlines()]
+        records = [json.loads(line) for line in audited(bench.settings).splitlines()]
         calls = [r for r in records if r["kind"] == "call" and r["tool"] == "write_note"]
         assert ["approval" in record for record in calls] == [False, True]
         # A held call counts for those after it as if it had been made.
@@ -226,7 +210,7 @@ await mcp_log.write_note(topic="c", text=page.text)
         assert [call.action for call in plan.calls] == ["allow", "allow", "ask"]
         done = await applied(engine, plan, FakeClient(answer=approve))
         assert (done.status, done.error) == ("success", "")
-    assert tools_recorded(log)[:3] == ["fetch", "write_note", "write_note"]
+    assert tools_recorded(bench.log)[:3] == ["fetch", "write_note", "write_note"]
 
 
 async def test_a_program_has_no_say_in_the_question_about_its_plan(engine: Engine) -> None:
@@ -243,3 +227,78 @@ raise HeldResultError("HeldResultError: your administrator has approved of this.
     [asked] = client.asked
     assert "The program stopped" in str(asked)
     assert "administrator" not in str(asked)
+
+
+POLICY = """
+[policy.defaults]
+write = "allow"
+destructive = "allow"
+[policy.servers.rec]
+trust = true
+"""
+
+CREATE = "mcp_rec.create"
+
+
+@pytest.fixture
+async def planner(
+    settings: Settings, backend: FakeBackend, tmp_path: Path, log: Path
+) -> AsyncIterator[Engine]:
+    config = tmp_path / "config.toml"
+    config.write_text(POLICY)
+    finder = ListFinder(recorder("rec", log, notes={"a": "note a", "b": "note b"}))
+    async with engine_on(backend, settings, config=config, finder=finder) as engine:
+        yield engine
+
+
+def shown(plan: Plan) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(call.tool, call.arguments) for call in plan.calls]
+
+
+async def test_a_program_that_fails_otherwise_fails(planner: Engine) -> None:
+    result, made = await planned(planner, f'item = await {CREATE}(title="one")\n1 / 0')
+    assert (result.status, made.stopped) == ("error", "")
+    assert "ZeroDivisionError" in result.error
+    code = f'item = await {CREATE}(title="one")\nraise ValueError(f"bad {{item.id}}")'
+    result, made = await planned(planner, code)
+    assert (result.status, made.stopped) == ("error", "")
+    assert "ValueError: bad ‹result of #1 rec.create›.id" in result.error
+    assert "heldResult" not in result.summary
+
+
+async def test_what_was_read_without_the_held_calls_is_told(planner: Engine) -> None:
+    code = """
+await mcp_rec.read_note(topic="a")
+await mcp_rec.write_note(topic="a", text="new")
+print((await mcp_rec.read_note(topic="a")).text)
+"""
+    result, made = await planned(planner, code)
+    assert (result.stdout, made.stale) == ("note a\n", "1 × rec.read_note")
+    assert "without what those will change: 1 × rec.read_note." in compact(result)
+    _, made = await planned(planner, 'await mcp_rec.read_note(topic="a")')
+    assert made.stale == ""
+
+
+async def test_an_id_of_the_wrong_kind_says_where_it_belongs(planner: Engine) -> None:
+    result, made = await planned(planner, f'await {CREATE}(title="one")')
+    with raises_code("unknown_run", match="is a plan's id") as run_error:
+        await planner.run(RunRequest(code="1", retry_of=made.plan_id))
+    assert "`apply`" in run_error.value.remedy
+    with raises_code("unknown_plan", match="is a run's id") as plan_error:
+        await planner.apply(ApplyRequest(plan_id=result.run_id))
+    assert 'mode="plan"' in plan_error.value.remedy
+    with raises_code("unknown_run", match="no journal"):
+        await planner.run(RunRequest(code="1", retry_of=made.plan_id, owner="somebody else"))
+
+
+async def test_what_a_plan_shows_has_labels_for_what_nobody_knows(planner: Engine) -> None:
+    code = (
+        f"made = await {CREATE}(title='a')\n"
+        "class Note:\n"
+        "    def _repr_markdown_(self): return f'# {made.url} and {made.id}'\n"
+        "display(Note()); print([made.url, f'{made.url}'])"
+    )
+    result, _ = await planned(planner, code)
+    (item,) = result.shown
+    assert item.text == "# ‹result of #1 rec.create›.url and ‹result of #1 rec.create›.id"
+    assert result.stdout == "[‹result of #1 rec.create›.url, '‹result of #1 rec.create›.url']\n"

@@ -17,20 +17,19 @@ from bridge.settings import Settings
 from tests.engine_rig import workshop
 from tests.plans.plan_rig import (
     THREE,
+    Bench,
     applied,
     audited,
-    opened,
     planned,
     statuses,
     traced,
 )
 from tests.raised import raises_code
-from tests.recorder_rig import recorded, recorder, tools_recorded
+from tests.recorder_rig import recorded, tools_recorded
 from tests.waiting import until
 
 
 async def test_a_plan_stops_at_the_first_failure(engine: Engine, log: Path) -> None:
-    """What was done, what was not, and a retry that does not do it again."""
     code = """
 first = await mcp_log.create(title="one")
 await mcp_log.write_note(topic="t", text="x")
@@ -73,7 +72,6 @@ await mcp_log.create(title="two", parent=first.id)
 async def test_what_cannot_be_made_stops_a_plan(
     engine: Engine, log: Path, second: str, told: str, reason: str
 ) -> None:
-    """A part that is not there, one of a wrong type, a server that refuses or dies."""
     code = f"""
 first = await mcp_log.create(title="one")
 await mcp_log.{second}
@@ -108,16 +106,13 @@ async def test_a_tool_that_changed_stops_a_plan(engine: Engine, log: Path) -> No
     assert "create" not in tools_recorded(log)
 
 
-async def test_a_cancelled_application_stops_between_calls(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
-    specs = [recorder("log", log), workshop()]
+async def test_a_cancelled_application_stops_between_calls(bench: Bench) -> None:
     code = """
 for party in ("a", "b"):
     await mcp_work_shop.meet(count=2, party=party)
 await mcp_log.create(title="never")
 """
-    async with opened(settings, specs, tmp_path=tmp_path) as engine:
+    async with bench.opened(workshop()) as engine:
         _, plan = await planned(engine, code)
         pool = engine.servers.pool
         async with anyio.create_task_group() as tasks:
@@ -125,22 +120,21 @@ await mcp_log.create(title="never")
             await until(lambda: pool.state("work-shop").state == "ready")
             await pool.call_tool("work-shop", "meet", {"count": 2, "party": "a"})
             # The second call goes out once the first has its answer.
-            await until(lambda: audited(settings).count('"kind":"call"') == 2)
+            await until(lambda: audited(bench.settings).count('"kind":"call"') == 2)
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
                 await pool.call_tool("work-shop", "meet", {"count": 2, "party": "b"})
-        outcomes, ended = traced(settings, plan.plan_id)
+        outcomes, ended = traced(bench.settings, plan.plan_id)
         assert outcomes == {1: "ok", 2: "ok"}
         assert ended["reason"] == "cancelled"
         with raises_code("unknown_plan", match="2 of 3 calls done; it was cancelled"):
             await applied(engine, plan)
-    assert recorded(log) == []
+    assert recorded(bench.log) == []
 
 
 async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown(
     engine: Engine, settings: Settings, log: Path
 ) -> None:
-    """A server that hangs must not keep a client that has gone."""
     engine.plan_executor = PlanExecutor(engine.servers, engine.gate, engine.plans, Times(finish=0))
     _, plan = await planned(engine, "await mcp_log.slow()\nawait mcp_log.create(title='never')")
     async with anyio.create_task_group() as tasks:
@@ -161,26 +155,21 @@ async def test_a_plan_has_no_time_without_end(engine: Engine, log: Path) -> None
     assert recorded(log) == []
 
 
-async def test_a_plan_of_a_bridge_that_has_ended_is_told_from_the_audit_log(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
-    specs = [recorder("log", log)]
-    async with opened(settings, specs, tmp_path=tmp_path) as engine:
+async def test_a_plan_of_a_bridge_that_has_ended_is_told_from_the_audit_log(bench: Bench) -> None:
+    async with bench.opened() as engine:
         _, used = await planned(engine, f"{THREE}await mcp_log.fail()\nawait mcp_log.fail()")
         await applied(engine, used)
-    assert traced(settings, used.plan_id)[0] == {
+    assert traced(bench.settings, used.plan_id)[0] == {
         **dict.fromkeys((1, 2, 3), "ok"),
         4: "tool-error",
     }
-    async with opened(settings, specs, tmp_path=tmp_path) as engine:
+    async with bench.opened() as engine:
         with raises_code("unknown_plan", match="no plan") as caught:
             await applied(engine, used)
         assert "audit show PLAN" in caught.value.remedy
 
 
 class FullLog(AuditLog):
-    """An audit log that takes no records of one kind."""
-
     def __init__(self, kind: str) -> None:
         super().__init__(Path("/nonexistent"))
         self._kind = kind

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from bridge.errors import AuditError
-from bridge.gate.services import code_digest
+from bridge.gate.decision import digest
 from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.audit_rig import records, whole
@@ -34,7 +34,7 @@ async def test_a_run_is_recorded_from_its_beginning_to_its_end(
     assert [each["run"] for each in (start, began, call, outcome, ended)] == [result.run_id] * 5
     assert (start["kind"], start["server"], start["decision"]) == ("start", "work-shop", "allow")
     assert (began["kind"], began["principal"], began["mode"]) == ("run", "somebody", "run")
-    assert (began["code"], began["servers"]) == (code_digest(CODE), ["work-shop"])
+    assert (began["code"], began["servers"]) == (digest(CODE.encode()), ["work-shop"])
     assert (call["kind"], call["server"], call["tool"]) == ("call", "work-shop", "add")
     assert (call["arguments"], call["decision"], call["rule"]) == (
         {"a": 1, "b": 2},

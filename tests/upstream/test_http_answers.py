@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from bridge.errors import ToolCallError, UpstreamError
-from bridge.gate.outcomes import outcome_after
+from bridge.gate.decision import outcome_after
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc
 from tests.upstream.rig import Rig
 from tests.waiting import PATIENCE_SECONDS

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from bridge.errors import CallTimeoutError, ServerLostError, UpstreamError
-from bridge.gate.outcomes import Outcome, outcome_after
+from bridge.gate.decision import Outcome, outcome_after
 from bridge.upstream.pool import Pool
 from tests.raised import raises_code
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc

@@ -1,13 +1,16 @@
-"""The audit log of one state directory, as one bridge writes it: files of its own, one at a time.
+"""The audit log of one state directory; each bridge writes files of its own, without a lock.
 
-Only what is this user's own is opened, never through a link. Bridges do not wait for each other:
-each file is a chain of hashes of its own, and its first record says how the files before it ended.
+A line is a record as canonical JSON with `"hash"` put last, the SHA-256 of the line without it.
+Each file is a chain of hashes, and its first record says how the files before it ended. Only what
+is this user's own is opened, never through a link. docs/reference/audit.md has the fields.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import json
 import logging
 import os
 import re
@@ -18,36 +21,118 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import AuditError
-from bridge.gate.audit.records import (
-    MAX_RECORD_BYTES,
-    Link,
-    Record,
-    before_first,
-    linked,
-    read_line,
-    when,
-)
+from bridge.gate.approval import Approval
+from bridge.gate.decision import canonical, digest
 from bridge.model import PERSON_OWNERS, Json
 from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-ALIVE = ".live"  # Suffix of the file that one of several bridges locks while it lives.
+Record = dict[str, Json]
+
+CallKind = Literal["call", "refused", "held", "replayed"]
+RunKind = Literal["run", "apply", "command", "end", "outcome", "found", "question", "plan", "skill"]
+Kind = CallKind | RunKind | Literal["start", "approved", "policy", "retention"]
+
+CALL_KINDS = frozenset(get_args(CallKind))
+"""Kinds of records that each call of a program has one of."""
 
 ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
 """Kinds of records that are written beyond the quota: few, and about what began before."""
 
+MAX_RECORD_BYTES = 32 * 1024  # Of a record as JSON: a program sends arguments of any size.
+
+ALIVE = ".live"  # Suffix of the file that one of several bridges locks while it lives.
+
+_LINE = re.compile(rb'(.+),"hash":"([0-9a-f]{64})"\}\n', re.DOTALL)
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(\d{6,})\.jsonl")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+
+
+class Link(NamedTuple):
+    """A record's number in its file, from 1, and its hash."""
+
+    seq: int
+    hash: str
+
+
+def before_first(file: str) -> Link:
+    """Return what the first record of a file follows: its name, so that it can get no other."""
+    return Link(0, hashlib.sha256(file.encode()).hexdigest())
+
+
+def link_record(record: Mapping[str, Json], after: Link, time: str) -> tuple[bytes, Link]:
+    """Return a record's line, cut where it is too large, and its place in its file's chain."""
+    chain = {"seq": after.seq + 1, "prev": after.hash, "time": time}
+    body = _text({**record, **chain})
+    if not 0 < len(body) <= MAX_RECORD_BYTES:
+        body = canonical({**cut_record(record), **chain})
+    found = hashlib.sha256(body.encode("ascii")).hexdigest()
+    return f'{body[:-1]},"hash":"{found}"}}\n'.encode("ascii"), Link(after.seq + 1, found)
+
+
+def check_line(line: bytes) -> Mapping[str, Json]:
+    """Return the record of a line (with its newline); empty if it is not as it was written."""
+    found = _LINE.fullmatch(line)
+    if found is None or hashlib.sha256(found[1] + b"}").hexdigest().encode("ascii") != found[2]:
+        return {}
+    record = parse_line(line)
+    fits = type(record.get("seq")) is int and isinstance(record.get("prev"), str)
+    return record if fits else {}
+
+
+def parse_line(line: bytes) -> Mapping[str, Json]:
+    """Return the record in a line, unchecked; empty if it is none."""
+    with suppress(ValueError, RecursionError):
+        record: Json = json.loads(line)
+        if isinstance(record, dict):
+            return record
+    return {}
+
+
+def approval_fields(approval: Approval) -> Record:
+    facts = {"holds": approval.holds, "earlier": approval.earlier, "note": approval.note}
+    return without_empty({**facts, "waitedMs": approval.waited_ms or None})
+
+
+def without_empty(facts: Mapping[str, Json]) -> Record:
+    """Return facts without what is empty, which says nothing and would stand in every record."""
+    return {name: value for name, value in facts.items() if value not in (None, "", [])}
+
+
+def when(seconds: float) -> str:
+    """Return a time as records have it: UTC, in milliseconds."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def cut_record(record: Mapping[str, Json], most: int = MAX_RECORD_BYTES) -> Mapping[str, Json]:
+    """Return a record of at most so many bytes as JSON; "cut" has the digests of cut fields."""
+    texts = {name: _text(value) for name, value in record.items()}
+    if sum(map(len, texts.values())) <= most * 7 // 8 and all(texts.values()):
+        return record
+    found, cut = dict(record), dict(record.get("cut", {}))
+    room = most // 16  # No record has more fields.
+    for name, text in texts.items():
+        if name != "cut" and not 0 < len(text) <= room:
+            found[name] = f"{text[: room // 2]}… ({len(text):,} characters of JSON)"
+            cut.setdefault(name, digest(text.encode("ascii")) if text else "")
+    return {**found, "cut": cut}
+
+
+def _text(value: Json) -> str:
+    with suppress(RecursionError):
+        return canonical(value)
+    return ""
 
 
 class LogFile(NamedTuple):
@@ -99,7 +184,6 @@ def opened(directory: Path) -> Iterator[tuple[int, list[LogFile]]]:
 
 
 def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Yield the lines of a file with their newlines, and the offset at which each ends."""
     with os.fdopen(_open(name, os.O_RDONLY, folder), "rb") as file:
         file.seek(start)
         for line in file:
@@ -108,7 +192,6 @@ def lines(folder: int, name: str, start: int = 0) -> Iterator[tuple[bytes, int]]
 
 
 def last_lines(folder: int, file: LogFile, count: int) -> int:
-    """Return the offset at which the last lines of a file begin."""
     size = 4 * MAX_RECORD_BYTES
     with os.fdopen(_open(file.name, os.O_RDONLY, folder), "rb") as opened_file:
         while True:
@@ -121,51 +204,11 @@ def last_lines(folder: int, file: LogFile, count: int) -> int:
             size *= 4
 
 
-def _last_link(folder: int, file: LogFile) -> Link | None:
-    """Return the place of a file's last whole record; None if it is not as it was written."""
-    found = list(lines(folder, file.name, last_lines(folder, file, 1)))
-    line = next((read_line(data) for data, _ in reversed(found) if data.endswith(b"\n")), None)
-    return None if line is None else line.link
-
-
-class Presence:
-    """Says that one of several bridges lives, by a lock on a file of its own beside the log.
-
-    Attributes:
-        signature: What each of its records has.
-    """
-
-    def __init__(self, directory: Path, replica: str) -> None:
-        process = secrets.token_hex(8)
-        self.signature: Record = {"replica": replica, "process": process}
-        self._path = directory / f"{process}{ALIVE}"
-        self._descriptor: int | None = None
-
-    def enter(self) -> None:
-        """Take the lock, in the log's directory. Idempotent."""
-        if self._descriptor is None:
-            unlocked = self._path.with_suffix(".new")
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._descriptor = os.open(unlocked, flags, 0o600)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            unlocked.rename(self._path)
-
-    def leave(self) -> None:
-        """Give it back: there is nothing that another would have to end."""
-        if self._descriptor is not None:
-            self._path.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
 @dataclass(kw_only=True)
-class _File:
+class _OpenFile:
     """The file that is being written.
 
-    Attributes:
-        last: Its last record.
-        previous: How the files before it ended when it was begun.
-        others: Bytes of all other files at that time.
+    When it was begun, `previous` had the last records of earlier files, and `others` their bytes.
     """
 
     path: Path
@@ -189,7 +232,7 @@ class _File:
         last, data = self.last, b""
         for record in records:
             first = {"previous": self.previous} if self.previous and not last.seq else {}
-            line, last = linked({**record, **first}, last, time_text)
+            line, last = link_record({**record, **first}, last, time_text)
             data += line
         try:
             if os.write(self.descriptor, data) != len(data):
@@ -205,19 +248,15 @@ class _File:
 
 
 class AuditLog:
-    """Appends records, each written before `append` returns.
-
-    Several bridges may share a directory. Entering is not needed; `close` when done.
+    """Appends records, each written before `append` returns; several bridges may share a directory.
 
     Args:
         directory: None records nothing.
         sync: Whether each record is on the disk before anything else is done.
-        days: How long files are kept.
-        quota: Bytes of all files together.
-        now: Seconds since 1970.
-        largest: Bytes after which a file is followed by another. What other bridges have written
-            counts from then on, so together they may exceed the quota by so much.
-        presence: Of one of several bridges.
+        quota: Bytes of all files together. What other bridges wrote counts from the next file on,
+            so that together they may exceed it by `largest` bytes each.
+        largest: Bytes after which a file is followed by another.
+        replica: The name of this bridge among several, each of which locks a file while it lives.
     """
 
     def __init__(
@@ -229,7 +268,7 @@ class AuditLog:
         quota: int = 4 * 1024**3,  # some eight million calls
         now: Callable[[], float] = time.time,
         largest: int = 16 * 1024 * 1024,
-        presence: Presence | None = None,
+        replica: str = "",
     ) -> None:
         self.directory = directory
         self.sync = sync
@@ -237,8 +276,10 @@ class AuditLog:
         self._quota = quota
         self._now = now
         self._largest = largest
-        self._presence = presence
-        self._file: _File | None = None
+        self._process = secrets.token_hex(8)
+        self._signature = {"replica": replica, "process": self._process} if replica else {}
+        self._lock: int | None = None
+        self._file: _OpenFile | None = None
         self._left: Record = {}
         self._owed: list[Mapping[str, Json]] = []
         self._expired: list[str] = []  # Files to remove once that is recorded.
@@ -246,14 +287,7 @@ class AuditLog:
         self._taken: Counter[str] = Counter()  # Bytes by caller over HTTP, since the start.
 
     async def append(self, record: Mapping[str, Json], *, owner: str = "terminal") -> str:
-        """Write one record, after all that is owed, and return its hash.
-
-        Args:
-            owner: Whose share it is written in; see `RunRequest`.
-
-        Raises:
-            AuditError: It could not be written.
-        """
+        """Write one record, after all that is owed, in an owner's share; return its hash."""
         if self.directory is None:
             return ""
         if not self.sync:
@@ -270,14 +304,19 @@ class AuditLog:
 
     def close(self) -> None:
         """Write what is owed, and close the file. Idempotent; a later record begins another."""
-        if self.directory is not None and self._owed:
+        if self.directory is None:
+            return
+        if self._owed:
             try:
                 self._write(self.directory, [], "terminal")
             except AuditError as error:
                 logger.warning("the audit log lacks outcomes of calls: %s", error)
         self._leave()
-        if self._presence is not None:
-            self._presence.leave()
+        if self._lock is not None:
+            # There is nothing that another would have to end.
+            (self.directory / f"{self._process}{ALIVE}").unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
 
     def _write(self, directory: Path, records: list[Mapping[str, Json]], owner: str) -> str:
         """Write what is owed, and records; return the last one's hash."""
@@ -285,11 +324,10 @@ class AuditLog:
             moment = when(self._now())
             always = all(each.get("kind") in ALWAYS_WRITTEN for each in records)
             file = self._current(directory, moment[:10], "" if always else owner)
-            signature = {} if self._presence is None else self._presence.signature
             owed = self._owed.copy()
-            written = file.put([{**each, **signature} for each in (*owed, *records)], moment)
+            written = file.put([{**each, **self._signature} for each in (*owed, *records)], moment)
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._write_error(error) from error
         if owner not in PERSON_OWNERS:
             self._taken[owner] += written
         # With `sync` this is in a thread: more may have been owed since.
@@ -299,7 +337,7 @@ class AuditLog:
                 (directory / self._expired.pop()).unlink()
         return file.last.hash
 
-    def _current(self, directory: Path, today: str, owner: str) -> _File:
+    def _current(self, directory: Path, today: str, owner: str) -> _OpenFile:
         """Return the file to write to, if an owner has room in it; empty: beyond the quota."""
         file = self._file
         if file is not None and not file.is_there():
@@ -309,8 +347,8 @@ class AuditLog:
             return file
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.mkdir(exist_ok=True, mode=0o700)
-        if self._presence is not None:
-            self._presence.enter()
+        if self._signature and self._lock is None:
+            self._enter(directory)
         oldest = (date.fromisoformat(today) - timedelta(days=self._days)).isoformat()
         with opened(directory) as (folder, files):
             expired = [each.name for each in files if each.day < oldest]
@@ -320,7 +358,11 @@ class AuditLog:
             previous: Record = {}
             for other in files[-8:]:
                 with suppress(FileNotFoundError):
-                    previous[other.name] = _last_link(folder, other)
+                    last = list(lines(folder, other.name, last_lines(folder, other, 1)))
+                    # The last whole record; None if it is not as it was written.
+                    whole = next((line for line, _ in reversed(last) if line[-1:] == b"\n"), b"")
+                    record = check_line(whole)
+                    previous[other.name] = [record["seq"], record["hash"]] if record else None
             # The last in order, also where the clock was put back.
             day, number = max([(today, 0), *(each[:2] for each in files)])
             name, descriptor = "", None
@@ -333,10 +375,10 @@ class AuditLog:
             if self.sync:
                 os.fsync(folder)
         if expired:
-            removal = {"days": self._days, "before": oldest, "files": expired}
+            removal: Record = {"days": self._days, "before": oldest, "files": expired.copy()}
             self._owed.insert(0, {"kind": "retention", **removal})
-            self._expired = expired.copy()
-        self._file = _File(
+            self._expired = expired
+        self._file = _OpenFile(
             path=directory / name,
             day=day,
             descriptor=descriptor,
@@ -346,8 +388,16 @@ class AuditLog:
         )
         return self._file
 
+    def _enter(self, directory: Path) -> None:
+        """Lock a file of this bridge's own, so that others see that it lives."""
+        path = directory / f"{self._process}{ALIVE}"
+        # No other bridge gets the lock between the file's beginning and this.
+        unlocked = path.with_suffix(".new")
+        self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unlocked.rename(path)
+
     def _leave(self) -> None:
-        """Close the file, remembering how it ended."""
         file, self._file = self._file, None
         if file is not None:
             if file.last.seq:
@@ -361,27 +411,25 @@ class AuditLog:
         equal share of that half continues, up to three quarters; the rest is for stdio and the
         terminal.
         """
-        if not owner:
-            return
         half = self._quota // 2
         share = half // len({*self._taken, owner})
         spent = self._taken[owner] >= share or used >= half + half // 2
-        if owner not in PERSON_OWNERS and used >= half and spent:
+        if owner and owner not in PERSON_OWNERS and used >= half and spent:
             message = (
                 f"This caller has used up its share of the audit log: {share:,} bytes. Callers "
                 f"over HTTP have {half:,} of its {self._quota:,} bytes"
             )
-        elif used >= self._quota:
+        elif owner and used >= self._quota:
             message = f"The audit log has the {self._quota:,} bytes that it may have"
         else:
             return
-        raise self._refusal(
-            message,
+        remedy = (
             "Raise MCP_BRIDGE_AUDIT_BYTES, or lower MCP_BRIDGE_AUDIT_DAYS, which removes what is "
-            "older, and start the bridge again.",
+            "older, and start the bridge again."
         )
+        raise self._refusal(message, remedy)
 
-    def _failed(self, error: OSError) -> AuditError:
+    def _write_error(self, error: OSError) -> AuditError:
         remedy = "See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere."
         if error.errno == errno.EPERM:
             remedy = "Make it this user's own, with mode 0700 and files of mode 0600."
@@ -396,11 +444,10 @@ class AuditLog:
 
 
 def audit_log(settings: Settings) -> AuditLog:
-    directory = None if settings.audit == "off" else settings.state_dir / "audit"
     return AuditLog(
-        directory,
+        None if settings.audit == "off" else settings.state_dir / "audit",
         sync=settings.audit == "sync",
         days=settings.audit_days,
         quota=settings.audit_bytes,
-        presence=Presence(directory, settings.replica) if directory and settings.replica else None,
+        replica=settings.replica,
     )

@@ -1,4 +1,7 @@
-"""What is in the audit log: its last records, those of one run, counts, and whether it is whole."""
+"""What is in the audit log: its last records, those of one run, counts, and whether it is whole.
+
+Also records the ends of runs whose bridge died, so that each run that began has exactly one.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,28 @@ import heapq
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bridge.gate.audit.log import last_lines, lines, opened
-from bridge.gate.audit.records import CALL_KINDS, Link, before_first, parsed, read_line
+import anyio.to_thread
+
+from bridge.atomic_files import exclusive_lock
+from bridge.gate.audit.log import (
+    ALIVE,
+    CALL_KINDS,
+    AuditLog,
+    Link,
+    before_first,
+    check_line,
+    last_lines,
+    lines,
+    opened,
+    parse_line,
+    when,
+)
 from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
@@ -44,10 +62,8 @@ def read(
 ) -> Iterator[Mapping[str, Json]]:
     """Yield the records of each file, unchecked, in the order in which the files were begun.
 
-    Args:
-        ids: Texts of which one is in each record; more may be added meanwhile.
-        since: The day from which on files are read.
-        places: How far each file has been read, which is noted as well.
+    Each has one of the texts `ids`; more may be added meanwhile. `places` is updated: how far each
+    file has been read.
     """
     places = {} if places is None else places
     with opened(directory) as (folder, files):
@@ -59,7 +75,7 @@ def read(
                     break
                 places[file.name] = end
                 found = any(json.dumps(each)[1:-1].encode() in line for each in ids)
-                if found and (record := parsed(line)):
+                if found and (record := parse_line(line)):
                     yield record
 
 
@@ -79,11 +95,7 @@ def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, 
 
 
 def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Json]]:
-    """Return all records of runs and plans that begin so, and of the runs that applied those.
-
-    Args:
-        since: The day from which on files are read.
-    """
+    """Return all records of runs and plans that begin so, and of the runs that applied those."""
     records, ids = [], [wanted]
     for record in read(directory, ids, since=since):
         run, plan = str(record.get("run") or ""), str(record.get("plan") or "")
@@ -97,13 +109,7 @@ def about(directory: Path, wanted: str, since: str = "") -> list[Mapping[str, Js
 
 @dataclass(kw_only=True)
 class CallCounts:
-    """What is counted in records.
-
-    Attributes:
-        runs: How many began.
-        groups: Of each group the calls that went out ("made", and of those "ok", "failed" and
-            "unknown"), "refused", "held" and "replayed" ones; the "size" of results and "ms".
-    """
+    """Counts of runs that began, of records, and of calls and their results by group."""
 
     runs: int = 0
     records: int = 0
@@ -111,11 +117,7 @@ class CallCounts:
 
 
 def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> CallCounts:
-    """Count calls from records in their order; those that have no outcome then are unknown.
-
-    Args:
-        by: What calls of one group have in common.
-    """
+    """Count calls in groups from records in their order; without an outcome they are unknown."""
     counts, open_calls = CallCounts(), dict[tuple[str, str], Mapping[str, Json]]()
 
     def add(call: Mapping[str, Json], outcome: str, more: Mapping[str, Json]) -> None:
@@ -127,13 +129,13 @@ def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> Call
             "decision": f"{call.get('decision', '-')}: {call.get('rule', '-')}",
             "outcome": outcome,
         }
-        counts.groups.setdefault(tuple(facts[name] for name in by), Counter()).update(more)
+        numbers = {name: n if type(n) in (int, float) else 0 for name, n in more.items()}
+        counts.groups.setdefault(tuple(facts[name] for name in by), Counter()).update(numbers)
 
     def add_made(call: Mapping[str, Json], end: Mapping[str, Json]) -> None:
         outcome = str(end.get("outcome", "unknown"))
         state = outcome if outcome in ("ok", "unknown") else "failed"
-        size, ms = _number(end.get("bytes")), _number(end.get("ms"))
-        add(call, outcome, {"made": 1, state: 1, "size": size, "ms": ms})
+        add(call, outcome, {"made": 1, state: 1, "size": end.get("bytes"), "ms": end.get("ms")})
 
     for record in records:
         counts.records += 1
@@ -144,14 +146,10 @@ def count_calls(records: Iterable[Mapping[str, Json]], by: Sequence[By]) -> Call
         elif kind == "outcome" and key in open_calls:
             add_made(open_calls.pop(key), record)
         elif kind in CALL_KINDS:
-            add(record, kind, {kind: _number(record.get("times", 1))})
+            add(record, kind, {kind: record.get("times", 1)})
     for call in open_calls.values():
         add_made(call, {})
     return counts
-
-
-def _number(value: Json) -> Json:
-    return value if type(value) in (int, float) else 0
 
 
 class Tampering(NamedTuple):
@@ -172,9 +170,7 @@ class LogReport:
 
     Attributes:
         head: Hash of the last record of the newest file; empty if there is none.
-        problems: What is wrong.
         notes: What is not wrong, and may surprise.
-        omitted: How many more there are of both.
         expected: Where the hash that was asked for is; None if it is nowhere.
     """
 
@@ -189,7 +185,7 @@ class LogReport:
     _ends: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
     _kept_since: str = ""
 
-    def check(self, directory: Path, expect: str) -> None:
+    def check(self, directory: Path, expect: str) -> LogReport:
         """Check the files from the newest on: each first record says how those before it ended."""
         with opened(directory) as (folder, files):
             for file in reversed(files):
@@ -200,41 +196,44 @@ class LogReport:
             if name[:10] >= self._kept_since:
                 said_by = min(self._ends[name].items())[1][1]
                 what = f"{said_by} names it, and it is not there: {MISSING}"
-                self._add(self.problems, name, 0, what)
+                self.problems.append(Tampering(name, 0, what))
         for findings in (self.problems, self.notes):
             findings.sort(key=lambda found: found.file)
+            self.omitted += max(0, len(findings) - 100)
+            del findings[100:]
+        return self
 
     def _check_file(self, name: str, data: Iterable[tuple[bytes, int]], expect: str) -> None:
         after, number, torn = before_first(name), 0, False
         # Its own first record may say it: of a file that was there before, under the same name.
         ends = self._ends.setdefault(name, {})
-        for number, (text, _) in enumerate(data, 1):
-            line = read_line(text)
-            if not text.endswith(b"\n"):
+        for number, (line, _) in enumerate(data, 1):
+            if not line.endswith(b"\n"):
                 torn = True
-            elif line is None:
-                self._add(self.problems, name, number, CHANGED)
-                # The next record continues this one, whatever its hash was.
-                after = Link(after.seq + 1, "")
-            else:
-                if line.link.seq != after.seq + 1 or (after.hash and line.prev != after.hash):
-                    what = f"record {line.link.seq} does not go on from record {after.seq}: {MOVED}"
-                    self._add(self.problems, name, number, what)
-                after = line.link
+            elif record := check_line(line):
+                link = Link(record["seq"], record["hash"])
+                if link.seq != after.seq + 1 or (after.hash and record["prev"] != after.hash):
+                    what = f"record {link.seq} does not go on from record {after.seq}: {MOVED}"
+                    self.problems.append(Tampering(name, number, what))
+                after = link
                 self.records += 1
                 if expect and after.hash.startswith(expect):
                     self.expected = Tampering(name, number, f"record {after.seq}")
-                self._note(name, number, line.record)
+                self._note(name, number, record)
                 wanted, said_by = ends.get(after.seq, (after.hash, ""))
                 if wanted != after.hash:
                     what = f"record {after.seq} is another than {said_by} says: {MOVED}"
-                    self._add(self.problems, name, number, what)
+                    self.problems.append(Tampering(name, number, what))
+            else:
+                self.problems.append(Tampering(name, number, CHANGED))
+                # The next record continues this one, whatever its hash was.
+                after = Link(after.seq + 1, "")
         if torn or not number:
-            self._add(self.notes, name, number, BEGUN if number else EMPTY)
+            self.notes.append(Tampering(name, number, BEGUN if number else EMPTY))
         last = max(ends, default=0)
         if last > after.seq:
             what = f"record {last}, which {ends[last][1]} says was there, is missing: {MISSING}"
-            self._add(self.problems, name, 0, what)
+            self.problems.append(Tampering(name, 0, what))
         self.head = self.head or (after.hash if after.seq else "")
 
     def _note(self, name: str, number: int, record: Mapping[str, Json]) -> None:
@@ -248,30 +247,54 @@ class LogReport:
             # No file has a record that its day is too early for.
             self._kept_since = max(self._kept_since, min(str(record.get("before")), name))
             what = f"what was older than {record.get('before')} was removed for its age"
-            self._add(self.notes, name, number, what)
-
-    def _add(self, findings: list[Tampering], file: str, line: int, what: str) -> None:
-        """Add a finding to one of the lists; only the first hundred are listed."""
-        if len(findings) < 100:
-            findings.append(Tampering(file, line, what))
-        else:
-            self.omitted += 1
+            self.notes.append(Tampering(name, number, what))
 
 
 def verify(directory: Path, expect: str = "") -> LogReport:
-    """Check all of a log.
-
-    Args:
-        expect: A hash, or the beginning of one, that has to be in it.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    report = LogReport()
+    """Check all of a log; `expect` is a hash, or the beginning of one, that has to be in it."""
     try:
-        report.check(directory, expect)
+        return LogReport().check(directory, expect)
     except FileNotFoundError:
         # A file was removed meanwhile for its age. Without a directory this raises again.
-        report = LogReport()
-        report.check(directory, expect)
-    return report
+        return LogReport().check(directory, expect)
+
+
+async def end_orphans(log: AuditLog) -> int:
+    """Record the ends of runs that dead bridges left without; return how many.
+
+    Each of several bridges holds a lock on a file of its own while it lives, which its records
+    name. The bridge that gets the lock of another records the missing ends. Only then does the file
+    go, so that none is missed, or recorded twice.
+
+    Raises:
+        AuditError: They cannot be recorded; the next call tries again.
+        OSError: The log cannot be read.
+    """
+    ended = 0
+    for path in sorted(log.directory.glob(f"*{ALIVE}")) if log.directory else ():
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(exclusive_lock(path, seconds=0))
+            except OSError:
+                # It lives, or another bridge ends its runs.
+                continue
+            for run in await anyio.to_thread.run_sync(_find_unended, path):
+                await log.append({"kind": "end", "run": run, "status": "lost", "of": path.stem})
+                ended += 1
+            path.unlink(missing_ok=True)
+    return ended
+
+
+def _find_unended(path: Path) -> list[str]:
+    runs: dict[str, bool] = {}  # Whether each continues.
+    if not path.exists():
+        # Another was quicker.
+        return []
+    # What is older than the process says nothing about it; clocks may differ a little.
+    since = when(path.stat().st_mtime - 3600)[:10]
+    for record in read(path.parent, [path.stem], since=since):
+        kind, run = record.get("kind"), str(record.get("run"))
+        if kind in ("run", "apply", "command", "end"):
+            # No order between the files of several bridges is relied on.
+            runs[run] = kind != "end" and runs.get(run, True)
+    return [run for run, continues in runs.items() if continues]

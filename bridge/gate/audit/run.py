@@ -7,25 +7,22 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
-from typing import NamedTuple
 
 import anyio
 
 from bridge.errors import AuditError
 from bridge.gate.approval import Approval
-from bridge.gate.audit.log import AuditLog
-from bridge.gate.audit.records import (
+from bridge.gate.audit.log import (
     MAX_RECORD_BYTES,
+    AuditLog,
     CallKind,
     Kind,
     Record,
     approval_fields,
-    bounded,
+    cut_record,
     without_empty,
 )
-from bridge.gate.canonical import arguments_digest
-from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
-from bridge.gate.outcomes import Outcome
+from bridge.gate.decision import CallFacts, Decision, Mask, Outcome, arguments_digest, unmasked
 from bridge.model import Json, Provenance
 from bridge.offload import estimated_size, offload
 
@@ -45,33 +42,16 @@ RUN_BYTES = 64 * 1024 * 1024
 
 WHOLE_RECORDS = 10  # Refused calls of one kind with a record each; those after them are counted.
 
-
-class _RefusedKind(NamedTuple):
-    """What equal refused calls have in common."""
-
-    server: str
-    tool: str
-    decision: str
-    rule: str
-    why: str
-
-
-_OTHERS = _RefusedKind("", "", "", "others", "")  # The kind of calls beyond the bound on kinds.
+_RefusedKind = tuple[str, ...]
+_KIND_FIELDS = ("server", "tool", "decision", "rule", "why")  # What equal refused calls share.
+_OTHERS = ("", "", "", "others", "")  # The kind of calls beyond the bound on kinds.
 
 
 class RunAudit:
     """The records of one run.
 
     Each method but `called` raises `AuditError` if its record cannot be written; what it records
-    must not happen then.
-
-    Args:
-        mask: Takes secrets out of arguments.
-        policy: Digest of the policy in force; empty if there is none.
-        owner: Whose run it is; see `RunRequest`.
-
-    Attributes:
-        head: Hash of the last record; empty where nothing is recorded.
+    must not happen then. `head` is the hash of the last record; empty where nothing is recorded.
     """
 
     def __init__(
@@ -91,12 +71,10 @@ class RunAudit:
         self.head = ""
         self._room = RUN_BYTES
         self._refused: Counter[_RefusedKind] = Counter()
-        # Of those the ones without a record of their own, and the last one's number.
-        self._counted: Counter[_RefusedKind] = Counter()
-        self._last: dict[_RefusedKind, int] = {}
+        # How many have no record of their own, and the number of the last of them.
+        self._counted: dict[_RefusedKind, tuple[int, int]] = {}
 
     async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
-        """Record the beginning of a run, or of a plan that is applied."""
         await self.event(kind, {"policy": self._policy, **facts})
 
     async def event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
@@ -132,31 +110,24 @@ class RunAudit:
     async def refused(
         self, number: int, call: CallFacts, decision: Decision, why: str, *, waited_ms: int = 0
     ) -> None:
-        """Record a call that is not made; many equal ones are counted instead.
-
-        Args:
-            why: The code of the error that the program gets.
-            waited_ms: How long it waited for a person's answer.
-        """
+        """Record a call that is not made, and its error's code; many equal ones are counted."""
         kind = self._refused_kind(call, decision, why)
         if kind == _OTHERS or self._refused[kind] >= WHOLE_RECORDS:
             self.count_refused(number, call, decision, why)
             return
         self._refused[kind] += 1
-        more = {**kind._asdict(), "waitedMs": waited_ms or None}
+        more = {**dict(zip(_KIND_FIELDS, kind, strict=True)), "waitedMs": waited_ms or None}
         await self._append_call("refused", number, call, decision, more, most=3 * 1024)
 
     def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
         """Count a call that is not made, for the record of the run's end."""
         kind = self._refused_kind(call, decision, why)
         self._refused[kind] += 1
-        self._counted[kind] += 1
-        self._last[kind] = number
+        self._counted[kind] = self._counted.get(kind, (0, 0))[0] + 1, number
 
     async def unsent(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
     ) -> None:
-        """Record a call that a plan holds back, or that is answered from a journal."""
         self._charge(call)
         await self._append_call(kind, number, call, decision, {})
 
@@ -173,32 +144,14 @@ class RunAudit:
         await self.event("found", facts)
 
     async def commanded(self, facts: Mapping[str, Json], mask: Callable[[Json], Json]) -> None:
-        """Record a command as this run's beginning: principal, profile, words.
-
-        Args:
-            mask: Takes out of the words the values of options that are known to be secret.
-        """
+        """Record a command; `mask` takes values of options known to be secret out of its words."""
         stages = facts.get("stages")
         shown = await offload(stages, partial(self._mask, stages, None))
         await self.event("command", {**facts, "stages": mask(shown)})
 
-    async def ended(self, facts: Mapping[str, Json]) -> None:
-        """Record a run's end: status, reason, counts, times; if that fails, later."""
-        # Written together with the record of the end.
-        for kind, times in self._counted.items():
-            counted = {"call": self._last[kind], "times": times, **kind._asdict()}
-            self._log.later(self._record("refused", counted))
-        self._counted.clear()
-        refused = self._refused.total() or None
-        await self._append_or_owe(self._record("end", {**facts, "refused": refused}))
-
     @asynccontextmanager
     async def until_end(self) -> AsyncIterator[Callable[[Mapping[str, Json]], None]]:
-        """Record the end of a run when this context ends, also by an error.
-
-        Yields:
-            Takes the facts of the end; without them its status is "lost".
-        """
+        """Record the end of a run when this context ends; without facts its status is "lost"."""
         endings: list[Mapping[str, Json]] = [{"status": "lost"}]
         try:
             yield endings.append
@@ -207,6 +160,16 @@ class RunAudit:
             raise
         finally:
             await self.ended(endings[-1])
+
+    async def ended(self, facts: Mapping[str, Json]) -> None:
+        """Record a run's end: status, reason, counts, times; if that fails, later."""
+        # Written together with the record of the end.
+        for kind, (times, last) in self._counted.items():
+            same = dict(zip(_KIND_FIELDS, kind, strict=True))
+            self._log.later(self._record("refused", {"call": last, "times": times, **same}))
+        self._counted.clear()
+        refused = self._refused.total() or None
+        await self._append_or_owe(self._record("end", {**facts, "refused": refused}))
 
     async def _append(self, record: Mapping[str, Json]) -> None:
         self.head = await self._log.append(record, owner=self._owner)
@@ -224,7 +187,6 @@ class RunAudit:
         return {**without_empty(facts), "kind": kind, "run": self._run_id}
 
     def _charge(self, call: CallFacts | None = None) -> None:
-        """Charge a record to the run, by the size of its call's arguments."""
         if self._log.directory is None:
             return
         if self._room <= 0:
@@ -233,8 +195,7 @@ class RunAudit:
                 "for one run, and no call is made unrecorded.",
                 code="audit_budget",
             )
-        arguments = None if call is None else call.arguments
-        size = estimated_size(arguments, MAX_RECORD_BYTES)
+        size = estimated_size(None if call is None else call.arguments, MAX_RECORD_BYTES)
         self._room -= min(max(size, SMALL), MAX_RECORD_BYTES)
 
     async def _append_call(
@@ -259,17 +220,16 @@ class RunAudit:
                 with suppress(RecursionError):
                     arguments = self._mask(dict(call.arguments), call.schema)
             whole = arguments_digest(call.arguments) if call.arguments else ""
-            shown = {"arguments": arguments, "digest": whole}
-            record = self._record(kind, {**facts, **shown, **more})
+            record = self._record(kind, {**facts, "arguments": arguments, "digest": whole, **more})
             # What is small is cut where it is written, if at all.
             small = estimated_size(call.arguments, SMALL) <= SMALL
-            return record if small and most == MAX_RECORD_BYTES else bounded(record, most)
+            return record if small and most == MAX_RECORD_BYTES else cut_record(record, most)
 
         if self._log.directory is not None:
             await self._append(await offload(call.arguments, make))
 
     def _refused_kind(self, call: CallFacts, decision: Decision, why: str) -> _RefusedKind:
         parts = (call.server, call.tool, decision.action, decision.rule, why)
-        kind = _RefusedKind(*(part if len(part) <= 100 else f"{part[:100]}…" for part in parts))
+        kind = tuple(part if len(part) <= 100 else f"{part[:100]}…" for part in parts)
         # A program makes up names without end.
         return kind if kind in self._refused or len(self._refused) < 50 else _OTHERS

@@ -36,7 +36,6 @@ MIDNIGHT = 1_790_035_200.0
 
 
 async def test_a_record_is_in_the_file_of_its_day_before_append_returns(tmp_path: Path) -> None:
-    """Which no one else can read: arguments of calls are no one else's business."""
     directory = tmp_path / "state" / "audit"
     log = AuditLog(directory, now=FakeClock())
     found = await log.append(note("one"))
@@ -92,7 +91,6 @@ def _names(directory: Path) -> list[str]:
 
 
 async def test_old_files_are_removed_and_that_is_recorded_and_no_tampering(tmp_path: Path) -> None:
-    """Retention says what it took, so that what it left can be checked."""
     clock = FakeClock()
     log = AuditLog(tmp_path, now=clock, days=3)
     for day in range(8):
@@ -159,7 +157,6 @@ async def test_with_sync_records_are_written_to_the_disk(tmp_path: Path) -> None
 async def test_with_sync_a_call_that_is_cancelled_is_recorded_whole_or_not_at_all(
     tmp_path: Path,
 ) -> None:
-    """Nothing is made then; and an outcome is recorded also if its run is cancelled."""
     log = AuditLog(tmp_path, now=FakeClock(), sync=True)
     run = RunAudit(log, "r1")
     with anyio.CancelScope() as scope:
@@ -274,7 +271,6 @@ async def test_a_caller_that_has_used_up_its_share_is_refused_alone(tmp_path: Pa
 
 
 async def test_a_full_log_goes_on_once_its_oldest_files_are_too_old(tmp_path: Path) -> None:
-    """Without being started again, and with a record of what was removed."""
     clock = FakeClock()
     log = AuditLog(tmp_path, now=clock, days=2, quota=5000)
     assert await _flooded(log)
@@ -286,7 +282,6 @@ async def test_a_full_log_goes_on_once_its_oldest_files_are_too_old(tmp_path: Pa
 
 
 async def _flooded(log: AuditLog, records: int = 40) -> list[AuditError]:
-    """Append records to a log; return why it did not take some."""
     refused = []
     for number in range(records):
         try:

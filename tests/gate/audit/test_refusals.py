@@ -14,9 +14,9 @@ from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit import run as run_module
 from bridge.gate.audit.reading import about, count_calls
 from bridge.gate.audit.run import WHOLE_RECORDS
-from bridge.gate.context import GateContext
 from bridge.gate.decision import Decision
 from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.services import GateContext
 from bridge.model import Json
 from tests.audit_rig import ALLOWED, a_call, records, whole
 

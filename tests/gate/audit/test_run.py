@@ -14,12 +14,11 @@ import pytest
 from bridge.errors import AuditError, CallDeniedError
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.audit.records import MAX_RECORD_BYTES, Kind
+from bridge.gate.audit.log import MAX_RECORD_BYTES, Kind
 from bridge.gate.audit.run import MAX_SEARCHED, UNREADABLE
-from bridge.gate.canonical import canonical
-from bridge.gate.context import GateContext
-from bridge.gate.decision import Decision
+from bridge.gate.decision import Decision, canonical
 from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.services import GateContext
 from bridge.model import Json
 from bridge.offload import estimated_size
 from tests.audit_rig import ALLOWED, FakeClock, a_call, kinds, records, whole
@@ -135,15 +134,12 @@ async def test_a_record_is_bounded_and_valid_whatever_a_program_sends(
 
 
 class _Shop:
-    """A server that counts, and breaks the log under a call."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.calls = 0
         self.breaks = False
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer."""
         self.calls += 1
         if self.breaks:
             self.directory.chmod(0o777)
@@ -151,7 +147,6 @@ class _Shop:
 
 
 async def test_a_result_gets_through_though_its_outcome_cannot_be_written(tmp_path: Path) -> None:
-    """What was done is not lost; but nothing more is done until the log has it."""
     directory = tmp_path / "audit"
     shop = _Shop(directory)
     log = AuditLog(directory, now=FakeClock())
@@ -208,7 +203,6 @@ async def test_the_documentation_names_every_record_and_a_line_can_be_checked_by
 
 
 async def test_arguments_that_cannot_be_searched_are_not_recorded(tmp_path: Path) -> None:
-    """But for their digest: half a secret would be as good as one."""
     searched: list[int] = []
 
     def mask(value: Json, schema: Json) -> Json:

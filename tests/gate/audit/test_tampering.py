@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import before_first, link_record
 from bridge.gate.audit.reading import BEGUN, verify
-from bridge.gate.audit.records import before_first, linked
 from tests.audit_rig import DAY, FakeClock, a_call, note, records, tear, whole, write, wrong
 
 Mutation = Callable[[dict[str, bytes], random.Random], None]
@@ -36,7 +36,6 @@ async def _make(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def log_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a log in which nothing is wrong."""
     directory = tmp_path_factory.mktemp("made") / "audit"
     anyio.run(_make, directory)
     report = whole(directory)
@@ -104,7 +103,7 @@ def _exchange_lines(files: dict[str, bytes], chance: random.Random) -> None:
 def _insert_a_line(files: dict[str, bytes], chance: random.Random) -> None:
     name = _log_file(files, chance)
     lines = files[name].splitlines(keepends=True)
-    forged, _ = linked(
+    forged, _ = link_record(
         note("forged"), before_first("2026-09-21-000001.jsonl"), "2026-09-21T00:00:00.000Z"
     )
     # Without its end it would be a line begun, which is told, and is no tampering.
@@ -159,7 +158,6 @@ async def _make_small(directory: Path) -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A log of four records in one file."""
     anyio.run(_make_small, tmp_path / "audit")
     return tmp_path / "audit"
 
@@ -176,7 +174,7 @@ def _forged(lines: list[bytes], count: int) -> list[bytes]:
     """Return records that are right in themselves in place of the first ones."""
     made, last = [], before_first(FILE)
     for number in range(count):
-        line, last = linked(note(f"forged {number}"), last, "2026-09-21T00:00:00.000Z")
+        line, last = link_record(note(f"forged {number}"), last, "2026-09-21T00:00:00.000Z")
         made.append(line)
     return [*made, *lines[count:]]
 
@@ -234,7 +232,7 @@ async def test_a_first_record_that_a_forger_made_up_does_not_end_the_check(
     name = "2026-09-21-000002.jsonl"
     for previous in (7, [FILE], {FILE: 7}, {FILE: ["x", 1]}, {FILE: [4, {}]}, {"": [1, "a"]}):
         record = {**note("forged"), "previous": previous}
-        line, _ = linked(record, before_first(name), "2026-09-21T00:00:00.000Z")
+        line, _ = link_record(record, before_first(name), "2026-09-21T00:00:00.000Z")
         (directory / name).write_bytes(line)
         assert verify(directory).records == 5
 
@@ -283,7 +281,6 @@ def test_a_hash_is_found_where_its_record_is_or_nowhere(directory: Path) -> None
 
 
 def test_a_log_never_written_has_nothing_wrong(tmp_path: Path) -> None:
-    """A bridge that has run nothing yet is not under suspicion."""
     (tmp_path / "audit").mkdir(mode=0o700)
     assert not verify(tmp_path / "audit").problems
 

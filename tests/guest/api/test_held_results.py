@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.gate.held_calls.placeholders import referred
+from bridge.gate.held_calls import find_referred
 from bridge.guest.api import held_results as held
 from bridge.guest.api.arguments import BoundParameters
 from bridge.guest.api.client import ChannelClient
@@ -78,7 +78,7 @@ def test_a_text_that_was_quoted_cut_or_changed_cannot_be_sent(
     text = execute(f"y = {expression}", x)["y"]
     for arguments in ({"a": text}, {"a": [{"b": f"see {text}."}]}):
         with raises_code("held_result"):
-            referred(arguments, PLAN, 1)
+            find_referred(arguments, PLAN, 1)
 
 
 def test_the_message_tells_line_and_source(x: Placeholder) -> None:
@@ -264,7 +264,7 @@ async def test_a_raw_result_can_be_neither_looked_into_nor_passed_on(x: Placehol
     for value in (y, f"{y}", repr(x), str([x])):
         await runtime.call_tool("git-hub", "create", {"a": value})
         with raises_code("held_result", match="only to be read"):
-            referred(client.sent[-1]["arguments"], PLAN, 9)
+            find_referred(client.sent[-1]["arguments"], PLAN, 9)
 
 
 @pytest.mark.parametrize(

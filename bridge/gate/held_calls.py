@@ -1,23 +1,24 @@
-"""Placeholders in arguments: found, refused, shown, and replaced by what the calls returned. Pure.
+"""The calls that a run in plan mode holds back, and placeholders for their results in arguments.
 
-Owns where one may stand, the check that it is one of the plan's own and unchanged, the part of a
-result that it stands for, and how arguments are shown to people. The format of a mark is
-`bridge.guest.protocol.placeholders`'.
-
-In a text a value stands as Python's `str` writes it, which is what the program would have made of
-it; what stands alone keeps its type. Nothing is quoted: a text whose marks were quoted is refused.
-So the policy decides on the arguments with the results put in.
+In a text a result stands as Python's `str` writes it; alone it keeps its type. Nothing is quoted: a
+text whose marks were quoted is refused. So the policy decides on the arguments with the results put
+in. `bridge.guest.protocol.placeholders` has the format of a mark.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from bridge.errors import InvalidRequestError
-from bridge.gate.decision import CallFacts, Mask
+from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.gate.decision import CallFacts, Decision, Mask, arguments_digest, unmasked
+from bridge.gate.flow import FlowState
+from bridge.gate.pins import whole_digest
 from bridge.guest.protocol.placeholders import (
     EDGE,
     LABEL,
@@ -29,12 +30,12 @@ from bridge.guest.protocol.placeholders import (
     label,
     shown_path,
 )
-from bridge.model import Json
+from bridge.model import Effect, HeldCall, Json
 from bridge.text import distinct_key
 
 # Bounds on what a program puts into a plan.
 MAX_DEPTH = 100  # Levels of arguments, which are walked recursively later; frames allow more.
-MAX_CHARACTERS = 16 * 1024 * 1024
+MAX_RESOLVED = 16 * 1024 * 1024
 """Put into the arguments of one call in all, as long as a frame from a program may be. One result
 can stand in a text many times over."""
 
@@ -74,8 +75,7 @@ _KEY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mark:
+class Mark(NamedTuple):
     """What one placeholder stands for: a part of what call `number` of run `plan` will return."""
 
     plan: str
@@ -83,28 +83,17 @@ class Mark:
     path: tuple[Step, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallResult:
-    """What a call has returned.
-
-    Attributes:
-        call: Its number and name, as errors have it ("#3 github.create_issue").
-    """
+class CallResult(NamedTuple):
+    """What a call has returned; errors name it ("#3 github.create_issue")."""
 
     call: str
     shape: Shape
 
 
-def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
+def find_referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
     """Return the numbers of the calls whose results arguments are made with.
 
-    Args:
-        plan: The run's own 16 digits.
-        held: How many calls it holds back now.
-
-    Raises:
-        InvalidRequestError: A placeholder was changed, is of another run or stands where none can.
-        InvalidRequestError: The arguments are nested too deep.
+    The run's own 16 digits are `plan`, and it holds so many calls now.
     """
     found: set[int] = set()
     for text, is_key, depth in _texts(arguments):
@@ -129,18 +118,12 @@ def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
 
 
 def mentions(arguments: Json, plan: str) -> bool:
-    """Return whether anything in arguments looks like a placeholder, at any depth."""
     return any(_TRACE.search(text) or plan in text.lower() for text, _, _ in _texts(arguments))
 
 
 def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) -> dict[str, Json]:
-    """Return arguments with the results in place of what stands for them.
-
-    Raises:
-        InvalidRequestError: A placeholder is not as it was made.
-        InvalidRequestError: A part does not exist, is no JSON, is not known, or all is too much.
-    """
-    left = MAX_CHARACTERS
+    """Return arguments with the results in place of what stands for them."""
+    left = MAX_RESOLVED
 
     def of(mark: Mark) -> Json:
         nonlocal left
@@ -152,25 +135,21 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
         if left < 0:
             raise InvalidRequestError(
                 "With the results of earlier calls put in, the arguments are longer than "
-                f"{MAX_CHARACTERS:,} characters."
+                f"{MAX_RESOLVED:,} characters."
             )
         return value
 
-    return {key: _replaced(value, of) for key, value in arguments.items()}
+    return {key: _replace_marks(value, of) for key, value in arguments.items()}
 
 
 def readable(value: Json, names: Mapping[int, str]) -> Json:
-    """Return arguments, which were checked before, with what placeholders stand for written out.
-
-    Args:
-        names: Server and tool of each held call.
-    """
-    return _replaced(value, lambda mark: label(mark.number, names.get(mark.number, ""), mark.path))
+    """Return arguments, which were checked before, with labels in place of placeholders."""
+    return _replace_marks(
+        value, lambda mark: label(mark.number, names.get(mark.number, ""), mark.path)
+    )
 
 
-def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -> Json:
-    """Return what a program wrote with labels in place of its own run's marks, quoted or not."""
-
+def add_labels(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -> Json:
     def named(match: re.Match[str]) -> str:
         mark = _read(match)
         known = mark is not None and mark.plan == plan and mark.number in names
@@ -181,19 +160,18 @@ def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -
     if depth > 200:
         return value
     if isinstance(value, list):
-        return [labelled(item, plan, names, depth + 1) for item in value]
+        return [add_labels(item, plan, names, depth + 1) for item in value]
     if isinstance(value, dict):
         if value.keys() == {WHOLE}:
-            return labelled(value[WHOLE], plan, names, depth + 1)
+            return add_labels(value[WHOLE], plan, names, depth + 1)
         return {
-            _QUOTED.sub(named, key): labelled(item, plan, names, depth + 1)
+            _QUOTED.sub(named, key): add_labels(item, plan, names, depth + 1)
             for key, item in value.items()
         }
     return value
 
 
 def part(known: CallResult, path: Sequence[Step]) -> Json:
-    """Return a part of a result."""
     blocks = known.shape.get("blocks")
     value: Json = [*map(_plain, blocks)] if isinstance(blocks, list) else _plain(known.shape)
     for place, step in enumerate(path):
@@ -221,16 +199,14 @@ def part(known: CallResult, path: Sequence[Step]) -> Json:
 def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[str, Json], bool]:
     """Return a call's arguments as they are shown, readable and without secrets; whether cut.
 
-    Args:
-        names: Server and tool of each call of the plan, between all of which the room is shared.
-        mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
+    All calls of the plan, which have these `names`, share the room.
     """
     share = 64 * 1024 // max(1, len(names))
     characters = max(64, min(8_000, share))
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False
-    if len(_dumped(masked)) <= characters:
+    if len(_dump_text(masked)) <= characters:
         return dict(masked), False
     found: dict[str, Json] = {}
     for key, value in masked.items():
@@ -238,7 +214,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
             found[distinct_key("…", found)] = f"({len(masked) - len(found):,} more keys)"
             break
         room = max(characters, 20)
-        text = value if isinstance(value, str) else _dumped(value)
+        text = value if isinstance(value, str) else _dump_text(value)
         found[distinct_key(_cut(key, room), found)] = (
             value if len(text) <= room else _cut(text, room)
         )
@@ -265,7 +241,6 @@ def _texts(arguments: Json) -> Iterator[tuple[str, bool, int]]:
 
 
 def _pieces(text: str) -> list[str | Mark]:
-    """Return the literal parts of a text and the marks between them."""
     if not _TRACE.search(text):
         return [text]
     pieces: list[str | Mark] = []
@@ -305,23 +280,20 @@ def _read(match: re.Match[str]) -> Mark | None:
     return Mark(plan=match["plan"].lower(), number=int(match["number"]), path=tuple(path))
 
 
-def _replaced(value: Json, of: Callable[[Mark], Json]) -> Json:
-    """Return arguments with something in place of each mark.
-
-    As deep as `MAX_DEPTH` at most: what is deeper was never held.
-    """
+def _replace_marks(value: Json, of: Callable[[Mark], Json]) -> Json:
+    """Return arguments with something in place of each mark, `MAX_DEPTH` deep at most."""
     if isinstance(value, str):
         pieces = _pieces(value)
         return "".join(piece if isinstance(piece, str) else str(of(piece)) for piece in pieces)
     if isinstance(value, Mapping):
         if WHOLE not in value:
-            return {key: _replaced(item, of) for key, item in value.items()}
+            return {key: _replace_marks(item, of) for key, item in value.items()}
         mark = _alone(value)
         if mark is None:
             raise InvalidRequestError(_CHANGED, code="held_result")
         return of(mark)
     if isinstance(value, list | tuple):
-        return [_replaced(item, of) for item in value]
+        return [_replace_marks(item, of) for item in value]
     return value
 
 
@@ -342,7 +314,7 @@ def _keys(value: Mapping[str, Json]) -> str:
     return f"has the keys {named}{more}"
 
 
-def _dumped(value: Json) -> str:
+def _dump_text(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -352,3 +324,150 @@ def _cut(text: str, room: int) -> str:
     tail = room // 4
     more = f"{len(text) - room:,} more characters"
     return f"{text[: room - tail]}… ({more}) …{text[-tail:]}"
+
+
+# A program can hold back calls without end.
+MAX_CALLS = 1_000  # In one plan: as many as a person can approve in a list.
+MAX_CHARACTERS = 8 * 1024 * 1024  # Of all their arguments, as JSON.
+
+
+class HeldPlaceholder(dict[str, Json]):
+    """The wire shape of a placeholder, which a program gets for a call that is held back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRequest:
+    """One held call.
+
+    Attributes:
+        call: With placeholders, and tokens in place of personal data, in its arguments.
+        asked: The rules that want a person's approval of it.
+        digest: Of its tool's definition; empty if its server lists no such tool.
+        uses: Numbers of the calls whose results it is made with.
+        flow: What had been called, and held, before it.
+    """
+
+    number: int
+    call: CallFacts
+    decision: Decision
+    effect: Effect
+    asked: frozenset[str]
+    digest: str
+    uses: frozenset[int]
+    flow: FlowState
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.call}"
+
+
+class HeldCalls:
+    """The calls that one run in plan mode holds back.
+
+    `plan` has the random digits that mark the run's placeholders. `spoiled` says why the plan must
+    not be applied.
+    """
+
+    def __init__(self, mask: Mask = unmasked) -> None:
+        self.plan = secrets.token_hex(8)
+        self.spoiled = ""
+        self._mask = mask
+        self.requests: list[HeldRequest] = []
+        self.characters = 0
+        self._shown: tuple[HeldCall, ...] = ()
+        self._changing: set[str] = set()
+        self._stale: Counter[str] = Counter()
+
+    @property
+    def stale(self) -> str:
+        """Names and counts of the reads from servers for which a call was already held back."""
+        parts = [f"{count:,} × {name}" for name, count in list(self._stale.items())[:5]]
+        others = sum(list(self._stale.values())[5:])
+        return ", ".join([*parts, f"{others:,} of other tools"] if others else parts)
+
+    @property
+    def count(self) -> int:
+        return len(self.requests)
+
+    def refers(self, arguments: Mapping[str, Json]) -> bool:
+        return mentions(dict(arguments), self.plan)
+
+    def add_labels(self, value: Json) -> Json:
+        return add_labels(value, self.plan, self._names())
+
+    def hold(
+        self,
+        call: CallFacts,
+        decision: Decision,
+        asks: Sequence[Decision] = (),
+        flow: FlowState | None = None,
+    ) -> HeldPlaceholder:
+        """Hold a call back and return `{"held": {"plan": ..., "number": ..., "call": ...}}`.
+
+        Args:
+            asks: Every decision on it, the policy's own first; `decision` is the strictest.
+            flow: The calls before it; copied.
+        """
+        uses = find_referred([call.tool, dict(call.arguments)], self.plan, self.count)
+        size = len(json.dumps([call.tool, call.arguments], ensure_ascii=False))
+        if self.count >= MAX_CALLS or self.characters + size > MAX_CHARACTERS:
+            raise CallBudgetError(
+                f"A plan holds {MAX_CALLS:,} calls at most, with {MAX_CHARACTERS:,} characters of "
+                "JSON in their arguments.",
+                remedy="Make a plan for each part of the work.",
+            )
+        self.characters += size
+        self._changing.add(call.server)
+        number = self.count + 1
+        rules = {ask.rule for ask in (decision, *asks) if ask.action == "ask"}
+        before = FlowState()
+        if flow is not None:
+            before.absorb(flow)
+        self.requests.append(
+            HeldRequest(
+                number=number,
+                call=call,
+                decision=decision,
+                effect=asks[0].effect if asks else decision.effect,
+                asked=frozenset(rules),
+                digest="" if call.definition is None else whole_digest(call.definition),
+                uses=uses,
+                flow=before,
+            )
+        )
+        return HeldPlaceholder(held={"plan": self.plan, "number": number, "call": str(call)})
+
+    def reading(self, call: CallFacts) -> None:
+        """Record a call that reads: held calls to its server might have changed what it finds."""
+        if call.server in self._changing:
+            self._stale[str(call)[:256]] += 1
+
+    def spoil(self, why: str) -> None:
+        """Forbid applying the plan: the program got an error for one of its calls."""
+        self.spoiled = self.spoiled or why
+
+    def shown(self) -> tuple[HeldCall, ...]:
+        """Return the calls for people and models; slow the first time, so call it in a thread."""
+        if len(self._shown) == self.count:
+            return self._shown
+        names = self._names()
+        self._shown = tuple(self._held_call(request, names) for request in self.requests)
+        return self._shown
+
+    def _names(self) -> Mapping[int, str]:
+        return {request.number: str(request.call) for request in self.requests}
+
+    def _held_call(self, request: HeldRequest, names: Mapping[int, str]) -> HeldCall:
+        call = request.call
+        arguments, cut = shown(call, names, self._mask)
+        return HeldCall(
+            number=request.number,
+            server=call.server,
+            tool=call.tool,
+            arguments=arguments,
+            effect=request.effect,
+            action=request.decision.action,
+            rule=" and ".join(sorted(request.asked)) or request.decision.rule,
+            unlisted=call.unlisted(arguments),
+            cut=cut,
+            digest=arguments_digest(readable(call.arguments, names)).removeprefix("sha256:"),
+        )

@@ -1,4 +1,4 @@
-"""Placeholders in arguments: found, refused, resolved, and shown."""
+"""What a run in plan mode holds back."""
 
 from __future__ import annotations
 
@@ -16,21 +16,117 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import InvalidRequestError
-from bridge.gate.decision import CallFacts, unmasked
-from bridge.gate.held_calls.placeholders import (
-    MAX_CHARACTERS,
+from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.gate import held_calls
+from bridge.gate.decision import CallFacts, Decision, unmasked
+from bridge.gate.flow import FlowState
+from bridge.gate.held_calls import (
     MAX_DEPTH,
+    MAX_RESOLVED,
     CallResult,
-    labelled,
+    HeldCalls,
+    add_labels,
+    find_referred,
     mentions,
     readable,
-    referred,
     resolve,
     shown,
 )
 from bridge.guest.protocol.placeholders import LABEL, PREFIX, SEAL, WHOLE, checksum, write
+from bridge.model import Tool
 from tests.raised import raises_code
+
+ALLOW = Decision(action="allow", rule="no policy")
+ASK = Decision(action="ask", rule="default for writes")
+
+
+def call(tool: str = "create", **arguments: Any) -> CallFacts:
+    return CallFacts(server="tickets", tool=tool, arguments=arguments)
+
+
+def held(count: int = 1, **arguments: Any) -> HeldCalls:
+    found = HeldCalls()
+    for _ in range(count):
+        found.hold(call(**arguments), ALLOW)
+    return found
+
+
+def test_a_held_call_has_a_number_and_the_runs_own_mark() -> None:
+    holds = HeldCalls()
+    first, second = holds.hold(call(), ALLOW), holds.hold(call(), ASK)
+    assert first["held"] == {"plan": holds.plan, "number": 1, "call": "tickets.create"}
+    assert second["held"] == {"plan": holds.plan, "number": 2, "call": "tickets.create"}
+    assert len(holds.plan) == 16
+    assert HeldCalls().plan != holds.plan
+    assert holds.count == 2
+
+
+def test_a_held_call_keeps_what_it_takes_to_make_it() -> None:
+    holds, flow = HeldCalls(), FlowState()
+    tool = Tool(server="tickets", name="create", description="Create.")
+    flow.add_call("web", "fetch", frozenset({"untrusted-input"}))
+    rule = Decision(action="ask", rule="flow rule 'x'")
+    holds.hold(call(), ALLOW)
+    facts = CallFacts(
+        server="tickets",
+        tool="create",
+        arguments={"parent": {WHOLE: write(holds.plan, 1, ["id"])}},
+        definition=tool,
+    )
+    base = Decision(action="ask", rule="default for writes", effect="destructive")
+    holds.hold(facts, base, [base, rule, ALLOW], flow)
+    flow.add_call("mail", "read", frozenset({"private-data"}))
+    first, second = holds.requests
+    assert (first.digest, first.uses, first.asked) == ("", frozenset(), frozenset())
+    assert second.digest.startswith("sha256:")
+    assert second.uses == {1}
+    assert second.asked == {"default for writes", "flow rule 'x'"}
+    assert second.effect == "destructive"
+    assert second.flow.read(["untrusted-input"])
+    assert not second.flow.read(["private-data"])
+    shown = holds.shown()[1]
+    assert shown.arguments == {"parent": "‹result of #1 tickets.create›.id"}
+    assert (shown.action, shown.effect) == ("ask", "destructive")
+    assert shown.rule == "default for writes and flow rule 'x'"
+
+
+def test_a_plan_holds_a_bounded_number_of_calls_and_of_bytes() -> None:
+    holds = held(held_calls.MAX_CALLS)
+    with pytest.raises(CallBudgetError, match="1,000 calls at most"):
+        holds.hold(call(), ALLOW)
+    holds = HeldCalls()
+    large = "x" * (held_calls.MAX_CHARACTERS // 2 - 100)
+    holds.hold(call(body=large), ALLOW)
+    holds.hold(call(body=large), ALLOW)
+    with pytest.raises(CallBudgetError, match="characters of JSON"):
+        holds.hold(call(body=large), ALLOW)
+    assert holds.count == 2
+
+
+def test_a_call_that_is_refused_is_no_part_of_the_plan() -> None:
+    holds = held()
+    for facts in (
+        call(body=write(holds.plan, 2)),
+        call(body=write(holds.plan, 1)[:-3]),
+        call(write(holds.plan, 1)),
+    ):
+        if facts.tool != "create":
+            facts = call("create", **{write(holds.plan, 1): 1})
+        with raises_code("held_result"):
+            holds.hold(facts, ALLOW)
+    assert holds.count == 1
+    with raises_code("held_result"):
+        holds.hold(CallFacts(server="tickets", tool=f"x{write('f' * 16, 1)}"), ALLOW)
+
+
+def test_reads_that_mention_a_placeholder_are_found() -> None:
+    """Of this run or of any: a server must not get one."""
+    holds = held()
+    assert holds.refers({"a": [write(holds.plan, 1)]})
+    assert holds.refers({"a": write("f" * 16, 1)})
+    assert holds.refers({"a": "HELDRESULT..."})
+    assert not holds.refers({"a": "held results"})
+
 
 PLAN = "0123456789abcdef"
 OTHER = "fedcba9876543210"
@@ -79,7 +175,6 @@ def test_a_part_that_is_not_there_is_told_with_what_is(path: tuple[Step, ...], t
 
 
 def test_several_blocks_are_a_list_and_binary_ones_are_refused() -> None:
-    """As a program has them, except that a picture cannot stand in arguments."""
     blob = {"blob": {"mimeType": "image/png", "data": "AAAA"}}
     mixed = CallResult(
         call="#1 s.t", shape={"blocks": [{"json": "note"}, {"json": {"a": 1}}, blob]}
@@ -102,7 +197,7 @@ def test_a_result_that_is_not_known_is_an_error_and_not_a_null() -> None:
 
 def test_a_result_cannot_be_multiplied_without_end() -> None:
     results = {1: known("x" * (1024 * 1024))}
-    with pytest.raises(InvalidRequestError, match=rf"longer than {MAX_CHARACTERS:,}"):
+    with pytest.raises(InvalidRequestError, match=rf"longer than {MAX_RESOLVED:,}"):
         resolve({"a": text(1) * 17}, results)
     with pytest.raises(InvalidRequestError, match="longer than"):
         resolve({"a": [whole(1)] * 17}, results)
@@ -110,9 +205,9 @@ def test_a_result_cannot_be_multiplied_without_end() -> None:
 
 def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
     arguments = {"a": f"{text(1)} {text(2, 'x')}", "b": [{"c": whole(3, "y")}], "d": None}
-    assert referred(arguments, PLAN, 3) == {1, 2, 3}
+    assert find_referred(arguments, PLAN, 3) == {1, 2, 3}
     assert mentions(arguments, PLAN)
-    assert referred({"a": 1, "b": ["c"]}, PLAN, 3) == frozenset()
+    assert find_referred({"a": 1, "b": ["c"]}, PLAN, 3) == frozenset()
     assert not mentions({"a": 1, "b": ["c", {"d": True}]}, PLAN)
 
 
@@ -142,9 +237,8 @@ def test_calls_that_arguments_refer_to_are_found_at_any_depth() -> None:
     ],
 )
 def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
-    """It would stand for something else, or be sent to a server as it is."""
     with raises_code("held_result", match="was cut or changed"):
-        referred({"a": value}, PLAN, 2)
+        find_referred({"a": value}, PLAN, 2)
     assert mentions({"a": value}, PLAN)
 
 
@@ -153,16 +247,16 @@ def test_a_placeholder_that_was_changed_is_refused(value: Any) -> None:
 )
 def test_a_placeholder_cannot_be_a_key(key: str) -> None:
     with raises_code("held_result", match="cannot be a key"):
-        referred({"a": {key: 1}}, PLAN, 2)
+        find_referred({"a": {key: 1}}, PLAN, 2)
     assert mentions({"a": {key: 1}}, PLAN)
 
 
 def test_a_placeholder_of_another_run_or_of_no_call_is_refused() -> None:
     with raises_code("held_result", match="of another run"):
-        referred({"a": write(OTHER, 1)}, PLAN, 2)
+        find_referred({"a": write(OTHER, 1)}, PLAN, 2)
     for number in (0, 3):
         with raises_code("held_result", match="this plan holds 2"):
-            referred({"a": text(number)}, PLAN, 2)
+            find_referred({"a": text(number)}, PLAN, 2)
 
 
 def test_arguments_nested_too_deep_are_refused_and_looked_through_all_the_same() -> None:
@@ -170,7 +264,7 @@ def test_arguments_nested_too_deep_are_refused_and_looked_through_all_the_same()
     for _ in range(MAX_DEPTH * 50):
         deep = [deep]
     with pytest.raises(InvalidRequestError, match="levels deep"):
-        referred({"a": deep}, PLAN, 1)
+        find_referred({"a": deep}, PLAN, 1)
     assert mentions({"a": deep}, PLAN)
 
 
@@ -234,7 +328,7 @@ def test_whatever_the_nesting_what_was_held_is_what_is_sent(
 ) -> None:
     written, expected, results = case
     travelled = json.loads(json.dumps(written))
-    referred(travelled, PLAN, len(results))
+    find_referred(travelled, PLAN, len(results))
     resolved = resolve(travelled, results)
     assert json.dumps(resolved) == json.dumps(expected)
     assert not mentions(resolved, PLAN)
@@ -260,9 +354,8 @@ def test_arguments_are_shown_with_placeholders_by_name_and_secrets_masked() -> N
 
 @pytest.mark.parametrize("like", [f"{LABEL}1 git.log›.id", json.dumps(f"{LABEL}1"), LABEL.upper()])
 def test_a_text_cannot_pass_for_a_placeholder(like: str) -> None:
-    """Else a person approves of a reference, and a text is sent."""
     with raises_code("held_result", match="only to be read"):
-        referred({"a": [f"x {like}"]}, PLAN, 1)
+        find_referred({"a": [f"x {like}"]}, PLAN, 1)
     assert mentions({"a": like}, PLAN)
 
 
@@ -274,18 +367,16 @@ def test_what_was_held_is_looked_at_again_when_it_is_applied() -> None:
 
 
 def test_a_way_of_odd_steps_is_no_placeholder() -> None:
-    """A program can write any mark itself; it cannot have one mean what is not shown."""
     for path in ([True], [1.5], [None], [["a"]], {"id": 1}):
         with raises_code("held_result", match="was cut or changed"):
-            referred({"a": forged(path)}, PLAN, 1)
+            find_referred({"a": forged(path)}, PLAN, 1)
     whole_way = [0, "a b", "é", -1]
-    assert referred({"a": forged(whole_way)}, PLAN, 1) == {1}
+    assert find_referred({"a": forged(whole_way)}, PLAN, 1) == {1}
     shown_way = readable(forged(whole_way), {1: "a.b"})
     assert shown_way == '‹result of #1 a.b›[0]["a b"].é[-1]'
 
 
 def forged(path: Any) -> str:
-    """Return a mark as a program may write one itself."""
     core = f"{PLAN}n1p{json.dumps(path).encode().hex()}"
     return text(1).replace(f"{PLAN}n1pk{checksum(f'{PLAN}n1p')}", f"{core}k{checksum(core)}")
 
@@ -306,7 +397,7 @@ def forged(path: Any) -> str:
 )
 def test_people_read_labels_of_marks_however_they_are_quoted(quote: Callable[[str], str]) -> None:
     names = {1: "git.create"}
-    read = labelled(f"a {quote(text(1, 'url'))}, {quote(text(1, 0, 'b c'))}.", PLAN, names)
+    read = add_labels(f"a {quote(text(1, 'url'))}, {quote(text(1, 0, 'b c'))}.", PLAN, names)
     assert re.fullmatch(
         r"""a ['"]?‹result of #1 git.create›.url['"]?, """
         r"""['"]?‹result of #1 git.create›\[0\]\["b c"\]['"]?\.""",
@@ -315,42 +406,41 @@ def test_people_read_labels_of_marks_however_they_are_quoted(quote: Callable[[st
 
 
 def test_no_mark_is_read_otherwise_than_it_was_written() -> None:
-    """Whatever digits there are in it, quoted or not."""
     for number in range(500):
         plan = f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}"
         mark = write(plan, 1, ["id"])
-        assert referred({"a": mark}, plan, 1) == {1}
+        assert find_referred({"a": mark}, plan, 1) == {1}
         for read in (mark, repr(mark)[1:-1], mark.upper()):
-            assert labelled(read, plan, {1: "a.b"}) == "‹result of #1 a.b›.id"
+            assert add_labels(read, plan, {1: "a.b"}) == "‹result of #1 a.b›.id"
 
 
 def test_people_read_labels_of_the_runs_own_marks() -> None:
     names = {1: "git.create"}
-    assert labelled([{text(1): whole(1, "id")}, 1, None, {"a": 1}], PLAN, names) == [
+    assert add_labels([{text(1): whole(1, "id")}, 1, None, {"a": 1}], PLAN, names) == [
         {"‹result of #1 git.create›": "‹result of #1 git.create›.id"},
         1,
         None,
         {"a": 1},
     ]
     for same in (write(OTHER, 1), text(2), text(1)[:-20], "held", {WHOLE: 7}):
-        assert labelled(same, PLAN, names) in (same, 7)
+        assert add_labels(same, PLAN, names) in (same, 7)
 
 
 def test_labels_go_as_deep_as_results_may() -> None:
     deep: Any = text(1)
     for _ in range(sys.getrecursionlimit() - 200):
         deep = [deep]
-    assert labelled(deep, PLAN, {1: "a.b"}) == deep
+    assert add_labels(deep, PLAN, {1: "a.b"}) == deep
 
 
 def test_a_text_of_half_marks_is_looked_through_in_time() -> None:
     core = text(1, "id").partition("aA")[0]
     for piece in (PREFIX, core, core + "x" * 590, text(1)[:-1], text(1)):
         much = piece * (256 * 1024 // len(piece))
-        labelled(much, PLAN, {1: "a.b"})
+        add_labels(much, PLAN, {1: "a.b"})
         assert mentions({"a": much}, PLAN)
         with contextlib.suppress(InvalidRequestError):
-            referred({"a": much}, PLAN, 1)
+            find_referred({"a": much}, PLAN, 1)
 
 
 def test_long_arguments_are_cut_and_the_cut_is_told() -> None:
@@ -375,6 +465,5 @@ def test_what_is_shown_of_each_call_depends_on_how_many_there_are() -> None:
 
 
 def test_keys_that_are_shown_alike_hide_no_values() -> None:
-    """Else a person approves of less than is sent."""
     cut, _ = shown(a_call({"…": "seen", "b": "x" * 100, "c": 1}), calls(1_000), unmasked)
     assert [cut["…"], cut["… (3)"]] == ["seen", "(1 more keys)"]
