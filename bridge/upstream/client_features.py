@@ -285,20 +285,21 @@ PROGRESS_FACTOR = 10  # How many times its timeout a call may take that reports 
 
 
 def progress_callback(
-    server: str, tool: str, scope: anyio.CancelScope, seconds: float
+    server: str, tool: str, seconds: float, move_limit: Callable[[float], None] | None
 ) -> ProgressFnT | None:
     """Return the SDK's progress callback for a request of the current caller, if there is one.
 
     Args:
-        scope: The request's `time_limit`; each report starts its `seconds` again.
+        seconds: The request's timeout, which each report starts again.
+        move_limit: Lets the request end so many seconds from now.
     """
     caller = _current.get()
-    if caller is None:
+    if caller is None or move_limit is None:
         return None
     last = caller.clock.now() + PROGRESS_FACTOR * seconds
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
-        caller.clock.move_limit(scope, min(seconds, last - caller.clock.now()))
+        move_limit(min(seconds, last - caller.clock.now()))
         if caller.wants_progress:
             await caller.report(server, tool, progress, total, message or "")
 

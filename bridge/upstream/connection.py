@@ -117,7 +117,7 @@ class Connection:
         self._server, self._pool = server, pool
         self.spec = spec = server.spec
         self.endpoint = pool.endpoint(spec)
-        self.roots = server.roots
+        self.roots, self.call_timeout = server.roots, server.call_timeout
         local, start = spec.transport == "stdio", spec.start_timeout or pool.start_timeout
         installs = local and installs_packages(spec.command, spec.args)
         self._login_timeout = max(start, pool.start_patience)
@@ -268,7 +268,7 @@ class Connection:
         Args:
             waited: Seconds that the request waited for it.
         """
-        self._probe_patience = max(PROBE_SECONDS, self._server.call_timeout - waited)
+        self._probe_patience = max(PROBE_SECONDS, self.call_timeout - waited)
         self._probe_requested.set()
 
     def mark_silent(self) -> None:

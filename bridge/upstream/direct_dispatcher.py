@@ -24,12 +24,11 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 from mcp import MCPError
-from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
     LOG_LEVEL_META_KEY,
     ErrorData,
@@ -149,15 +148,45 @@ NEVER_SENT = object()
 """`data` of the error for a request that was not sent; an object that no server can send."""
 
 
-class _Pending(NamedTuple):
-    """A request without a response yet, and what reports its progress."""
+Outcome = dict[str, Json] | ErrorData | None  # None after the timeout.
 
-    answered: asyncio.Future[dict[str, Json] | ErrorData]
-    report: ProgressFnT | None
 
-    def resolve(self, outcome: dict[str, Json] | ErrorData) -> None:
+class _Pending:
+    """A request without a response yet, and its timeout by the caller's clock.
+
+    A timer of the loop costs a third of a cancel scope. It is not moved when the clock stops or
+    progress moves the limit: when it fires, it looks how much time is left.
+    """
+
+    def __init__(self, server: str, tool: str, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        # Not an event, whose making and setting take several times as long.
+        self.answered: asyncio.Future[Outcome] = loop.create_future()
+        caller = current_caller()
+        self._now = loop.time if caller is None else caller.clock.now
+        self.report = progress_callback(server, tool, seconds, self.move_limit) if tool else None
+        self.move_limit(seconds)
+        self._timer = None if seconds == math.inf else loop.call_later(seconds, self._check_time)
+
+    def move_limit(self, seconds: float) -> None:
+        self._end = self._now() + seconds
+
+    def _check_time(self) -> None:
+        left = self._end - self._now()
+        if left <= 0:
+            self.resolve(None)
+        else:
+            # While the clock is stopped, the time left stays the same.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(left, 0.01), self._check_time)
+
+    def resolve(self, outcome: Outcome) -> None:
         if not self.answered.done():
             self.answered.set_result(outcome)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class DirectDispatcher:
@@ -177,7 +206,7 @@ class DirectDispatcher:
         self._notifications_received = 0
         self._notifications_started = 0
         # By request: the count of notifications before its response, and the outcome.
-        self._deferred: dict[int, tuple[int, dict[str, Json] | ErrorData]] = {}
+        self._deferred: dict[int, tuple[int, Outcome]] = {}
 
     async def request(
         self, method: str, params: bytes, seconds: float = math.inf, *, label: str = ""
@@ -194,6 +223,11 @@ class DirectDispatcher:
         """
         # A task that is cancelled already sends nothing.
         await anyio.lowlevel.checkpoint_if_cancelled()
+        if self._writer.full:
+            with time_limit(seconds) as limit:
+                await self._writer.room()
+            if limit.cancelled_caught:
+                raise TimeoutError
         if self._closed:
             raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
         number = next(self._ids)
@@ -201,27 +235,19 @@ class DirectDispatcher:
             comma = b"" if params == b"{}" else b","
             params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
         head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
-        outcome: dict[str, Json] | ErrorData = _CLOSED
-        issued = False
-        with time_limit(seconds) as limit:
-            report = progress_callback(self._server, label, limit, seconds) if label else None
-            # Not an event, whose making and setting take several times as long.
-            answered = asyncio.get_running_loop().create_future()
-            self._pending[number] = _Pending(answered, report)
-            try:
-                await self._writer.room()
-                issued = True
-                self._writer.put(b"%b%b}\n" % (head, params))
-                outcome = await answered
-            except anyio.get_cancelled_exc_class():
-                if issued and not self._closed:
-                    self._writer.put(_cancellation(number))
-                raise
-            finally:
-                # A late response is ignored.
-                del self._pending[number]
-                self._deferred.pop(number, None)
-        if limit.cancelled_caught:
+        outcome: Outcome = None
+        pending = self._pending[number] = _Pending(self._server, label, seconds)
+        try:
+            self._writer.put(b"%b%b}\n" % (head, params))
+            outcome = await pending.answered
+        finally:
+            # A late response is ignored.
+            del self._pending[number]
+            self._deferred.pop(number, None)
+            pending.close()
+            if outcome is None and not self._closed:
+                self._writer.put(_cancellation(number))
+        if outcome is None:
             raise TimeoutError
         if isinstance(outcome, ErrorData):
             raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
@@ -284,7 +310,7 @@ class DirectDispatcher:
         for pending in self._pending.values():
             pending.resolve(_CLOSED)
 
-    def _resolve(self, number: object, outcome: dict[str, Json] | ErrorData) -> bool:
+    def _resolve(self, number: object, outcome: Outcome) -> bool:
         number = _number(number)
         pending = self._pending.get(number)
         if pending is None:

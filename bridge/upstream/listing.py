@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import anyio
+from mcp import MCPError
 from mcp_types.jsonrpc import METHOD_NOT_FOUND
 
-from bridge.errors import ToolCallError
 from bridge.guest.schema.names import nearest
 from bridge.model import Json, Tool
 
@@ -108,8 +108,8 @@ async def read_all_pages(
     for _ in range(100):
         try:
             page = await fetch(params, max(0.0, deadline - anyio.current_time()))
-        except ToolCallError as error:
-            if error.rpc_code != METHOD_NOT_FOUND:
+        except MCPError as error:
+            if error.code != METHOD_NOT_FOUND:
                 raise
             return entries
         found = page.get(key)

@@ -1,15 +1,8 @@
 """One server across its connections, of which it has at most one at a time.
 
-Owns when a connection is made, the error of a request whose connection breaks, the cached lists
-(valid until `notifications/*/list_changed`, or `ttlMs` in 2026-07-28) and the server's state. An
-MCP session is one connection, in `connection.py`; its requests are `requests.py`'s.
-
-Differs from the SDK: a list is requested again over a new connection, once; a call only if the
-server has rejected the session (HTTP 404), and so has not acted on it.
-
-State changes synchronously and I/O follows: no other task runs between checking the current
-connection and becoming its user. So concurrent first requests start a server once, and none gets a
-connection that is closing.
+Owns when a connection is made, what is requested again (`_AGAIN`), the cached lists and the
+server's state. State changes synchronously and I/O follows, so concurrent first requests start a
+server once, and none gets a connection that is closing.
 """
 
 from __future__ import annotations
@@ -24,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import anyio
-from mcp import ClientSession
+from mcp import ClientSession, MCPError
 from mcp.types import RootsListChangedNotification
 
 from bridge.errors import (
@@ -37,14 +30,26 @@ from bridge.errors import (
 )
 from bridge.model import Json, ServerSpec, Tool
 from bridge.upstream.client_features import (
+    INPUT_REQUIRED,
     complete_url_elicitations,
     current_caller,
     resolve_input,
 )
 from bridge.upstream.connection import PROBE_SECONDS, Connection, ListName
-from bridge.upstream.failure import lost_error
+from bridge.upstream.failure import LIST_PREFIX, lost_error
 from bridge.upstream.listing import LISTS, MIN_CACHE_SECONDS, Kind, suggestion
-from bridge.upstream.requests import KINDS, AgainError, Method, PendingRequest, Reason, Requests
+from bridge.upstream.requests import (
+    KINDS,
+    Method,
+    PendingRequest,
+    Reason,
+    await_update,
+    list_offers,
+    list_tools,
+    prepare,
+    send,
+    translate,
+)
 
 if TYPE_CHECKING:
     from bridge.upstream.pool import Pool
@@ -101,6 +106,7 @@ def explain_missing_roots(result: dict[str, Json]) -> None:
 
 
 _AGAIN: Mapping[Reason, tuple[bool, bool]] = {
+    "": (False, False),
     # A call may have had its effect.
     "connection lost": (True, False),
     # Status 404: the server cannot have acted on it.
@@ -162,7 +168,6 @@ class UpstreamServer:
         self.call_timeout = spec.call_timeout or pool.call_timeout
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
-        self._requests = Requests(spec, self.call_timeout, pool.max_message_bytes)
         self._connection: Connection | None = None
         self._closed = False
         self._connections_made = 0
@@ -251,7 +256,7 @@ class UpstreamServer:
 
     async def start(self) -> None:
         async with self._use():
-            pass
+            return
 
     async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
         """Return its tools, from the cache until the server announces a change.
@@ -265,7 +270,8 @@ class UpstreamServer:
             and (self.connection_epoch is None or self._is_fresh(refresh))
         ):
             return kept
-        return await self._ask(partial(self._list_tools, refresh, patient), lists=True)
+        ask = partial(self._list_tools, refresh)
+        return await self._ask(ask, lists=True, patient=patient, share_roots=False)
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; () without the capability.
@@ -276,43 +282,55 @@ class UpstreamServer:
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:
             return kept
-        return await self._ask(lambda: self._list_offers(kind), lists=True)
+        what = f"{LIST_PREFIX}{LISTS[kind].words}"
+        return await self._ask(partial(self._list_offers, kind), lists=True, what=what)
 
-    async def _list_offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
-        async with self._use() as connection:
-            before = self._offer_changes
-            found = await self._requests.list_offers(connection, kind)
-            announced = connection.declares(LISTS[kind].capability, "list_changed")
-            cacheable = connection.cacheable and connection.usable and announced
-            if cacheable and before == self._offer_changes:
-                self._offers[kind] = found
-            return found
+    async def _list_offers(self, kind: Kind, connection: Connection) -> tuple[dict[str, Json], ...]:
+        before = self._offer_changes
+        found = await list_offers(connection, kind)
+        announced = connection.declares(LISTS[kind].capability, "list_changed")
+        cacheable = connection.cacheable and connection.usable and announced
+        if cacheable and before == self._offer_changes:
+            self._offers[kind] = found
+        return found
 
     async def _ask(
-        self, ask: Callable[[], Awaitable[Answer]], *, lists: bool = False, what: str = ""
+        self,
+        ask: Callable[[Connection], Awaitable[Answer]],
+        *,
+        lists: bool = False,
+        what: str = f"{LIST_PREFIX}tools",
+        patient: bool = False,
+        share_roots: bool = True,
     ) -> Answer:
         """Make a request, and once more for each reason of `_AGAIN` that allows it.
 
         Args:
             lists: It has no effect.
             what: The request in messages.
+            patient: Wait until a start succeeds or fails.
+            share_roots: The server gets the client's roots first, if it asks for them.
         """
         met: set[Reason] = set()
         while True:
-            reason: Reason
+            reason: Reason = ""
             failure: UpstreamError
             try:
-                return await ask()
+                async with self._use(patient=patient, share_roots=share_roots) as connection:
+                    try:
+                        return await ask(connection)
+                    except MCPError as error:
+                        reason, failure = await translate(connection, what, error)
+                        raise failure from None
             except ServerLostError as error:
                 # The connection may have ended earlier, which only this request has shown.
-                reason, failure = "connection lost", error
-            except AgainError as error:
-                reason, failure = error.reason, error.failure
+                reason, failure = reason or "connection lost", error
             except ToolCallError as error:
-                reason, failure = "addresses", error
-                tried = lists or reason in met
-                if tried or not await complete_url_elicitations(self.spec.name, what, error):
-                    raise
+                failure, tried = error, bool(reason) or lists or "addresses" in met
+                if not tried and await complete_url_elicitations(self.spec.name, what, error):
+                    reason = "addresses"
+            except UpstreamError as error:
+                failure = error
             if reason == "session lost" and not lists:
                 failure = await self._reconnect(failure)
             if reason in met or not _AGAIN[reason][0 if lists else 1]:
@@ -320,11 +338,10 @@ class UpstreamServer:
             met.add(reason)
             if reason == "headers":
                 # The SDK learns the marks from the list of tools.
-                async with self._use(lists=True) as connection:
-                    await self._requests.list_tools(connection)
+                await self._ask(list_tools, lists=True, share_roots=False)
 
-    async def _list_tools(self, refresh: bool, patient: bool) -> tuple[Tool, ...]:
-        async with self._use(patient=patient, lists=True) as connection, connection.listing:
+    async def _list_tools(self, refresh: bool, connection: Connection) -> tuple[Tool, ...]:
+        async with connection.listing:
             connection.listings += 1
             if self._tools is not None and self._is_fresh(refresh):
                 return self._tools
@@ -332,7 +349,7 @@ class UpstreamServer:
                 # The task that held the lock got no answer over this connection; nor would we.
                 raise lost_error(self.spec.name, "")
             before = self._changes
-            found, fresh = await self._requests.list_tools(connection)
+            found, fresh = await list_tools(connection)
             tools = tuple(tool for tool in found if self.spec.tools.admits(tool.name))
             if tools == self._tools:
                 # The same object, so that a comparison is cheap.
@@ -365,9 +382,9 @@ class UpstreamServer:
                 "configuration leaves it out."
             )
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
-        what = f"tool {tool!r}"
-        call = self._requests.prepare("tools/call", what, tool, arguments, timeout)
-        result = await self._call_until_complete(call)
+        call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, timeout)
+        first = await self._ask(partial(send, call=call), what=call.what)
+        result = await self._resolve_input(call, first)
         if not isinstance(result.get("content"), list):
             result["content"] = []
         if self._connection is not None and self._connection.rootless:
@@ -382,9 +399,10 @@ class UpstreamServer:
         kind = KINDS.get(method)
         subject = params[LISTS[kind].identity] if kind else params["argument"]["name"]
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
-        call = self._requests.prepare(method, what, subject if kind else "", params)
+        call = self._prepare(method, what, subject if kind else "", params)
         try:
-            return await self._call_until_complete(call)
+            first = await self._ask(partial(send, call=call), what=what)
+            return await self._resolve_input(call, first)
         except ToolCallError as error:
             refusal = error
         with suppress(UpstreamError):
@@ -394,29 +412,39 @@ class UpstreamServer:
 
     async def watch_resource(self, uri: str, *, timeout: float | None = None) -> dict[str, Json]:
         """Wait until a resource changes, and read it."""
-
-        async def wait() -> None:
-            async with self._use() as connection:
-                await self._requests.await_update(connection, uri, timeout)
-
-        await self._ask(wait, lists=True)
+        seconds = self.call_timeout if timeout is None else timeout
+        wait = partial(await_update, uri=uri, seconds=seconds)
+        await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
         return await self.request("resources/read", {"uri": uri})
 
-    async def _call_until_complete(self, call: PendingRequest) -> dict[str, Json]:
-        async def send(call: PendingRequest) -> dict[str, Json]:
-            async with self._use() as connection:
-                return await self._requests.call(connection, call)
+    def _prepare(
+        self,
+        method: Method,
+        what: str,
+        subject: str,
+        params: Mapping[str, Json],
+        seconds: float | None = None,
+    ) -> PendingRequest:
+        seconds = self.call_timeout if seconds is None else seconds
+        most = self._pool.max_message_bytes
+        return prepare(self.spec.name, method, what, subject, params, seconds, max_bytes=most)
+
+    async def _resolve_input(
+        self, call: PendingRequest, result: dict[str, Json]
+    ) -> dict[str, Json]:
+        """Return the final result of a call whose first result may ask for input."""
+        if result.get("resultType") != INPUT_REQUIRED:
+            return result
 
         async def repeat(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
             more = replace(call, answers=answers, state=state)
-            return await self._ask(partial(send, more), what=call.what)
+            return await self._ask(partial(send, call=more), what=call.what)
 
-        result = await self._ask(partial(send, call), what=call.what)
         return await resolve_input(self.spec.name, call.what, result, repeat, roots=self.roots)
 
     @asynccontextmanager
     async def _use(
-        self, *, patient: bool = False, lists: bool = False
+        self, *, patient: bool = False, share_roots: bool = True
     ) -> AsyncIterator[Connection]:
         if not self._is_up():
             # Concurrent callers share one permission.
@@ -432,7 +460,7 @@ class UpstreamServer:
             if connection.failure is not None:
                 # The tasks that waited share one failure; each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
-            if not lists:
+            if share_roots:
                 await self._share_roots(connection)
             yield connection
 
