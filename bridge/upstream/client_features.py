@@ -1,17 +1,8 @@
 """A server's requests to the client: elicitation, sampling and roots, and its log messages.
 
-Protocol: up to 2025-11-25 a server sends `elicitation/create`, `sampling/createMessage` and
-`roots/list` over the connection. In 2026-07-28 it returns an InputRequiredResult, and the request
-is repeated with `inputResponses` and `requestState` (at most `MAX_ROUNDS` times). Error -32042
-(URLElicitationRequiredError) lists URLs that the user must visit first.
-
-Owns the attribution of these requests, of progress and `notifications/message` to a run, their
-limits, and stopping the clock of runs that wait for an answer. `roots/list` is answered from the
-configuration if that names roots; the rest goes to the run's client, through `ServerCaller`.
-
-Differs from the SDK: one connection serves several clients, but a server's request names no call.
-It belongs to the client with pending calls there; with more than one client it is refused, because
-asking the wrong one would show one user's data to another.
+One connection serves several clients, but a server's request names no call. It belongs to the
+client with pending calls there; with more than one client it is refused, because asking the wrong
+one would show one user's data to another.
 """
 
 from __future__ import annotations
@@ -72,10 +63,6 @@ async def resolve_input(
 ) -> dict[str, Json]:
     """Return the final result, after answering each InputRequiredResult.
 
-    Args:
-        what: The request in messages, as in "tool 'x'".
-        result: The first result.
-
     Raises:
         CannotAskError: The client cannot be asked.
         ToolCallError: Too many rounds, or malformed input requests.
@@ -107,14 +94,7 @@ async def resolve_input(
 async def complete_url_elicitations(server: str, what: str, refusal: ToolCallError) -> bool:
     """Send the URL elicitations of a URLElicitationRequiredError to the client.
 
-    Args:
-        refusal: The server's error.
-
-    Returns:
-        Whether it is that error and the user accepted all of them: the request can be repeated.
-
-    Raises:
-        ToolCallError: There are too many.
+    Return whether it is that error and the user accepted all: the request can be repeated.
     """
     data = refusal.data
     listed = data.get("elicitations") if isinstance(data, dict) else None
@@ -181,8 +161,7 @@ async def _answer(server: str, caller: ServerCaller | None, question: Json, root
         return await forward(caller, server, cast(Method, method), params, size)
 
 
-ANSWER_SECONDS = 600.0
-"""For one answer of the client. People are slow, but a waiting run holds a sandbox and a server."""
+ANSWER_SECONDS = 600.0  # For one answer of the client: a waiting run holds a sandbox and a server.
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -309,10 +288,7 @@ def progress_callback(
 async def forward(
     caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json], size: int
 ) -> dict[str, Json]:
-    """Send one request to the client; an elicitation without an answer in time is cancelled.
-
-    Args:
-        size: Bytes of the parameters as JSON.
+    """Send one request of `size` bytes to the client; cancel an elicitation without an answer.
 
     Raises:
         CannotAskError: It exceeds a limit, or there is no answer.
@@ -372,9 +348,8 @@ class _OpenRequest:
 
     def close(self) -> None:
         """Restart all clocks."""
-        for hold in self._holds.values():
-            hold.close()
-        self._holds.clear()
+        for caller in tuple(self._holds):
+            self.leave(caller)
 
 
 class _RecentCaller(NamedTuple):

@@ -1,17 +1,9 @@
 """Requests over stdio that bypass the SDK's session: from the caller to the pipe and back.
 
-Protocol: sends JSON-RPC requests (`tools/*`, `tasks/*`, `prompts/*`, `completion/complete`,
-`resources/*` but subscriptions) with `_meta`: progress token, trace context and, in
-2026-07-28, the protocol version, client info, capabilities and log level. Sends
-`notifications/cancelled` on cancellation and timeout. Owns the ids, from `FIRST_ID` on; the SDK's
-session counts from 1 and keeps negotiation, notifications and the server's requests.
-
-Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. Any
-other message is left to the SDK's models. As there, a response is delivered only after the
-notifications that came before it. docs/design.md says when this module can go.
-
-The sender writes its message itself. What a full pipe does not take is left to a task that outlives
-the sender, because a truncated message would corrupt all that follow.
+Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. The
+sender writes its message itself; what a full pipe does not take is left to a task that outlives
+the sender, because a truncated message would corrupt all that follow. docs/design.md says when
+this module can go.
 """
 
 from __future__ import annotations
@@ -24,7 +16,6 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -39,17 +30,15 @@ from mcp.types import (
 )
 from mcp_types.jsonrpc import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
-from pydantic_core import from_json
 
 from bridge.model import Json
-from bridge.offload import LARGE
 from bridge.upstream.client_features import (
     ServerCaller,
     current_caller,
     progress_callback,
     time_limit,
 )
-from bridge.upstream.results import RAW
+from bridge.upstream.results import Response
 
 MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next has to wait. Cancellations do
@@ -138,8 +127,6 @@ class LineWriter:
 
 FIRST_ID = 1_000_000_000
 """The SDK counts from 1. Below 2**31 there is room for a billion calls over one connection."""
-
-Response = tuple[object, dict[str, Json]]  # The request's id, as received, and the result.
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""
@@ -329,25 +316,8 @@ def _number(number: object) -> int:
     return number if type(number) is int else -1
 
 
-def parse_response(line: bytes) -> Response | None:
-    """Return id and result of a line that is a response with a result; else None. Pure.
-
-    A result that is no object is wrapped; see `results.repair_response`.
-    """
-    try:
-        # Caching strings is slow in large messages, where few repeat.
-        document: Any = from_json(line, cache_strings=len(line) <= LARGE)
-    except ValueError:
-        return None
-    if type(document) is not dict or document.get("jsonrpc") != "2.0":
-        return None
-    result = document.get("result", document)
-    if result is document or "error" in document or "method" in document:
-        return None
-    return document.get("id"), result if type(result) is dict else {RAW: result}
-
-
 def _cancellation(number: int) -> bytes:
-    params = {"requestId": number, "reason": "the caller does not wait any more"}
-    message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return (
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'
+        b'{"requestId":%d,"reason":"the caller does not wait any more"}}\n'
+    ) % number

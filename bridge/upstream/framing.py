@@ -1,6 +1,5 @@
 """Decodes a server's stdout into JSON-RPC messages: pure, incremental and bounded.
 
-Protocol: the stdio transport's framing, one JSON-RPC message per line, the same in all revisions.
 Differs from the SDK: linear in a message's size (the SDK's is quadratic), with limits on bytes and
 values; an invalid response becomes an error for its request instead of a timeout.
 """
@@ -12,8 +11,6 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from mcp.types import (
     ErrorData,
@@ -174,14 +171,10 @@ def encode(message: JSONRPCMessage) -> str:
 
 
 def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
-    """Parse one line.
+    """Return a line's message; None for a blank line.
 
     Invalid UTF-8 and lone surrogates inside a message become U+FFFD. A message that cannot be
-    parsed but shows a request's id becomes an error for that request, which would otherwise time
-    out.
-
-    Returns:
-        A message, None for a blank line, or `Noise`.
+    parsed but shows a request's id becomes an error for that request.
     """
     data = line.data
     if not data.strip():
@@ -196,9 +189,11 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     if messages := _messages_in(data):
         return Noise(preview, messages)
     if data.lstrip()[:1] == b"{":
-        repaired = _repair(data) if len(data) <= REPAIRED_BYTES else None
-        if repaired is not None:
-            return repaired
+        with suppress(ValueError, RecursionError):
+            if len(data) <= REPAIRED_BYTES:
+                plain = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
+                clean = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+                return jsonrpc_message_adapter.validate_json(clean, by_name=False)
         deep = "recursion limit" in problem
         message = "The server's answer nests too deeply." if deep else NO_MESSAGE
         return _parse_error(data, data, message) or Noise(preview)
@@ -231,19 +226,19 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
         answers: The id of the request that the body answers, whatever the body's own; None if it
             is one message of several.
     """
-    return repair_message(data, partial(_decode, answers), answers)
 
+    def decode(data: bytes) -> bytes:
+        message = decode_line(Line(data))
+        if message is not None and not isinstance(message, Noise):
+            if answers is not None and isinstance(message, JSONRPCResponse | JSONRPCError):
+                message.id = answers
+            return encode(message).encode()
+        if answers is None:
+            return data
+        start = f"{NO_MESSAGE} It begins: {excerpt(data)}"
+        return encode(_error(answers, start if data.strip() else "The answer is empty.")).encode()
 
-def _decode(answers: int | str | None, data: bytes) -> bytes:
-    message = decode_line(Line(data))
-    if message is not None and not isinstance(message, Noise):
-        if answers is not None and isinstance(message, JSONRPCResponse | JSONRPCError):
-            message.id = answers
-        return encode(message).encode()
-    if answers is None:
-        return data
-    text = f"{NO_MESSAGE} It begins: {excerpt(data)}" if data.strip() else "The answer is empty."
-    return encode(_error(answers, text)).encode()
+    return repair_message(data, decode, answers)
 
 
 def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
@@ -282,17 +277,6 @@ def _parse_error(
 def _error(answered: int | str, message: str, data: TooLarge | None = None) -> JSONRPCError:
     error = ErrorData(code=PARSE_ERROR, message=message, data=data)
     return JSONRPCError(jsonrpc="2.0", id=answered, error=error)
-
-
-def _repair(data: bytes) -> JSONRPCMessage | None:
-    text = data.decode("utf-8", "replace")
-    try:
-        value: Any = json.loads(text)
-        plain = json.dumps(value, ensure_ascii=False)
-        clean = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return jsonrpc_message_adapter.validate_json(clean, by_name=False)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _salvage_id(head: bytes, tail: bytes) -> int | str | None:

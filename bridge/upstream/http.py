@@ -1,15 +1,8 @@
 """The HTTP transports: Streamable HTTP, and the older HTTP+SSE of 2024-11-05.
 
-Protocol: Streamable HTTP is the SDK's, with this module's HTTP client (headers, bearer token, caps,
-timeouts) and an SSE event limit of our own instead of 1 MiB. A 400, 404 or 405 to the first POST
-leads to HTTP+SSE, as the specification says for older servers.
-
-Differs from the SDK: a request has one response, so that a JSON body is its answer, whatever the
-body's id and content type. An error status, and a request without a response, become a JSON-RPC
-error with a `Refusal`. The SDK would report neither status nor body, and end the connection.
-
-HTTP+SSE is implemented here: the SDK's ends the connection at an event beyond 1 MiB, which cannot
-be configured.
+Differs from the SDK: a JSON body answers its request, whatever its id and content type. An error
+status, and a request without a response, become a JSON-RPC error with a `Refusal`. The SDK's
+HTTP+SSE ends the connection at an event beyond 1 MiB.
 """
 
 from __future__ import annotations
@@ -17,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -63,10 +56,6 @@ _DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)
 """The data of an event that is one line of JSON."""
 
 
-class OversizeBody(httpx2.StreamError):
-    """A response's body is beyond the cap. The SDK turns it into an error of the one request."""
-
-
 @dataclass(eq=False, repr=False)
 class _PlainStream(httpx2.AsyncByteStream):
     """A response's body, decompressed.
@@ -92,15 +81,26 @@ class _PlainStream(httpx2.AsyncByteStream):
             raise httpx2.StreamError("The body is compressed, which was not asked for.")
         async for chunk in self.inner:
             self.heard()
-            for piece in (chunk,) if inflate is None else _decompress(inflate, chunk):
-                yield piece
+            if inflate is None:
+                yield chunk
+                continue
+            try:
+                while piece := inflate.decompress(chunk, 256 * 1024):
+                    yield piece
+                    chunk = inflate.unconsumed_tail
+            except zlib.error:
+                text = "The body is not compressed as its header says."
+                raise httpx2.StreamError(text) from None
 
     async def aclose(self) -> None:
         await self.inner.aclose()
 
 
 class _CappedStream(_PlainStream):
-    """A body that raises if it is too long or has too many values."""
+    """A body that raises StreamError if it is too long or has too many values.
+
+    The SDK turns that into an error of the one request.
+    """
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = bytearray()
@@ -108,14 +108,14 @@ class _CappedStream(_PlainStream):
             async for piece in self._chunks():
                 body += piece
                 if len(body) > self.limit:
-                    raise OversizeBody(f"The body exceeded the {self.limit} byte limit.")
+                    raise httpx2.StreamError(f"The body exceeded the {self.limit} byte limit.")
         except httpx2.TransportError as error:
             if self.answers is None:
                 raise
             yield Refusal(status=0, text=reason(error)).answer(self.answers)
             return
         whole = bytes(body)
-        await _check_values(whole, OversizeBody, "body")
+        await _check_values(whole, httpx2.StreamError, "body")
         yield await offload(whole, partial(repair_body, whole, self.answers))
 
 
@@ -124,6 +124,13 @@ class _EventStream(_PlainStream):
 
     The decoder limits an event's length; longer events are passed on in parts.
     """
+
+    def _repair(self, match: re.Match[bytes]) -> bytes:
+        """Return an event's data with its messages in JSON-RPC's form, an event for each."""
+        messages = split_batch(match[1])
+        if messages is None:
+            return b"data: " + repair_body(match[1], self.answers)
+        return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         waiting = bytearray()
@@ -141,18 +148,9 @@ class _EventStream(_PlainStream):
                 events = bytes(waiting[:end])
                 del waiting[:end]
                 await _check_values(events, httpx2.SSEError, "event")
-                repair = partial(_repair_data, self.answers)
-                yield await offload(events, partial(_DATA.sub, repair, events))
+                yield await offload(events, partial(_DATA.sub, self._repair, events))
         if waiting:
             yield bytes(waiting)
-
-
-def _repair_data(answers: RequestId | None, match: re.Match[bytes]) -> bytes:
-    """Return an event's data with its messages in JSON-RPC's form, an event for each."""
-    messages = split_batch(match[1])
-    if messages is None:
-        return b"data: " + repair_body(match[1], answers)
-    return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
 
 
 async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
@@ -162,30 +160,12 @@ async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
         raise kind(f"The {what} exceeded the {MAX_BODY_VALUES} value limit.")
 
 
-def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
-    """Yield a chunk of a compressed body decompressed, in pieces of bounded size.
-
-    Raises:
-        httpx2.StreamError: The body is not compressed as its header says.
-    """
-    try:
-        while piece := inflate.decompress(chunk, 256 * 1024):
-            yield piece
-            chunk = inflate.unconsumed_tail
-    except zlib.error:
-        raise httpx2.StreamError("The body is not compressed as its header says.") from None
-
-
 class CappedClient(WebClient):
     """An HTTP client that adds the login's token, limits bodies and answers for failed requests.
 
     An event stream may last for days and has no limit as a whole; each event has one on its values,
-    and its decoder limits its length. Compression is not requested; if a server compresses all the
-    same, the limit is on the decompressed bytes.
-
-    Args:
-        endpoint: Is told what is heard. Once it is ready, a request without a response is answered
-            with an error; before, it raises, because the connection cannot start.
+    and its decoder limits its length. Once `endpoint` is ready, a request without a response is
+    answered with an error; before, it raises, because the connection cannot start.
     """
 
     def __init__(
@@ -279,8 +259,11 @@ class CappedClient(WebClient):
         response = await super().send(request, **options)
         if response.status_code not in UNAUTHORIZED or login is None:
             return response
-        refusal = refusal_of(response, self._spec, login)
-        if other_token := await _other_token(login, token, refusal, request.url):
+        refusal, other_token = refusal_of(response, self._spec, login), ""
+        if refusal.insufficient_scope or refusal.status == httpx2.codes.UNAUTHORIZED:
+            other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
+        # `token` is called again because it checks the request's origin.
+        if other_token and await login.token(request.url) == other_token:
             await response.aclose()
             _authorize(request, other_token)
             response = await super().send(request, **options)
@@ -298,15 +281,6 @@ def _json_response(request: httpx2.Request, status: int, body: bytes) -> httpx2.
     return httpx2.Response(status, headers=headers, content=body, request=request)
 
 
-async def _other_token(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
-    """Return another token than the refused one for a request to `url`; empty if there is none."""
-    if not refusal.insufficient_scope and refusal.status != httpx2.codes.UNAUTHORIZED:
-        return ""
-    other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
-    # `token` is called again because it checks the request's origin.
-    return other_token if other_token and await login.token(url) == other_token else ""
-
-
 def _authorize(request: httpx2.Request, token: str) -> None:
     if token:
         request.headers["Authorization"] = f"Bearer {token}"
@@ -317,11 +291,7 @@ def _authorize(request: httpx2.Request, token: str) -> None:
 
 @dataclass(eq=False, repr=False)
 class HttpEndpoint(Endpoint):
-    """One server behind a URL.
-
-    Args:
-        logins: The user's logins; None to send no tokens.
-    """
+    """One server behind a URL; without `logins` it gets no tokens."""
 
     spec: ServerSpec
     _: KW_ONLY
@@ -333,15 +303,9 @@ class HttpEndpoint(Endpoint):
         self.transport = self.spec.transport
 
     def started(self) -> None:
-        """Note that the server is ready: from now on a failed request fails alone."""
         self.ready = True
 
     def fall_back(self) -> bool:
-        """Change to HTTP+SSE if the server refused Streamable HTTP; return whether it did so.
-
-        As the specification says for older servers. Many entries have such a server's URL without
-        its transport.
-        """
         status = self.refusal.status if self.refusal else None
         # A server that only supports HTTP+SSE answers so to a POST.
         if self.transport != "http" or status not in {400, 404, 405}:
@@ -403,16 +367,17 @@ async def _read_events(
 ) -> None:
     """Deliver messages; report the URL to post to once the server has sent it.
 
-    Raises:
-        httpx2.TransportError: The stream broke, or an event was too long. An event stream cannot be
-            resumed in the middle of an event, so the connection has ended.
+    If the stream breaks or an event is too long, the connection has ended.
     """
     announced = False
     async with inbound:
         async for event in events:
             if event.event == "endpoint" and not announced:
-                announced = True
-                task_status.started(_same_origin(url, event.data))
+                announced, target = True, httpx2.URL(urljoin(url, event.data))
+                if not same_origin(target, httpx2.URL(url)):
+                    msg = f"the server wants messages posted to another origin: {target}"
+                    raise httpx2.RemoteProtocolError(msg)
+                task_status.started(str(target))
             elif event.event == "message" and event.data:
                 decoded = decode_line(Line(event.data.encode()))
                 if isinstance(decoded, Noise):
@@ -467,11 +432,3 @@ def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
     """Return whether a redirect keeps the method and the origin, and so may get the headers."""
     same_user = redirect.url.userinfo in (b"", sent.url.userinfo)
     return same_user and redirect.method == sent.method and same_origin(redirect.url, sent.url)
-
-
-def _same_origin(url: str, endpoint: str) -> str:
-    target = httpx2.URL(urljoin(url, endpoint))
-    if not same_origin(target, httpx2.URL(url)):
-        msg = f"the server wants messages posted to another origin: {target}"
-        raise httpx2.RemoteProtocolError(msg)
-    return str(target)

@@ -34,9 +34,8 @@ MAX_NAME_CHARS = 1024  # Of a tool's name; calls take no longer one. Such a tool
 MAX_TEXT_CHARS = 50_000  # Of a description, which is cut there. Real ones have a few thousand.
 
 MAX_SCHEMA_BYTES = 512 * 1024
-"""Of one tool's schemas and annotations as JSON, many times what any real one has. Stubs, checks
-and the index take time that grows with it, in the one thread that serves everybody. A larger input
-schema is taken for one that allows anything, so that the tool can still be called."""
+"""Of one tool's schemas and annotations as JSON: stubs, checks and the index take time that grows
+with it. A larger input schema is taken for one that allows anything."""
 
 MAX_SCHEMAS_BYTES = 16 * 1024 * 1024  # Of all tools of one server.
 
@@ -98,7 +97,6 @@ async def read_all_pages(
     Args:
         fetch: Requests a page with these parameters, within these seconds.
         seconds: For all pages.
-        key: The field of a page with its entries.
     """
     entries: list[Json] = []
     params: dict[str, Json] = {}
@@ -155,21 +153,18 @@ def reduce_page(page: Page) -> dict[str, Json]:
     These are each tool's name, and its schema if that marks a parameter for a header. The SDK
     processes all that it gets on the event loop.
     """
-    entries = page.get("tools")
-    brief = [
-        {"name": entry["name"], "inputSchema": _schema_with_headers(entry.get("inputSchema"))}
-        for entry in (entries[:MAX_TOOLS] if isinstance(entries, list) else ())
-        if valid_name(entry) is not None
-    ]
+    entries, brief = page.get("tools"), []
+    for entry in entries[:MAX_TOOLS] if isinstance(entries, list) else ():
+        if valid_name(entry) is None:
+            continue
+        schema = entry.get("inputSchema")
+        data = json.dumps(schema)
+        if '"x-mcp-header"' not in data:
+            schema = {"type": "object"}
+        elif len(data) > MAX_SCHEMA_BYTES:
+            schema = {}
+        brief.append({"name": entry["name"], "inputSchema": schema})
     return {**page, "tools": brief}
-
-
-def _schema_with_headers(schema: Json) -> Json:
-    data = json.dumps(schema)
-    if '"x-mcp-header"' not in data:
-        return {"type": "object"}
-    # The SDK repeats such a parameter in a header of the request.
-    return schema if len(data) <= MAX_SCHEMA_BYTES else {}
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:

@@ -1,10 +1,7 @@
-"""Gives each request to a server its OAuth token, and renews the tokens.
+"""Gives each request to a server its OAuth token, and renews the tokens; opens no browser.
 
-It opens no browser and asks no person; `oauth_login.py` does.
-
-The SDK's provider is not used here. It lets one request at a time through until the response has
-begun, so that calls would wait for each other; and it does not store when a token expires and where
-it is renewed.
+The SDK's provider lets one request at a time through until the response has begun, and does not
+store when a token expires and where it is renewed.
 """
 
 from __future__ import annotations
@@ -25,12 +22,12 @@ from mcp.shared.auth import OAuthToken
 
 from bridge.model import ServerSpec
 from bridge.upstream.oauth_web import (
+    WebClient,
     WebError,
     fetch,
     joined_scopes,
     read_tokens,
     same_origin,
-    web_client,
 )
 from bridge.upstream.token_store import TokenRecord, TokenStore, TokenStoreError, key_of
 
@@ -45,11 +42,7 @@ OnTokens = Callable[[str, Mapping[str, str]], None]
 
 
 class Logins:
-    """The logins of one user, each read from the store at its first use.
-
-    Args:
-        on_tokens: Called with each token before it is used, and with each renewed token.
-    """
+    """The logins of one user; `on_tokens` gets each token before it is used."""
 
     def __init__(self, directory: Path, *, on_tokens: OnTokens | None = None) -> None:
         self.store = TokenStore(directory)
@@ -117,10 +110,8 @@ class Login:
     async def other_token(self, refused: str, *, renew: bool = True) -> str:
         """Return another token than the one that was refused; empty if there is none.
 
-        Another task or process, or the user at a terminal, may already have renewed it.
-
-        Args:
-            renew: Renew the token if no one has: it has expired, and lacks no permission.
+        Another task or process, or the user at a terminal, may already have renewed it. If not,
+        it is renewed unless `renew` is false, because it lacks a permission.
         """
         async with self._lock:
             # Without a login there is nothing to lock; the user may have logged in since.
@@ -198,7 +189,7 @@ class Login:
                 if stored.resource:
                     data["resource"] = stored.resource
                 request = client_request(stored.token_endpoint, data, stored, secret)
-                async with web_client() as client:
+                async with WebClient(timeout=None) as client:
                     response = await fetch(client, request, self._url)
                 record = with_token(stored, read_tokens(response), self.clock())
                 self._use(record)

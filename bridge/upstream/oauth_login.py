@@ -1,9 +1,7 @@
-"""Logs in to a server, with a person at a browser, and logs out.
+"""Logs in to a server, with a person at a browser, and logs out; failures are LoginFailedErrors.
 
-Owns the redirect address, the bridge's client registration and what is stored. The SDK does the
-discovery, the registration, PKCE and the exchange of the code; each of its requests goes through
-`oauth_web.fetch`, which checks the address and bounds time and size. What fails is a
-LoginFailedError.
+The SDK does the discovery, the registration, PKCE and the exchange of the code; each of its
+requests goes through `oauth_web.fetch`, which checks the address and bounds time and size.
 """
 
 from __future__ import annotations
@@ -46,6 +44,7 @@ from bridge.upstream.oauth import (
 )
 from bridge.upstream.oauth_callback import Callback, Host, listen
 from bridge.upstream.oauth_web import (
+    WebClient,
     WebError,
     describe_response,
     fetch,
@@ -55,7 +54,6 @@ from bridge.upstream.oauth_web import (
     safe_url,
     shorten,
     url_problem,
-    web_client,
 )
 from bridge.upstream.refusal import UNAUTHORIZED
 from bridge.upstream.token_store import Place, TokenRecord, TokenStore, TokenStoreError, key_of
@@ -210,10 +208,19 @@ async def run_login(
     try:
         probe, refused = await _probe(spec, web, server)
         provider.challenged = refused.status_code in UNAUTHORIZED
+        response = _challenge(refused, scopes)
         async with aclosing(provider.async_auth_flow(probe)) as flow:
             # The SDK's first request has no token and would be refused like the probe: not sent.
             await anext(flow)
-            return await _drive(flow, probe, _challenge(refused, scopes), web, server, provider)
+            with suppress(StopAsyncIteration):
+                while True:
+                    request = await flow.asend(response)
+                    is_probe = request is probe
+                    response = await fetch(web, request, server, head_only=is_probe)
+                    if not is_probe:
+                        provider.last = describe_response(response)
+                        response = _accept_resource(response, server, provider)
+            return response
     except WebError as error:
         text, provider.ended_by = str(error), error.name
     except OAuthRegistrationError:
@@ -237,10 +244,7 @@ async def run_login(
 async def _probe(
     spec: ServerSpec, web: httpx2.AsyncClient, server: httpx2.URL
 ) -> tuple[httpx2.Request, httpx2.Response]:
-    """Return a request that the server refuses without a login, and its response.
-
-    If the server refuses none of the probes, return the last one with its response.
-    """
+    """Return a request that the server refuses without a login, else the last, and its response."""
     if spec.transport == "sse":
         accept = {**spec.headers, "accept": "text/event-stream"}
         requests = [web.build_request("GET", spec.url, headers=accept)]
@@ -258,25 +262,6 @@ async def _probe(
     if response.is_server_error:
         raise WebError(f"it answered with HTTP status {response.status_code}")
     return request, response
-
-
-async def _drive(
-    flow: Any,
-    probe: httpx2.Request,
-    response: httpx2.Response,
-    web: httpx2.AsyncClient,
-    server: httpx2.URL,
-    provider: Provider,
-) -> httpx2.Response:
-    with suppress(StopAsyncIteration):
-        while True:
-            request = await flow.asend(response)
-            is_probe = request is probe
-            response = await fetch(web, request, server, head_only=is_probe)
-            if not is_probe:
-                provider.last = describe_response(response)
-                response = _accept_resource(response, server, provider)
-    return response
 
 
 def _accept_resource(
@@ -339,7 +324,6 @@ async def log_in(
     once more with a new one.
 
     Args:
-        show: Called with each address that the user has to open in a browser.
         seconds: How long the user may take for one address.
         notice: Why a stored registration is not used.
     """
@@ -351,7 +335,7 @@ async def log_in(
                 await store.save(key, replace(stored, redirect_uri=""))
     async with AsyncExitStack() as stack:
         callback = await stack.enter_async_context(_open_callback(spec, stored))
-        web = await stack.enter_async_context(web_client())
+        web = await stack.enter_async_context(WebClient(timeout=None))
         callback.notice = notice
         provider = provider_for(spec, callback, show, seconds)
         provider.registration = _registered_client(spec.oauth, stored, callback)
@@ -405,7 +389,7 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
         data = {"token": record.refresh_token or record.access_token}
         request = client_request(record.revocation_endpoint, data, record, secret)
         with suppress(WebError):
-            async with web_client() as web:
+            async with WebClient(timeout=None) as web:
                 response = await fetch(web, request, httpx2.URL(spec.url), head_only=True)
             revoked = response.is_success
     return removed, revoked

@@ -1,7 +1,6 @@
 """The pool of a user's servers, each started when it is first needed.
 
-Owns the set of servers, changes of their configuration, and the task group of the connections'
-owner tasks. `server.py` handles one server.
+Owns changes of their configuration, and the task group of the connections' owner tasks.
 """
 
 from __future__ import annotations
@@ -36,22 +35,14 @@ logger = logging.getLogger(__name__)
 
 
 class StartAdmission(Protocol):
-    """Decides on each start, in two steps: `permit` may ask the user, `start` records it."""
+    """Decides on each start, in two steps that may raise a BridgeError."""
 
     async def permit(self, spec: ServerSpec) -> None:
-        """Check that a server may start; runs in the task that needs it and may ask the user.
-
-        Raises:
-            BridgeError: It may not.
-        """
+        """Check that a server may start, in the task that needs it; may ask the user."""
         return
 
     async def start(self, spec: ServerSpec) -> None:
-        """Check and record a start that happens next; runs in the connection's owner task.
-
-        Raises:
-            BridgeError: It must not happen.
-        """
+        """Check and record a start that happens next, in the connection's owner task."""
         return
 
 
@@ -178,10 +169,7 @@ class Pool:
     async def call_tool(
         self, server: str, tool: str, arguments: Mapping[str, Json], *, timeout: float | None = None
     ) -> dict[str, Json]:
-        """Call a tool, starting its server if needed.
-
-        The result is the server's CallToolResult as JSON; one with `isError` is returned like any
-        other. A cancelled or timed-out call sends `notifications/cancelled`.
+        """Call a tool, starting its server if needed, and return the CallToolResult as JSON.
 
         Args:
             timeout: Seconds for the call, from when the server is ready.
@@ -217,7 +205,14 @@ class Pool:
             raise RuntimeError("the pool has to be entered before its servers can be used")
         connection = Connection(upstream_server, self)
         self._connections.add(connection)
-        self._tasks.start_soon(self._run_connection, connection, after)
+
+        async def own() -> None:
+            try:
+                await connection.run(after)
+            finally:
+                self._connections.discard(connection)
+
+        self._tasks.start_soon(own)
         return connection
 
     def lists_changed(self, upstream_server: UpstreamServer, *lists: ListName) -> None:
@@ -226,12 +221,6 @@ class Pool:
         # A change of a list that was never requested concerns no caller.
         if "tools" in lists and upstream_server.listed and self.on_tools_changed is not None:
             self.on_tools_changed(upstream_server.spec.name)
-
-    async def _run_connection(self, connection: Connection, after: anyio.Event | None) -> None:
-        try:
-            await connection.run(after)
-        finally:
-            self._connections.discard(connection)
 
     def endpoint(self, spec: ServerSpec) -> Endpoint:
         """Return a server's address, for one connection."""

@@ -1,7 +1,6 @@
 """Reads an HTTP response with an error status, or a request without a response: pure.
 
-The transport answers such a request with a JSON-RPC error that carries its `Refusal`, so that each
-error names the response to its own request. `failure.py` turns it into an error for people.
+The transport answers such a request with a JSON-RPC error that carries its `Refusal`.
 """
 
 from __future__ import annotations

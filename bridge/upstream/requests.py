@@ -87,7 +87,7 @@ class PendingRequest:
     answers: Mapping[str, Json] | None = None
     state: str | None = None
 
-    def encoded(self) -> bytes:
+    def encode_params(self) -> bytes:
         """Return all parameters as JSON."""
         params = self.text
         if self.method == "tools/call":
@@ -192,7 +192,7 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
             answer = await _send_by_session(connection, call)
         else:
             answer = await connection.direct.request(
-                call.method, call.encoded(), call.seconds, label=call.tool
+                call.method, call.encode_params(), call.seconds, label=call.tool
             )
     except anyio.get_cancelled_exc_class():
         # No response so far; the caller's end says nothing about the server.

@@ -512,7 +512,9 @@ class UpstreamServer:
                     and before.client is not None
                     and (before.endpoint.transport == "http" and not before.modern)
                 )
-                if before.held_state and (caller := current_caller()) is not None:
+                # A process may have held something in memory.
+                lost = before.endpoint.transport == "stdio" and before.uses > before.listings
+                if lost and (caller := current_caller()) is not None:
                     caller.note_restart(self.spec.name)
             self._connection = connection = self._pool.connect(self, previous)
             if before is not None and before.hurried_until > -math.inf:

@@ -1,8 +1,4 @@
-"""Writes a server's stderr to a log file.
-
-Owns the file's name, mode and size, and the last lines, kept in memory for error messages. The
-transport reads the pipe.
-"""
+"""Writes a server's stderr to a bounded log file, and keeps its last lines for error messages."""
 
 from __future__ import annotations
 
@@ -27,11 +23,7 @@ TAIL_BYTES = 2048
 
 
 def log_path(log_dir: Path, server: str) -> Path:
-    """Return the path of a server's log file.
-
-    If the name's characters have to be replaced, a digest is added, so that no two servers share a
-    file.
-    """
+    """Return the path of a server's log file; a digest keeps servers of odd names apart."""
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:100].lstrip(".")
     if stem != server:
         digest = hashlib.sha256(server.encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -40,14 +32,7 @@ def log_path(log_dir: Path, server: str) -> Path:
 
 
 def remove_oldest(log_dir: Path, keep: Path) -> None:
-    """Remove the least recently written logs until all are within `ALL_LOGS_BYTES`.
-
-    Args:
-        keep: The log that was just begun.
-
-    Raises:
-        OSError: The directory cannot be read.
-    """
+    """Remove the least recently written logs but `keep` until all are within `ALL_LOGS_BYTES`."""
     with os.scandir(log_dir) as entries:
         found = [
             (entry.stat(follow_symlinks=False), entry.path)
@@ -66,10 +51,7 @@ def remove_oldest(log_dir: Path, keep: Path) -> None:
 
 
 class ServerLog:
-    """A server's log file, append-only and bounded, and its last lines.
-
-    If the directory cannot be written, there is no file, but the server runs and `tail` works.
-    """
+    """A server's log file and its last lines; without a writable directory only these."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -30,6 +30,7 @@ from bridge.upstream.failure import (
 )
 from bridge.upstream.http import may_redirect
 from bridge.upstream.refusal import Refusal, refusal_of
+from bridge.upstream.transport import Endpoint
 
 SPEC = ServerSpec(
     name="s",
@@ -52,7 +53,7 @@ def test_a_reason_is_found_behind_groups_and_causes() -> None:
 
 
 def test_a_start_error_shows_no_secret_of_the_url() -> None:
-    error = start_error(SPEC, OSError(errno.EHOSTUNREACH, ""), end_report="", refusal=None)
+    error = start_error(SPEC, OSError(errno.EHOSTUNREACH, ""), Endpoint())
     assert isinstance(error, ServerStartError)
     assert "no route to host" in error.message
     assert "https://example.test/mcp" in error.host_detail
@@ -63,7 +64,7 @@ def test_a_start_error_shows_no_secret_of_the_url() -> None:
 def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
     own = ServerStartError("m", server="s")
     wrapped = ExceptionGroup("", [own])
-    assert start_error(SPEC, wrapped, end_report="", refusal=None) is own
+    assert start_error(SPEC, wrapped, Endpoint()) is own
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_a_refusal_says_what_to_do_in_the_part_that_programs_see(
     answered = json.loads(refusal.answer(1))["error"]
     error = MCPError(answered["code"], answered["message"], answered["data"])
     for found in (
-        start_error(PLAIN, error, end_report="", refusal=None),
+        start_error(PLAIN, error, Endpoint()),
         unauthorized_error(PLAIN, refusal),
     ):
         assert isinstance(found, LoginRequiredError) is login

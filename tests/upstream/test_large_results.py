@@ -10,9 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.large_text import LargeText, with_plain_text
-from bridge.upstream import large_results
-from bridge.upstream.direct_dispatcher import parse_response
-from bridge.upstream.large_results import EDGE_BYTES, LEAST_BYTES, parse_large_response
+from bridge.upstream import results
+from bridge.upstream.results import (
+    EDGE_BYTES,
+    LEAST_BYTES,
+    parse_large_response,
+    parse_response,
+)
 
 LINE = 'one of many lines, \\ with "quotes", ä, \U0001f600 and \ttabs\n'
 LARGE = LINE * (2 * LEAST_BYTES // len(LINE))
@@ -49,8 +53,8 @@ def test_it_gives_what_reading_it_whole_gives(ascii_only: bool) -> None:
 def test_wherever_the_text_is_cut(unit: str, ascii_only: bool, piece: int) -> None:
     line = response("x" + unit * (2 * EDGE_BYTES // len(unit)), ascii_only=ascii_only)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large_results, "LEAST_BYTES", 0)
-        patch.setattr(large_results, "PIECE_BYTES", piece)
+        patch.setattr(results, "LEAST_BYTES", 0)
+        patch.setattr(results, "PIECE_BYTES", piece)
         found = parse_large_response(line)
     # A text with too many backslashes in a row cannot be cut, and is read whole.
     assert found is None or (found[0], with_plain_text(found[1])) == parse_response(line)

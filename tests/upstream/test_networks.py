@@ -18,7 +18,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, SocketAttribute
 from anyio.streams.tls import TLSListener, TLSStream
 
 from bridge.errors import ServerStartError
-from bridge.upstream.oauth_web import WebError, explain_route, fetch, web_client
+from bridge.upstream.oauth_web import WebClient, WebError, explain_route, fetch
 from tests.ports import reserved_port
 from tests.upstream.rig import Rig
 
@@ -63,7 +63,7 @@ async def test_a_proxy_that_does_not_answer_is_named(
     url = httpx2.URL("https://mcp.example.test/mcp")
     with reserved_port() as port:
         monkeypatch.setenv("HTTPS_PROXY", f"http://user:secret@127.0.0.1:{port}")
-        async with rig.pool(rig.remote(str(url))) as pool, web_client() as client:
+        async with rig.pool(rig.remote(str(url))) as pool, WebClient(timeout=None) as client:
             with pytest.raises(ServerStartError) as caught:
                 await pool.server("server").start()
             with pytest.raises(WebError, match="through the proxy .* of HTTPS_PROXY"):

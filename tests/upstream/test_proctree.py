@@ -9,10 +9,10 @@ import sys
 from bridge.upstream.process import (
     TAG_VARIABLE,
     ProcessStat,
+    _orphan_pids,
+    _tree,
     new_tag,
-    orphans,
     parse_stat,
-    tree_processes,
 )
 
 SLEEP = [sys.executable, "-c", "input('ready\\n')"]
@@ -27,10 +27,7 @@ def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
 
 
 def test_this_process_is_nobodys_to_end() -> None:
-    group = tree_processes(os.getpgid(0), new_tag())
-    assert os.getpid() not in [member.pid for member in group]
-    for member in group:
-        member.close()
+    assert os.getpid() not in _tree(os.getpgid(0), new_tag())
 
 
 def test_what_a_living_bridge_started_is_no_orphan() -> None:
@@ -38,9 +35,6 @@ def test_what_a_living_bridge_started_is_no_orphan() -> None:
     child = subprocess.Popen(SLEEP, stdin=subprocess.PIPE, env={TAG_VARIABLE: new_tag()})
     with child:
         try:
-            found = orphans()
-            assert child.pid not in [member.pid for member in found]
-            for member in found:
-                member.close()
+            assert child.pid not in _orphan_pids()
         finally:
             child.kill()

@@ -12,8 +12,8 @@ from bridge.upstream.direct_dispatcher import (
     MAX_QUEUED,
     DirectDispatcher,
     LineWriter,
-    parse_response,
 )
+from bridge.upstream.results import parse_response
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
