@@ -1,8 +1,7 @@
 """Watches the configuration files while the bridge serves, and refreshes the servers on a change.
 
-Owns which changes matter, and polling where the kernel reports none: on network file systems, and
-once its watches are used up. Discovery chooses the directories. `Servers.refresh` applies a change:
-sessions whose definition did not change stay, others end after their calls.
+It polls where the kernel reports no changes: on network file systems, and once its watches are
+used up.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -41,20 +39,16 @@ class WatchPlan:
     whole: frozenset[str]
 
     def concerns(self, path: str) -> bool:
-        """Return whether a change of this path may change the configuration."""
         return path in self.paths or os.path.dirname(path) in self.whole  # noqa: PTH120 - pure
 
 
 def watch_plan(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> WatchPlan:
-    """Return the paths to watch for changes of the configuration. Reads the file system.
-
-    Args:
-        references: Files that the configuration names, from `Discovery.references`.
-    """
+    """Return the paths to watch, with the files that the configuration names. Reads files."""
     # The working directory and a repository's only delimit a project: their many changes do not
     # concern the configuration.
     paths = [path for path in (*survey(context).paths, *references) if path != context.cwd]
-    whole = [path for path in paths if path.name != ".git" and _is_directory(path)]
+    # Unlike `Path.is_dir` this never raises, also not without permission.
+    whole = [path for path in paths if path.name != ".git" and os.path.isdir(path)]  # noqa: PTH112
     watched = {str(each) for path in paths for each in (path, *path.parents)}
     return WatchPlan(
         directories=tuple(map(str, watched_paths(context, references))),
@@ -64,12 +58,7 @@ def watch_plan(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> 
 
 
 class ConfigWatcher:
-    """Calls `refresh` soon after a change, while `running` is open.
-
-    Args:
-        make_plan: Returns the paths to watch; called in a thread.
-        refresh: Checks whether the configuration did change, and applies it.
-    """
+    """Calls `refresh` soon after a change of the paths to watch, while `running` is open."""
 
     def __init__(
         self,
@@ -85,7 +74,6 @@ class ConfigWatcher:
         self._poll_seconds = poll_seconds
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Watch while the returned context is open."""
         return background_task(self._run)
 
     async def _run(self) -> None:
@@ -105,13 +93,17 @@ class ConfigWatcher:
             await anyio.sleep(self._poll_seconds)
 
     async def _watch(self) -> None:
-        plan = await self._plan()
+        plan = await anyio.to_thread.run_sync(self._make_plan)
         await self._refresh_safely()
         stop = anyio.Event()
-        async with background_task(partial(_set_when_cancelled, stop)):
-            await self._follow(plan, stop)
 
-    async def _follow(self, plan: WatchPlan, stop: anyio.Event) -> None:
+        async def set_when_cancelled() -> None:
+            # The library waits in a thread, shielded from cancellation, until its timeout.
+            try:
+                await anyio.sleep_forever()
+            finally:
+                stop.set()
+
         changes = awatch(
             *plan.directories,
             stop_event=stop,
@@ -123,18 +115,14 @@ class ConfigWatcher:
             recursive=False,
             ignore_permission_denied=True,
         )
-        try:
-            async for _ in changes:
-                await self._refresh_safely()
-                if await self._plan() != plan:
-                    return
-        except FileNotFoundError:
-            await anyio.sleep(1.0)  # A directory was removed just before it was watched.
-        finally:
-            await changes.aclose()
-
-    async def _plan(self) -> WatchPlan:
-        return await anyio.to_thread.run_sync(self._make_plan)
+        async with background_task(set_when_cancelled), aclosing(changes):
+            try:
+                async for _ in changes:
+                    await self._refresh_safely()
+                    if await anyio.to_thread.run_sync(self._make_plan) != plan:
+                        return
+            except FileNotFoundError:
+                await anyio.sleep(1.0)  # A directory was removed just before it was watched.
 
     async def _refresh_safely(self) -> None:
         try:
@@ -142,20 +130,3 @@ class ConfigWatcher:
         except Exception:
             # A bug in reading one configuration must not end the watching.
             logger.exception("the configuration could not be read again")
-
-
-async def _set_when_cancelled(stop: anyio.Event) -> None:
-    """Set the event when this task is cancelled.
-
-    The library waits in a thread, shielded from cancellation: without the event it would end only
-    after its timeout.
-    """
-    try:
-        await anyio.sleep_forever()
-    finally:
-        stop.set()
-
-
-def _is_directory(path: Path) -> bool:
-    # Unlike `Path.is_dir` it never raises, also not without permission.
-    return os.path.isdir(path)  # noqa: PTH112

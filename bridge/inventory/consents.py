@@ -64,15 +64,10 @@ class ProjectConsents:
         )
 
     def allow(self, definition: Definition) -> None:
-        """Approve a definition for this bridge and later ones.
-
-        Raises:
-            MalformedError: The approval cannot be saved.
-        """
+        """Approve a definition for this bridge and later ones."""
         self._file.add([Consent(definition=definition)])
 
     def allow_for_now(self, definition: Definition) -> None:
-        """Approve a definition as long as this bridge runs."""
         self._now |= {definition}
         self.changes += 1
 
@@ -86,5 +81,4 @@ class ProjectConsents:
 
 
 def consents_of(settings: Settings) -> ProjectConsents:
-    """Return the approvals stored under these settings."""
     return ProjectConsents(ConsentFile(settings.state_dir / FILE_NAME))

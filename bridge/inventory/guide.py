@@ -1,7 +1,4 @@
-"""Returns the texts on servers and tools, for models, programs and people at a terminal.
-
-Connects the current servers, settings and tools with `bridge.catalog`, which owns the wording.
-"""
+"""Returns the texts on servers and tools; `bridge.catalog` owns the wording."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ from bridge.settings.time_zone import time_zone
 SKILLS_SERVER = "skills\0"
 """The server name under which the index has skills; no real server can have it."""
 
-
 BRIEF_TOKENS = 450  # Of the description where a client defers all other tools.
 
 
@@ -49,8 +45,6 @@ class SkillDocs(Protocol):
 
 
 class GuestGuide:
-    """The texts on a bridge's servers and tools."""
-
     def __init__(
         self, servers: Servers, settings: Settings, skills: SkillDocs | None = None
     ) -> None:
@@ -95,12 +89,10 @@ class GuestGuide:
         return short if brief else full
 
     def instructions(self) -> str:
-        """Return the server instructions, which clients show their model."""
         return server_instructions(self._servers.inventory, self._servers.discovery)
 
     @property
     def offers_packages(self) -> bool:
-        """Whether programs may request packages."""
         return bool(self.allowed_packages)
 
     @property
@@ -110,11 +102,7 @@ class GuestGuide:
         return [entry.name for entry in allowed]
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
-        """Return the packages and directories that programs may use.
-
-        Args:
-            roots: Name and address of each of the client's roots.
-        """
+        """Return the packages and directories that programs may use."""
         settings = self._settings
         packages = [entry.text for entry in settings.dependencies.allow]
         if "*" in packages:
@@ -138,11 +126,7 @@ class GuestGuide:
         limits: Limits | None = None,
         roots: tuple[tuple[str, str], ...] = (),
     ) -> str:
-        """Return the guide to what a program can do.
-
-        Args:
-            roots: Name and address of each of the client's roots.
-        """
+        """Return the guide to what a program can do; `roots` are as for `offers`."""
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
         offers = offers if limits.directories else replace(offers, directories=())
@@ -160,7 +144,6 @@ class GuestGuide:
         return text
 
     def servers_json(self) -> str:
-        """Return every server and its state, as JSON."""
         states = self._servers.pool.states()
         document: list[dict[str, Any]] = [
             {
@@ -190,20 +173,12 @@ class GuestGuide:
         return json.dumps(document, ensure_ascii=False)
 
     async def tools_json(self, name: str) -> str:
-        """Return the tools of one server with their schemas, as JSON.
-
-        Raises:
-            BridgeError: There is no such server, or it cannot be reached.
-        """
+        """Return the tools of one server with their schemas, as JSON."""
         docs = await self.server_docs(await self._loaded(name), "full")
         return json.dumps(docs, ensure_ascii=False)
 
     async def server_stub(self, name: str) -> str:
-        """Return one server's tools as typed Python.
-
-        Raises:
-            BridgeError: There is no such server, or it cannot be reached.
-        """
+        """Return one server's tools as typed Python."""
         entry = self._entry(await self._loaded(name))
         # In a thread: hundreds of tools take a second.
         return await anyio.to_thread.run_sync(server_stub, entry)
@@ -214,17 +189,12 @@ class GuestGuide:
         return server
 
     async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
-        """Return the documentation of a server's known tools."""
         entry = self._entry(server)
         # In a thread: a tool takes half a millisecond, or a hundred with large schemas.
         return await anyio.to_thread.run_sync(server_docs, entry, detail)
 
     async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
-        """Return the documentation of one tool, given by name or alias.
-
-        Raises:
-            UsageError: The server has no such tool; the text names the nearest.
-        """
+        """Return the documentation of one tool, given by name or alias."""
         entry = self._entry(server)
         candidate = entry.named(tool)
         if candidate is None:
@@ -278,10 +248,6 @@ class GuestGuide:
         Args:
             server: Search only this server's tools.
             skills: Whether to search saved skills, too.
-
-        Raises:
-            InvalidRequestError: The query has no words.
-            BridgeError: This Python has no full-text search.
         """
         inventory = self._servers.inventory
         async with self._searching:
@@ -341,13 +307,11 @@ def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def starting_line(starting: Sequence[str], names: Sequence[str]) -> str:
-    """Return what a search says first while some of the servers are not searched yet."""
     count = f"{len(starting)} of {len(names)} servers {'is' if len(starting) == 1 else 'are'}"
     return f"{count} still starting; search again in some seconds, with the same words."
 
 
 def _is_same(one: Tool, other: Tool) -> bool:
-    """Return whether two servers have the same tool."""
     return one.server != other.server and (one.name, one.description, one.input_schema) == (
         other.name,
         other.description,

@@ -1,8 +1,7 @@
 """Holds every server's tools, and caches the catalog entries and stubs made from them.
 
 A run costs what it uses and not what is configured. Callers that cache something made from entries
-store the `revision` with it. Asks no server: `bridge.inventory.refresher` does, and reports the
-tools here.
+store the `revision` with it.
 """
 
 from __future__ import annotations
@@ -28,15 +27,7 @@ if TYPE_CHECKING:
 
 
 class ToolInventory:
-    """The tools of all servers; entries are made when first requested.
-
-    Attributes:
-        aliases: Every server's name and alias.
-        shape_revision: Grows whenever a new shape of results is learned.
-
-    Args:
-        shapes: Learns and stores the shapes of results; without it none are learned.
-    """
+    """The tools of all servers; entries are made when first requested."""
 
     def __init__(
         self, shapes: LearnedShapes | None = None, redactor: Redactor | None = None
@@ -83,7 +74,6 @@ class ToolInventory:
             self._listeners.remove(listener)
 
     def configure(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
-        """Replace all servers by those of a configuration, with their stored listings."""
         self.reset(
             {spec.name: spec.description for spec in specs},
             {name: listing.tools for name, listing in listings.items()},
@@ -138,7 +128,6 @@ class ToolInventory:
         self._drop_all()
 
     def update(self, name: str, tools: tuple[Tool, ...]) -> bool:
-        """Set a server's tools; return whether they have changed."""
         before = self._tools.get(name)
         if before is tools:
             return False
@@ -156,7 +145,6 @@ class ToolInventory:
         return True
 
     def tool(self, name: str, tool: str) -> Tool | None:
-        """Return one tool of a server, by its own name; None if it is not known."""
         tools = self._by_name.get(name)
         if tools is None:
             tools = self._by_name[name] = {one.name: one for one in self.tools(name) or ()}
@@ -171,11 +159,7 @@ class ToolInventory:
         return partial(call_parts, wraps=found.wraps_result, several=several)
 
     def learn_result(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
-        """Learn the shape of a call's result, if the tool declares none.
-
-        Args:
-            wire: The result, as `bridge.rpc.values.call_parts` returns it.
-        """
+        """Learn the shape of a call's result, as `call_parts` returns it, if its tool has none."""
         if self._shapes is None:
             return
         found = self.tool(name, tool)
@@ -195,11 +179,9 @@ class ToolInventory:
         self._all = self._initial = self._discovered = None
 
     def place(self, name: str) -> int:
-        """Return a server's position in the configuration, from 0."""
         return self._positions[name]
 
     def entry(self, name: str) -> ServerEntry:
-        """Return one server's entry."""
         found = self._entries.get(name)
         if found is None:
             recall = None if self._shapes is None else partial(self._shapes.current, name)
@@ -219,7 +201,6 @@ class ToolInventory:
         )
 
     def entries(self, *, loaded: Collection[str] = ()) -> tuple[ServerEntry, ...]:
-        """Return the entries of all servers, in the order of the configuration."""
         if self._all is None:
             self._all = tuple(map(self.entry, self._descriptions))
         if not loaded:
@@ -266,8 +247,8 @@ class ToolInventory:
 
         Args:
             used: Attributes of the server that the program uses: it gets only those tools, without
-                documentation. None for all tools. If one of them is no tool, all are returned, so
-                that the guest's error can name the nearest.
+                documentation. If one of them is no tool, all are returned, so that the guest's
+                error can name the nearest. None for all.
         """
         found = self._stubs.get(name)
         if found is None:

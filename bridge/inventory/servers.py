@@ -1,7 +1,7 @@
 """Keeps the configured servers, their tools and their sessions current.
 
-Connects discovery, the inventory and the session pool: a changed configuration file takes effect
-with the next run, and sessions whose definition did not change stay open.
+A changed configuration file takes effect with the next run; sessions whose definition did not
+change stay open.
 """
 
 from __future__ import annotations
@@ -43,18 +43,12 @@ logger = logging.getLogger(__name__)
 class Servers:
     """The discovered servers, their tools and their sessions. Enter before use.
 
-    Attributes:
-        inventory: The tools of all servers.
-        discovery: The servers found in the current configuration.
-
     Args:
         eager: Whether entering waits until the configuration is read. If not, call `refresh` before
             anything else.
         straggler_seconds: How long a tolerant load waits for a server.
         failure_seconds: How long tolerant loads do not retry a server that failed in one.
         observed: Learns and stores the shapes of results; without it none are learned.
-        secrets: Receives every configuration; its secrets are redacted from servers' texts.
-        consents: The approvals of a project's definitions.
         offer_login: Asks the current run's user to log in to a server; returns whether they did.
     """
 
@@ -122,7 +116,6 @@ class Servers:
 
     @property
     def aliases(self) -> Mapping[str, str]:
-        """Every server's name and alias."""
         return self.inventory.aliases
 
     async def refresh(self) -> bool:
@@ -156,22 +149,19 @@ class Servers:
         return discovery, self._lister.cache.load_all(discovery.servers), shapes
 
     def names(self) -> tuple[str, ...]:
-        """Return every discovered server's own name."""
         return tuple(spec.name for spec in self.discovery.servers)
 
     def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
-        """Return all servers' entries, with the tools of those that were ever asked."""
         return self.inventory.entries(loaded=loaded)
 
     def definition(self, name: str) -> str:
-        """Return the digest of a server's current definition; empty if there is no such server."""
         try:
             return self._pool.spec(name).definition
         except UnknownError:
             return ""
 
     def is_own(self, name: str) -> bool:
-        """Return whether a file of the user's, not of a project, defines a server."""
+        """Whether a file of the user's, not of a project, defines a server."""
         try:
             return not self._pool.spec(name).written
         except UnknownError:
@@ -205,7 +195,6 @@ class Servers:
         raise UnknownError(self.unknown_server_text(message), code="unknown_server")
 
     def proposals(self, name: str) -> tuple[ProposedServer, ...]:
-        """Return a project's unapproved servers of this name or alias."""
         if name in self.aliases or any(name in (a, f"mcp_{a}") for a in self.aliases.values()):
             return ()
         return tuple(each for each in self.discovery.proposed if name in reference_names(each.name))
@@ -217,27 +206,18 @@ class Servers:
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
 
     def skip_reasons(self, missed: Sequence[str]) -> str:
-        """Return why configured servers of these names are skipped; empty if none is.
-
-        The log and `mcp-code-bridge servers` list all skipped ones.
-        """
+        """Return why configured servers of these names are skipped; empty if none is."""
         skipped = self.discovery.skipped
         meant = [entry for entry in skipped if not reference_names(entry.name).isdisjoint(missed)]
         reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:5])
         return f"Configured but skipped: {reasons}." if reasons else ""
 
     def is_current(self, name: str) -> bool:
-        """Return whether the inventory has the tools that a server lists now."""
+        """Whether the inventory has the tools that a server lists now."""
         return self._lister.is_current(name)
 
     async def ensure_current(self, name: str) -> None:
-        """Make sure that the inventory has the tools that a server lists now; free if it has.
-
-        Tools listed by an earlier process of the server, or in an earlier bridge, may be outdated.
-
-        Raises:
-            BridgeError: The server cannot be asked.
-        """
+        """Make sure that the inventory has the tools that a server lists now; free if it has."""
         if self._lister.is_current(name):
             return
         # Starting drops the last connection's list, so that `load` asks again.
@@ -255,11 +235,7 @@ class Servers:
     async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it now, for a policy that decides by that.
 
-        Args:
-            asked: Servers that were asked once more in this run.
-
-        Raises:
-            UpstreamError: The server cannot be reached, so that no call could be made.
+        `asked` has the servers that were asked once more in this run.
         """
         try:
             await self.ensure_current(server)
@@ -277,10 +253,7 @@ class Servers:
         return found
 
     async def ask_again(self, names: Iterable[str]) -> None:
-        """Ask those of these servers that are connected for their tools, because one was missing.
-
-        Some servers do not report changes of their tools. One that was just asked is skipped.
-        """
+        """Ask the connected ones of these servers for their tools, because one was missing."""
         with anyio.move_on_after(STRAGGLER_SECONDS):
             async with anyio.create_task_group() as tasks:
                 for name in names:
@@ -292,8 +265,7 @@ class Servers:
     ) -> dict[str, BridgeError]:
         """Load the tools of `names` for searching and listing; return the errors of the others.
 
-        Only servers whose tools are unknown are started, and stopped again afterwards. Old lists
-        are renewed in the background.
+        Only servers whose tools are unknown are started, and stopped again afterwards.
 
         Args:
             fresh: Ask all servers now.
@@ -307,18 +279,15 @@ class Servers:
         return errors
 
     def load_unknown_later(self) -> None:
-        """Start loading the tools of servers that were never asked, a few at a time."""
         self._lister.refresh_later(
             name for name in self.names() if self.inventory.tools(name) is None
         )
 
     def starting(self, names: Iterable[str]) -> list[str]:
-        """Return the servers among `names` whose tools are not known yet but will be soon."""
         unknown = (name for name in names if self.inventory.tools(name) is None)
         return [name for name in unknown if self._lister.pending(name) is not None]
 
     async def wait_for_starts(self, names: Iterable[str]) -> None:
-        """Wait until all of these servers have answered or failed."""
         for request in filter(None, map(self._lister.pending, self.starting(names))):
             await request.done.wait()
 
@@ -327,15 +296,12 @@ class Servers:
     ) -> tuple[dict[str, tuple[Tool, ...]], dict[str, BridgeError]]:
         """Return the tools of `names`, asked concurrently, and the errors of the others.
 
-        A server that is refused is among the errors, unless all are.
+        A server that is refused is among the errors, unless all are; any other error is raised.
 
         Args:
             tolerant: Return errors instead of raising them. For a server that takes long, use the
                 tools that it had last time; a call will wait for it.
             patient: With `tolerant`, wait for slow servers and retry failed ones.
-
-        Raises:
-            BridgeError: A server failed, or all are refused, and `tolerant` is false.
         """
         if not names:
             return {}, {}

@@ -61,12 +61,7 @@ Retry = Callable[[dict[str, Json] | None, str | None], Awaitable[dict[str, Json]
 async def resolve_input(
     server: str, what: str, result: dict[str, Json], retry: Retry, *, roots: Roots = ()
 ) -> dict[str, Json]:
-    """Return the final result, after answering each InputRequiredResult.
-
-    Raises:
-        CannotAskError: The client cannot be asked.
-        ToolCallError: Too many rounds, or malformed input requests.
-    """
+    """Return the final result, after answering each InputRequiredResult."""
     pause = 0.05
     for _ in range(MAX_ROUNDS):
         if result.get("resultType") != INPUT_REQUIRED:
@@ -233,7 +228,6 @@ connection's owner task clears it, because it serves all runs."""
 
 
 def current_caller() -> ServerCaller | None:
-    """Return the run that this task makes calls for, if any."""
     return _current.get()
 
 
@@ -288,11 +282,7 @@ def progress_callback(
 async def forward(
     caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json], size: int
 ) -> dict[str, Json]:
-    """Send one request of `size` bytes to the client; cancel an elicitation without an answer.
-
-    Raises:
-        CannotAskError: It exceeds a limit, or there is no answer.
-    """
+    """Send one request of `size` bytes to the client; cancel an elicitation without an answer."""
     message = ""
     if size > MAX_REQUEST_BYTES[method]:
         message = f"The question has {size:,} bytes; at most {MAX_REQUEST_BYTES[method]:,}."
@@ -347,7 +337,6 @@ class _OpenRequest:
             self.scope.cancel()
 
     def close(self) -> None:
-        """Restart all clocks."""
         for caller in tuple(self._holds):
             self.leave(caller)
 
@@ -397,13 +386,11 @@ class Callers:
     async def elicit(
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
-        """Handle `elicitation/create`; the SDK's callback."""
         return _read(ElicitResult, await self._answer("elicitation/create", params))
 
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """Handle `sampling/createMessage`; the SDK's callback."""
         answer = await self._answer("sampling/createMessage", params)
         if isinstance(answer, dict) and isinstance(answer.get("content"), list):
             return _read(CreateMessageResultWithTools, answer)

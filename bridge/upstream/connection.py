@@ -197,13 +197,9 @@ class Connection:
                 self.stop()
 
     async def wait_ready(self, *, patient: bool = False) -> None:
-        """Wait until it is ready or has failed; at most for a start's usual time, unless `patient`.
+        """Wait until it is ready or has failed; at most for a start's usual time if not `patient`.
 
-        For `FAILURE_SECONDS` after a wait in vain, for this connection or the one before, later
-        callers do not wait at all; the start continues.
-
-        Raises:
-            ServerStartError: It is still starting.
+        After a wait in vain later callers do not wait for `FAILURE_SECONDS`; the start continues.
         """
         hurried = anyio.current_time() < self.hurried_until
         seconds = 0.0 if hurried else self._answer_timeout
@@ -526,11 +522,7 @@ class ResourceUpdates:
                     event.set()
 
     async def wait(self, client: ClientSession, uri: str) -> None:
-        """Return when a resource has changed, or when the subscription has ended.
-
-        Raises:
-            MCPError: The server refused the subscription.
-        """
+        """Return when a resource has changed, or when the subscription has ended."""
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             with suppress(SubscriptionLost):
                 async with listen(client, resource_subscriptions=[uri]) as changes:

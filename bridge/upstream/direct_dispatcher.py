@@ -60,11 +60,9 @@ class LineWriter:
 
     @property
     def full(self) -> bool:
-        """Whether a message has to wait for `room`."""
         return len(self._queue) >= MAX_QUEUED and not self._broken
 
     async def room(self) -> None:
-        """Wait until a message may be put."""
         while self.full:
             await self._changed.wait()
 
@@ -86,16 +84,11 @@ class LineWriter:
             self._work.set()
 
     async def drained(self) -> None:
-        """Wait until nothing is queued."""
         while self._queue and not self._broken:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Write queued parts until cancelled.
-
-        Raises:
-            OSError: The pipe is closed.
-        """
+        """Write queued parts until cancelled."""
         try:
             while True:
                 await self._work.wait()
@@ -241,7 +234,6 @@ class DirectDispatcher:
         return outcome
 
     def _meta(self, number: int, caller: ServerCaller | None) -> dict[str, Json]:
-        """Return a request's `_meta`, as the SDK's session would build it."""
         meta = dict(self.request_meta)
         # The trace context of the current span, which may have come with the run.
         inject(meta)

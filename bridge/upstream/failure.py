@@ -92,7 +92,6 @@ def reason(error: BaseException) -> str:
 
 
 def start_error(spec: ServerSpec, error: BaseException, endpoint: Endpoint) -> UpstreamError:
-    """Return the error for a server that did not become ready."""
     remedy, end_report = _start_remedy(spec), endpoint.end_report()
     refused: Refusal | None = None
     for cause in causes(error):
@@ -183,7 +182,6 @@ def lost_error(
 
 
 def is_lost(error: MCPError) -> bool:
-    """Whether the whole connection has ended, rather than one request having failed."""
     return error.code == CONNECTION_CLOSED and error.message == _SDK_CLOSED
 
 
@@ -235,7 +233,6 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
 
 
 def login_command(server: str) -> str:
-    """Return the command with which a person logs in to a server."""
     name = shlex.quote(server)
     return f"mcp-code-bridge login {'-- ' if name.startswith('-') else ''}{name}"
 

@@ -67,18 +67,12 @@ _TAIL_ID = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
 
 @dataclass(frozen=True)
 class Line:
-    """One complete line, without its newline."""
-
     data: bytes
 
 
 @dataclass(frozen=True)
 class OversizeLine:
-    """A line beyond the cap; only its head and tail are kept.
-
-    Attributes:
-        size: Bytes seen of it.
-    """
+    """A line beyond the cap; only its head and tail are kept."""
 
     head: bytes
     tail: bytes
@@ -98,11 +92,7 @@ class TooLarge:
 
 @dataclass(frozen=True)
 class Noise:
-    """A line that is not one JSON-RPC message.
-
-    Attributes:
-        messages: Those inside it: behind a log text or colors, or several on one line.
-    """
+    """A line that is not one JSON-RPC message."""
 
     preview: str
     messages: tuple[bytes, ...] = ()
@@ -166,7 +156,6 @@ class LineFramer:
 
 
 def encode(message: JSONRPCMessage) -> str:
-    """Return a message as JSON, on one line and without unset fields."""
     return message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
@@ -242,7 +231,6 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
 
 
 def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
-    """Return an error for the request that an oversize line answers; None without its id."""
     message = f"The server's answer has {line.size} bytes; the limit is {limit}."
     return _parse_error(line.head, line.tail, message, TooLarge(line.size, limit))
 

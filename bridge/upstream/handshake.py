@@ -143,11 +143,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
 async def negotiate_version(
     client: ClientSession, endpoint: Endpoint, mode: ProtocolMode, start_timeout: float
 ) -> None:
-    """Negotiate the protocol revision, within `start_timeout` seconds.
-
-    Raises:
-        MCPError: The server refused, or supports no common revision.
-    """
+    """Negotiate the protocol revision, within `start_timeout` seconds."""
     if mode == "modern":
         await client.discover()
         return

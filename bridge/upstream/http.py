@@ -97,10 +97,7 @@ class _PlainStream(httpx2.AsyncByteStream):
 
 
 class _CappedStream(_PlainStream):
-    """A body that raises StreamError if it is too long or has too many values.
-
-    The SDK turns that into an error of the one request.
-    """
+    """A body that raises StreamError if it is too long or has too many values."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = bytearray()
@@ -120,10 +117,7 @@ class _CappedStream(_PlainStream):
 
 
 class _EventStream(_PlainStream):
-    """A body of events that raises at an event with too many values.
-
-    The decoder limits an event's length; longer events are passed on in parts.
-    """
+    """A body of events that raises at an event with too many values."""
 
     def _repair(self, match: re.Match[bytes]) -> bytes:
         """Return an event's data with its messages in JSON-RPC's form, an event for each."""
@@ -315,7 +309,6 @@ class HttpEndpoint(Endpoint):
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:
-        """Connect; raises failures to connect, possibly in an exception group."""
         async with AsyncExitStack() as stack:
             login = self.logins.of(self.spec) if self.logins else None
             # The login is the one of the definition, whatever the transport.

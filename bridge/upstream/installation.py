@@ -90,10 +90,10 @@ def broken_cache(report: str) -> str:
 
 
 def keep(child: Child, definition: str, seconds: float) -> InstallationKeeper | None:
-    """Guard a starting server with a process; return None, with a warning, if that cannot start.
+    """Guard a starting server with a process, for at most `seconds`; None if that cannot start.
 
     While it lives, no bridge takes the server's processes for orphans or starts this definition a
-    second time, which breaks npm's cache. `seconds` from now it kills what is left.
+    second time, which breaks npm's cache.
     """
     try:
         process = subprocess.Popen(

@@ -223,7 +223,6 @@ def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, 
 def explain_spawn_failure(
     spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
 ) -> tuple[str, str]:
-    """Return what went wrong, and what to do about it."""
     command = spec.command
     place = f"in {spec.source.path}"
     if spec.cwd is not None and not Path(spec.cwd).is_dir():

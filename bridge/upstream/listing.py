@@ -54,15 +54,7 @@ ListMethod = Literal["resources/list", "resources/templates/list", "prompts/list
 
 @dataclass(frozen=True)
 class ListKind:
-    """How servers list resources, resource templates or prompts.
-
-    Attributes:
-        capability: What a server declares that has the list.
-        method: The request for it.
-        key: The field of a response with the list.
-        words: Plural for messages.
-        identity: The field that identifies an entry.
-    """
+    """How servers list resources, resource templates or prompts."""
 
     capability: Literal["resources", "prompts"]
     method: ListMethod
@@ -142,7 +134,6 @@ def cache_seconds(page: Page, *, announced: bool) -> float:
 
 
 def valid_name(entry: Json) -> str | None:
-    """Return the name in an entry of a list, if it has a usable one."""
     name = entry.get("name") if isinstance(entry, Mapping) else None
     return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS else None
 

@@ -57,11 +57,7 @@ class Logins:
 
 @dataclass(eq=False, repr=False)
 class Login:
-    """The login to one server; many tasks may use it at once.
-
-    Attributes:
-        problem: Why the login has no token, as a sentence for people; empty if it has one.
-    """
+    """The login to one server; many tasks may use it at once."""
 
     spec: ServerSpec
     store: TokenStore
@@ -214,10 +210,7 @@ class Login:
 
 
 def sets_authorization(spec: ServerSpec) -> bool:
-    """Return whether a server's configuration sets the Authorization header itself.
-
-    A user name and password in the URL become such a header.
-    """
+    """Return whether a server's configuration sets the Authorization header itself."""
     authority = spec.url.partition("://")[2].partition("/")[0]
     return "@" in authority or any(name.strip().lower() == "authorization" for name in spec.headers)
 
@@ -249,7 +242,6 @@ def explain_no_renewal(record: TokenRecord, spec: ServerSpec) -> str:
 def client_request(
     url: str, data: dict[str, str], record: TokenRecord, secret: str
 ) -> httpx2.Request:
-    """Return a POST request that identifies the bridge by its client registration."""
     form = {**data, "client_id": record.client_id}
     headers = {}
     if secret and record.auth_method == "client_secret_basic":

@@ -46,12 +46,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorizationResponse:
-    """The authorization server's response, as parameters of the browser's redirect.
-
-    Attributes:
-        error, description: Why there is no code.
-        issuer: The authorization server, if it names itself.
-    """
+    """The authorization server's response, as parameters of the browser's redirect."""
 
     state: str = field(repr=False)
     code: str = field(default="", repr=False)

@@ -226,7 +226,6 @@ def describe_response(response: httpx2.Response) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a text as one line, for an error."""
     text = "".join(c if c.isprintable() else " " for c in text)
     return text[:MAX_FAILURE_CHARS] + ("…" if len(text) > MAX_FAILURE_CHARS else "")
 

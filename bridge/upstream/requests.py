@@ -88,7 +88,6 @@ class PendingRequest:
     state: str | None = None
 
     def encode_params(self) -> bytes:
-        """Return all parameters as JSON."""
         params = self.text
         if self.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (_ascii(self.tool).encode(), params)
@@ -97,7 +96,6 @@ class PendingRequest:
         return params
 
     def for_session(self, *, modern: bool) -> Request[Any, Any]:
-        """Return the request for the SDK's session."""
         params, caller = dict(self.arguments), current_caller()
         if self.method == "tools/call":
             params = {"name": self.tool, "arguments": params}
@@ -129,13 +127,9 @@ def prepare(
     *,
     max_bytes: float = math.inf,
 ) -> PendingRequest:
-    """Return a request with its parameters as JSON; see `PendingRequest`.
+    """Return a request with its parameters as JSON.
 
-    Arguments that cannot be sent are rejected here: they would break the connection's writer,
-    and so every call.
-
-    Raises:
-        UpstreamError: The parameters cannot be sent.
+    Arguments that cannot be sent would break the connection's writer, and so every call.
     """
     try:
         text = _encoded(params).encode()
@@ -241,12 +235,7 @@ def _lacking(connection: Connection, what: str) -> ToolCallError:
 
 
 async def await_update(connection: Connection, uri: str, seconds: float) -> None:
-    """Return when the server notifies a resource's change, or when its connection has ended.
-
-    Raises:
-        UpstreamError: It has no subscriptions, or sent no notification within `seconds`.
-        MCPError: It refused the subscription.
-    """
+    """Return when the server notifies a resource's change, or when its connection has ended."""
     if not connection.declares("resources", "subscribe"):
         raise _lacking(connection, "does not say when a resource changes")
     client, name = connection.client, connection.spec.name
@@ -290,11 +279,7 @@ _ANY_RESULT: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
 
 async def list_tools(connection: Connection) -> tuple[tuple[Tool, ...], float]:
-    """Return the server's tools, and for how many seconds they may be cached.
-
-    Raises:
-        UpstreamError, MCPError: The server returned no list.
-    """
+    """Return the server's tools, and for how many seconds they may be cached."""
     begun, fresh, name = current_time(), math.inf, connection.spec.name
 
     async def fetch(params: dict[str, Json], seconds: float) -> Mapping[str, Json]:
@@ -321,11 +306,7 @@ async def list_tools(connection: Connection) -> tuple[tuple[Tool, ...], float]:
 
 
 async def list_offers(connection: Connection, kind: Kind) -> tuple[dict[str, Json], ...]:
-    """Return the server's resources, resource templates or prompts; () without the capability.
-
-    Raises:
-        UpstreamError, MCPError: The server returned no list.
-    """
+    """Return the server's resources, resource templates or prompts; () without the capability."""
     listed, name = LISTS[kind], connection.spec.name
     if not connection.declares(listed.capability):
         return ()
@@ -389,6 +370,5 @@ async def _lost(connection: Connection, what: str, *, sent: bool) -> UpstreamErr
 
 
 def _caller_time() -> float:
-    """Return the time of the caller's clock, by which its calls are limited."""
     caller = current_caller()
     return current_time() if caller is None else caller.clock.now()

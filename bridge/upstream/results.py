@@ -88,7 +88,6 @@ _NO_TEXTS = (type(None), bool, int, float, list, dict)
 
 
 def _block(item: Json) -> dict[str, Json]:
-    """Return the block that an item of `content` stands for: a text, or one without its type."""
     kind = item.get("type") if isinstance(item, dict) else None
     if isinstance(item, dict) and (
         kind == "text" or (not isinstance(kind, str) and "text" in item)
@@ -104,10 +103,9 @@ def _as_text(value: Json) -> str:
 
 
 def repair_response(document: Json, answers: int | str | None = None) -> dict[str, Json] | None:
-    """Return a response in JSON-RPC's form; None for a document that is no response.
+    """Return a response in JSON-RPC's form, with the id `answers` if that is given.
 
-    A result that is no object is wrapped (`RAW`), and an error that is no object gets a code.
-    The id becomes `answers`, if that is given.
+    A result that is no object is wrapped (`RAW`). None for a document that is no response.
     """
     if not isinstance(document, dict) or "method" in document:
         return None

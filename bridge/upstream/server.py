@@ -210,11 +210,7 @@ class UpstreamServer:
         )
 
     def close(self, *, drain: bool) -> None:
-        """Make no more connections and close the current one.
-
-        Args:
-            drain: Let pending requests end first.
-        """
+        """Make no more connections and close the current one."""
         self._closed = True
         if self._connection is not None:
             if drain:
@@ -233,7 +229,6 @@ class UpstreamServer:
 
     @property
     def listed(self) -> bool:
-        """Whether its tools were requested over the current connection."""
         return self._connection is not None and self._connection.listings > 0
 
     @property
@@ -250,7 +245,6 @@ class UpstreamServer:
         )
 
     def stop_if_unused(self) -> None:
-        """Close a connection that was used only for listing; the next request makes a new one."""
         if self._connection is not None and self._connection.stop_if_unused():
             self.forget("tools")
 
@@ -361,7 +355,6 @@ class UpstreamServer:
             return tools
 
     def _is_fresh(self, refresh: bool) -> bool:
-        """Whether the list came over the current connection and is recent enough."""
         age = anyio.current_time() - self._listed_at
         return self._listed_by == self._connection_number and age < (
             MIN_CACHE_SECONDS if refresh else self._fresh_seconds
@@ -370,12 +363,7 @@ class UpstreamServer:
     async def call_tool(
         self, tool: str, arguments: Mapping[str, Json], *, timeout: float | None
     ) -> dict[str, Json]:
-        """Call a tool and return the result as the server sent it.
-
-        Raises:
-            CallDeniedError: The server's configuration leaves this tool out.
-            UpstreamError: The server returned no result; one with `isError` is a result.
-        """
+        """Call a tool and return the result as the server sent it."""
         if not self.spec.tools.admits(tool):
             message = (
                 f"The tool {tool!r} of server {self.spec.name!r} may not be used: the server's "
@@ -411,7 +399,6 @@ class UpstreamServer:
         raise refusal
 
     async def watch_resource(self, uri: str, *, timeout: float | None = None) -> dict[str, Json]:
-        """Wait until a resource changes, and read it."""
         seconds = self.call_timeout if timeout is None else timeout
         wait = partial(await_update, uri=uri, seconds=seconds)
         await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
@@ -522,10 +509,7 @@ class UpstreamServer:
         return connection
 
     async def _reconnect(self, failure: UpstreamError) -> UpstreamError:
-        """Connect again after a lost session, and return the error of the request that showed it.
-
-        A status such as 401 may mean the session or the login: connecting again tells which.
-        """
+        """Connect again after a lost session, and return the error of the failed request."""
         try:
             await self.start()
         except LoginRequiredError as error:

@@ -77,8 +77,6 @@ Streams = tuple[
 
 @dataclass(eq=False, repr=False)
 class StdioEndpoint(Endpoint):
-    """One server to be run as a child process."""
-
     spec: ServerSpec
     _: KW_ONLY
     environ: Mapping[str, str]
@@ -144,13 +142,7 @@ class StdioEndpoint(Endpoint):
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[Streams, None]:
-        """Start the process; leaving stops it and all that it started.
-
-        If it is left before `until`, an installation may end by itself.
-
-        Raises:
-            ServerStartError: The command or the directory cannot be used.
-        """
+        """Start the process; leaving stops it and all that it started."""
         with self.log:
             child = await self._spawn()
             if installs_packages(self.spec.command, self.spec.args):

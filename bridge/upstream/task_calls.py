@@ -36,7 +36,6 @@ class TaskRequest(Request[dict[str, Any], Method]):
 
 
 def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
-    """Return the names of listed tools that must be called as tasks."""
     return frozenset(
         str(entry.get("name"))
         for entry in entries
@@ -49,10 +48,7 @@ def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
 async def await_result(
     server: str, what: str, answer: dict[str, Json], ask: Ask, *, roots: Roots = ()
 ) -> dict[str, Json]:
-    """Return the result of a call; if the response is a task, wait for that one's.
-
-    A cancellation or timeout sends `tasks/cancel`.
-    """
+    """Return the result of a call; if the response is a task, wait for that one's."""
     extended = answer.get("resultType") == "task"
     task = answer if extended else answer.get("task")
     number = task.get("taskId") if isinstance(task, Mapping) else None

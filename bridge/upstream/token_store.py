@@ -74,7 +74,6 @@ class Key:
 
     @property
     def digest(self) -> str:
-        """The stem of the login's file name."""
         parts = (self.server, self.address, self.definition)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -132,13 +131,7 @@ def key_of(spec: ServerSpec) -> Key:
 
 
 class TokenStore:
-    """Stores logins in one directory, and their secrets in a keyring where there is one.
-
-    Its methods raise TokenStoreError if a login cannot be read, trusted, stored, locked or removed.
-
-    Args:
-        directory: Made when the first login is stored.
-    """
+    """Stores logins in one directory, and their secrets in a keyring where there is one."""
 
     def __init__(self, directory: Path, *, keyring_seconds: float = 20.0) -> None:
         self._directory = directory
@@ -216,7 +209,6 @@ class TokenStore:
 
     @asynccontextmanager
     async def locked(self, key: Key) -> AsyncIterator[None]:
-        """Lock a login against all other tasks and processes."""
         descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
         end = anyio.current_time() + 30.0  # A renewal takes less.
         try:

@@ -19,11 +19,15 @@ from bridge.catalog.shapes import schema, shape_of
 from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.learned_shapes import (
     FIRST_RESULTS,
+    MAX_SCHEMA_BYTES,
+    MAX_TOOLS,
     SAMPLE_EVERY,
     LearnedShapes,
+    ShapeRecord,
+    add_shapes,
+    load_shapes,
     version_digest,
 )
-from bridge.inventory.shape_store import MAX_SCHEMA_BYTES, MAX_TOOLS, ShapeRecord, ShapeStore
 from bridge.inventory.tool_cache import listing_digest
 from bridge.model import ServerSpec, Source, Tool
 from bridge.store import Store
@@ -186,14 +190,16 @@ def test_a_shape_that_gets_too_large_loses_its_depths_for_good() -> None:
 
 
 def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
-    files = ShapeStore(Store(tmp_path))
+    files = Store(tmp_path)
     many = {
         f"{n:032x}": ShapeRecord(name=f"t{n}", count=1, day=f"2026-01-{1 + n % 28:02}")
         for n in range(MAX_TOOLS + 5)
     }
-    assert files.add([(SPEC, many)])
-    assert len(files.load([SPEC])[SPEC.name]) == MAX_TOOLS
-    assert min(memory.day for memory in files.load([SPEC])[SPEC.name].values()) >= "2026-01-01"
+    assert add_shapes(files, [(SPEC, many)])
+    assert len(load_shapes(files, [SPEC])[SPEC.name]) == MAX_TOOLS
+    assert (
+        min(memory.day for memory in load_shapes(files, [SPEC])[SPEC.name].values()) >= "2026-01-01"
+    )
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
@@ -224,7 +230,7 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
     """Wherever in a result it stands; a token is not even kept where a name should be."""
     name, text, item, below = secrets
     token = "ghp_" + "".join(filter(str.isalnum, name)) + "7aB9" * 4
-    files = ShapeStore(Store(tmp_path))
+    files = Store(tmp_path)
     result = {"a": text, "b": [item, pin, {"c": below, "d": float(pin)}], token: text}
     for wire in (
         {"json": result},
@@ -232,7 +238,7 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
         {"blocks": [{"json": item}, {"blob": {"mimeType": "x/y", "data": below, "uri": text}}]},
     ):
         memory = ShapeRecord(name="find", count=1).with_shape(shape_of(wire))
-        assert files.add([(SPEC, {version_digest(TOOL): memory})])
+        assert add_shapes(files, [(SPEC, {version_digest(TOOL): memory})])
     for path in tmp_path.iterdir():
         content = path.read_bytes().decode("latin-1")
         assert not [secret for secret in (text, item, below, token, str(pin)) if secret in content]
