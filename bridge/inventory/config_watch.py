@@ -57,76 +57,69 @@ def watch_plan(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> 
     )
 
 
-class ConfigWatcher:
-    """Calls `refresh` soon after a change of the paths to watch, while `running` is open."""
+def watch_config(
+    make_plan: Callable[[], WatchPlan],
+    refresh: Callable[[], Awaitable[object]],
+    *,
+    check_seconds: float = 15.0,  # A check finds changes that the kernel does not report.
+    poll_seconds: float = 5.0,  # Between checks where nothing can be watched.
+) -> AbstractAsyncContextManager[None]:
+    """Call `refresh` soon after a change of the paths to watch, while the context is open."""
 
-    def __init__(
-        self,
-        make_plan: Callable[[], WatchPlan],
-        refresh: Callable[[], Awaitable[object]],
-        *,
-        check_seconds: float = 15.0,  # A check finds changes that the kernel does not report.
-        poll_seconds: float = 5.0,  # Between checks where nothing can be watched.
-    ) -> None:
-        self._make_plan = make_plan
-        self._refresh = refresh
-        self._check_seconds = check_seconds
-        self._poll_seconds = poll_seconds
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        return background_task(self._run)
-
-    async def _run(self) -> None:
+    async def refresh_safely() -> None:
         try:
-            while True:
-                await self._watch()
-        except Exception as error:
-            # If the kernel refuses, as when its watches are used up, the library raises several
-            # kinds of exceptions, some in groups. None of them may end the serving.
-            logger.warning(
-                "Configuration files cannot be watched (%s); they are checked every %g s.",
-                error,
-                self._poll_seconds,
-            )
-        while True:
-            await self._refresh_safely()
-            await anyio.sleep(self._poll_seconds)
-
-    async def _watch(self) -> None:
-        plan = await anyio.to_thread.run_sync(self._make_plan)
-        await self._refresh_safely()
-        stop = anyio.Event()
-
-        async def set_when_cancelled() -> None:
-            # The library waits in a thread, shielded from cancellation, until its timeout.
-            try:
-                await anyio.sleep_forever()
-            finally:
-                stop.set()
-
-        changes = awatch(
-            *plan.directories,
-            stop_event=stop,
-            watch_filter=lambda _, path: plan.concerns(path),
-            debounce=400,  # Editors write in several steps.
-            step=100,  # also the longest delay before stopping is noticed
-            rust_timeout=round(self._check_seconds * 1000),
-            yield_on_timeout=True,
-            recursive=False,
-            ignore_permission_denied=True,
-        )
-        async with background_task(set_when_cancelled), aclosing(changes):
-            try:
-                async for _ in changes:
-                    await self._refresh_safely()
-                    if await anyio.to_thread.run_sync(self._make_plan) != plan:
-                        return
-            except FileNotFoundError:
-                await anyio.sleep(1.0)  # A directory was removed just before it was watched.
-
-    async def _refresh_safely(self) -> None:
-        try:
-            await self._refresh()
+            await refresh()
         except Exception:
             # A bug in reading one configuration must not end the watching.
             logger.exception("the configuration could not be read again")
+
+    async def watch() -> None:
+        try:
+            while True:
+                await _follow(make_plan, refresh_safely, check_seconds)
+        except Exception as error:
+            # If the kernel refuses, as when its watches are used up, the library raises several
+            # kinds of exceptions, some in groups. None of them may end the serving.
+            text = "Configuration files cannot be watched (%s); they are checked every %g s."
+            logger.warning(text, error, poll_seconds)
+        while True:
+            await refresh_safely()
+            await anyio.sleep(poll_seconds)
+
+    return background_task(watch)
+
+
+async def _follow(
+    make_plan: Callable[[], WatchPlan], refresh: Callable[[], Awaitable[None]], check_seconds: float
+) -> None:
+    """Refresh after each change until there are other paths to watch."""
+    plan = await anyio.to_thread.run_sync(make_plan)
+    await refresh()
+    stop = anyio.Event()
+
+    async def set_when_cancelled() -> None:
+        # The library waits in a thread, shielded from cancellation, until its timeout.
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stop.set()
+
+    changes = awatch(
+        *plan.directories,
+        stop_event=stop,
+        watch_filter=lambda _, path: plan.concerns(path),
+        debounce=400,  # Editors write in several steps.
+        step=100,  # also the longest delay before stopping is noticed
+        rust_timeout=round(check_seconds * 1000),
+        yield_on_timeout=True,
+        recursive=False,
+        ignore_permission_denied=True,
+    )
+    async with background_task(set_when_cancelled), aclosing(changes):
+        try:
+            async for _ in changes:
+                await refresh()
+                if await anyio.to_thread.run_sync(make_plan) != plan:
+                    return
+        except FileNotFoundError:
+            await anyio.sleep(1.0)  # A directory was removed just before it was watched.

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from time import time
@@ -57,8 +57,6 @@ class ShapeRecord:
     """The learned shape of one version of a tool, as it is stored.
 
     Attributes:
-        name: The tool's name, for people who read the store.
-        shape: The shape of its results.
         depth: Levels that fit `MAX_SCHEMA_BYTES`; deeper ones are left out.
         count: Number of results.
         day: Date of the last result, as in "2026-11-20".
@@ -167,16 +165,16 @@ Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
 """The records read from the store, by server, each with the definition they belong to."""
 
 
+@dataclass(eq=False)
 class _Tool:
-    def __init__(self, tool: Tool, key: str, record: ShapeRecord) -> None:
-        self.tool = tool
-        self.key = key
-        self.record = record
-        self.seen = 0
-        self.unwritten = 0
-        self.described: Observation | None = None
-        # The shapes of the last parsed texts, which are alike.
-        self.parsed: list[Shape] = []
+    tool: Tool
+    key: str
+    record: ShapeRecord
+    seen: int = 0
+    unwritten: int = 0
+    described: Observation | None = None
+    # The shapes of the last parsed texts, which are alike.
+    parsed: list[Shape] = field(default_factory=list)
 
     def learn(self, wire: Mapping[str, Json]) -> bool:
         self.seen += 1
@@ -222,11 +220,11 @@ class _Tool:
         return merged(*self.parsed) if len(self.parsed) >= 3 else None
 
 
+@dataclass(eq=False)
 class _Server:
-    def __init__(self, spec: ServerSpec, stored: ShapeRecords) -> None:
-        self.spec = spec
-        self.stored = stored
-        self.tools: dict[str, _Tool] = {}
+    spec: ServerSpec
+    stored: ShapeRecords
+    tools: dict[str, _Tool] = field(default_factory=dict)
 
     def tool(self, tool: Tool) -> _Tool | None:
         """Return the tool's learner; None if there are too many."""

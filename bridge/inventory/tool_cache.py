@@ -36,7 +36,6 @@ class Listing:
     """A server's list of tools.
 
     Attributes:
-        server: The server's own name in the configuration.
         info: As in `ServerState.server_info`.
         listed_at: Seconds since the epoch.
         start_seconds: Time to start the server and list; None if it was running already.

@@ -418,11 +418,8 @@ class Callers:
         self, method: Method, params: ElicitRequestParams | CreateMessageRequestParams
     ) -> dict[str, Json] | ErrorData:
         text = params.model_dump_json(by_alias=True, exclude_none=True, exclude={"meta", "task"})
-        document = params.model_dump(
-            by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"}
-        )
         try:
-            return await self._ask(method, document, len(text.encode("utf-8", "replace")))
+            return await self._ask(method, json.loads(text), len(text.encode("utf-8", "replace")))
         except CannotAskError as error:
             self._refused += 1
             if math.log10(self._refused).is_integer():

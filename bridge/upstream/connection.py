@@ -88,18 +88,14 @@ class Connection:
     Attributes:
         ready: Set when it can be used or has failed.
         ended: Set when it is closed completely.
-        client: The SDK's session for requests, from `ready` on.
         failure: Why it never became usable.
         earlier: Why the connection before it did not.
         hurried_until: Time until which callers do not wait for its start.
-        end_report: Why it ended or is about to, in sentences.
         idle: It was closed because it was unused.
         uses, listings: Count of uses, and how many of them were `tools/list`.
         cacheable: Lists may be cached; False when change notifications were lost.
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
         view_only: Listed tools that only the server's own view may call.
-        updates: The tasks that wait for resources to change.
-        roots: The answer to `roots/list`.
         roots_asked: Exists once the server asked for the client's roots; set after the answer.
         rootless: The server asked for roots and got none.
         roots_shared: The client's roots have not changed since the server got them.

@@ -36,7 +36,7 @@ from bridge.upstream.framing import (
     repair_body,
     request_id,
 )
-from bridge.upstream.oauth import Login, Logins
+from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, own_error, refusal_of
 from bridge.upstream.results import split_batch
@@ -162,14 +162,8 @@ class CappedClient(WebClient):
     answered with an error; before, it raises, because the connection cannot start.
     """
 
-    def __init__(
-        self,
-        spec: ServerSpec,
-        endpoint: HttpEndpoint,
-        *,
-        max_body_bytes: int,
-        login: Login | None = None,
-    ) -> None:
+    def __init__(self, endpoint: HttpEndpoint) -> None:
+        spec = endpoint.spec
         super().__init__(
             headers={"accept-encoding": "identity", **spec.headers},
             # As in the SDK. Reading has no limit of its own: a call's timeout bounds it, and an
@@ -178,10 +172,8 @@ class CappedClient(WebClient):
             # A proxy of a kind that is not installed must not be in a local server's way.
             trust_env=not is_loopback(httpx2.URL(spec.url).host),
         )
-        self._max_body_bytes = max_body_bytes
-        self._spec = spec
-        self._login = login
         self._endpoint = endpoint
+        self._login = endpoint.logins.of(spec) if endpoint.logins else None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; limit the response's stream, as which each body is read."""
@@ -202,14 +194,14 @@ class CappedClient(WebClient):
             return await self._refused(request, response, answers)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         events = kind == "text/event-stream"
-        if self._spec.transport == "sse":
+        if self._endpoint.transport == "sse":
             # The answer is an event.
             answers = None
         if isinstance(response.stream, httpx2.AsyncByteStream):
             # The stream decompresses the body, so that the client must not.
             encoding = response.headers.pop("content-encoding", "").strip().lower()
             response.stream = (_EventStream if events else _CappedStream)(
-                response.stream, self._max_body_bytes, encoding, answers, self._heard
+                response.stream, self._endpoint.max_message_bytes, encoding, answers, self._heard
             )
         if answers is not None and not events and response.is_success:
             response.headers["content-type"] = "application/json"
@@ -235,14 +227,17 @@ class CappedClient(WebClient):
             ):
                 async for piece in stream._chunks():
                     body += piece
-                    if len(body) > min(LARGE, self._max_body_bytes):
+                    if len(body) > min(LARGE, self._endpoint.max_message_bytes):
                         break
             await response.aclose()
         data = bytes(body)
-        refusal, error = refusal_of(response, self._spec, self._login, data), own_error(data)
+        refusal, error = self._refusal(response, data), own_error(data)
         refusal = self._endpoint.refusal = replace(refusal, own=error is not None)
         answer = b"" if answers is None else refusal.answer(answers, error)
         return _json_response(request, response.status_code, answer)
+
+    def _refusal(self, response: httpx2.Response, body: bytes = b"") -> Refusal:
+        return refusal_of(response, self._endpoint.spec, self._login, body)
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request with the login's token; if refused, once more with a newer token."""
@@ -253,7 +248,7 @@ class CappedClient(WebClient):
         response = await super().send(request, **options)
         if response.status_code not in UNAUTHORIZED or login is None:
             return response
-        refusal, other_token = refusal_of(response, self._spec, login), ""
+        refusal, other_token = self._refusal(response), ""
         if refusal.insufficient_scope or refusal.status == httpx2.codes.UNAUTHORIZED:
             other_token = await login.other_token(token, renew=not refusal.insufficient_scope)
         # `token` is called again because it checks the request's origin.
@@ -261,7 +256,7 @@ class CappedClient(WebClient):
             await response.aclose()
             _authorize(request, other_token)
             response = await super().send(request, **options)
-            refusal = refusal_of(response, self._spec, login)
+            refusal = self._refusal(response)
         if refusal.insufficient_scope:
             await login.remember_scope(refusal.scope)
         return response
@@ -309,24 +304,14 @@ class HttpEndpoint(Endpoint):
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:
-        async with AsyncExitStack() as stack:
-            login = self.logins.of(self.spec) if self.logins else None
-            # The login is the one of the definition, whatever the transport.
-            spec = replace(self.spec, transport=self.transport)
-            client = await stack.enter_async_context(
-                CappedClient(spec, self, max_body_bytes=self.max_message_bytes, login=login)
-            )
+        url, most = self.spec.url, self.max_message_bytes
+        async with CappedClient(self) as client:
             if self.transport == "sse":
-                transport = _open_events(client, self.spec.url, self.max_message_bytes)
-                yield await stack.enter_async_context(transport)
+                transport: Any = _open_events(client, url, most)
             else:
-                yield await stack.enter_async_context(
-                    streamable_http_client(
-                        self.spec.url,
-                        http_client=client,
-                        max_sse_event_size=self.max_message_bytes,
-                    )
-                )
+                transport = streamable_http_client(url, http_client=client, max_sse_event_size=most)
+            async with transport as streams:
+                yield streams
 
 
 @asynccontextmanager

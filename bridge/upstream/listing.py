@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -165,32 +166,26 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
     """
     tools: dict[str, Tool] = {}
     left = MAX_SCHEMAS_BYTES
-    unusable, long, large, repeated = 0, 0, [], []
+    problems: defaultdict[str, list[str]] = defaultdict(list)
     for entry in entries[:MAX_TOOLS]:
         name = valid_name(entry)
         if name is None:
-            given = entry.get("name") if isinstance(entry, Mapping) else None
-            long += isinstance(given, str) and bool(given)
-            unusable += not isinstance(given, str) or not given
+            name = str(entry.get("name") if isinstance(entry, Mapping) else entry)
+            problems["left out: their names are missing or too long"].append(name)
         elif not is_for_models(entry):
             continue
         elif name in tools:
-            repeated.append(name)
+            problems["listed more than once, and the first is used"].append(name)
         else:
             tool = _parse_tool(server, name, entry)
             tools[name], size = _bounded(tool, min(left, MAX_SCHEMA_BYTES))
             left -= size
             if tools[name] is not tool:
-                large.append(name)
-    counts = (
-        (unusable, "unusable and left out"),
-        (long, f"left out: their names have more than {MAX_NAME_CHARS} characters"),
-        (len(repeated), f"listed more than once, and the first is used: {_first_names(repeated)}"),
-        (len(large), f"shown without a schema, which is too large: {_first_names(large)}"),
-    )
-    for count, what in counts:
-        if count:
-            logger.warning("server %r: of its list of tools %d are %s", server, count, what)
+                problems["shown without a schema, which is too large"].append(name)
+    for problem, names in problems.items():
+        shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:3]))
+        text = "server %r: of its list of tools %d are %s: %r%s"
+        logger.warning(text, server, len(names), problem, shown, ", ..." if names[3:] else "")
     return tuple(tools.values())
 
 
@@ -204,11 +199,6 @@ def is_for_models(entry: Json) -> bool:
 
 def _ui(entry: Mapping[str, Json]) -> Mapping[str, Json]:
     return _mapping(_mapping(entry.get("_meta")).get("ui"))
-
-
-def _first_names(names: Sequence[str]) -> str:
-    shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:3]))
-    return f"{shown!r}{', ...' if len(names) > 3 else ''}"
 
 
 def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
@@ -286,19 +276,17 @@ def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) ->
     """
     identity = LISTS[kind].identity
     found = next((offer for offer in offers if offer[identity] == wanted), None)
+    if found is not None and kind != "prompts":
+        return ""
     if found is not None:
-        return _arguments(found) if kind == "prompts" else ""
+        words = [
+            f"{argument['name']}{' (required)' if argument['required'] else ''}"
+            for argument in found.get("arguments", ())
+        ]
+        return f"Its arguments: {', '.join(words) or 'none'}."
     # Comparing takes time that grows with the names' number and length.
     near = nearest(wanted[:200], [str(offer[identity])[:200] for offer in offers[:500]])
     return f"Did you mean {near!r}?" if near else ""
-
-
-def _arguments(prompt: Mapping[str, Json]) -> str:
-    counts = [
-        f"{argument['name']}{' (required)' if argument['required'] else ''}"
-        for argument in prompt.get("arguments", ())
-    ]
-    return f"Its arguments: {', '.join(counts) or 'none'}."
 
 
 def _mapping(value: Any) -> Mapping[str, Json]:

@@ -94,9 +94,8 @@ class Provider(OAuthClientProvider):
     """One login: the SDK's provider, which is its own storage and starts without tokens.
 
     Attributes:
-        registration: The client registration to begin with; None to register.
-        registered_by_hand: Whether the configuration has it.
-        challenged: Whether the server refused a request without a token.
+        registered_by_hand: The configuration has the registration.
+        challenged: The server refused a request without a token.
         resource: The server's identifier if it is no URL; sent to the authorization server.
         last: The last response, as a text.
         ended_by: The name of the error that ended the login.
@@ -302,9 +301,7 @@ class LoginResult:
     """A successful login.
 
     Attributes:
-        scope: The granted scopes, if known.
-        place: Where the tokens are stored.
-        notice: Why they are not in a keyring.
+        notice: Why the tokens are not in a keyring.
         end: Why the login cannot be renewed, and what to do about it; empty if it can.
     """
 

@@ -31,8 +31,7 @@ _SCOPES = re.compile(r"\bscope=(?:\"([^\"]{0,4096})\"|([^\s,\"]{1,256}))", re.IG
 _KEY = f"mcp-code-bridge/{secrets.token_hex(16)}"
 """The member of an error's data that holds its `Refusal`; no server knows its name."""
 
-_DATA = f"{_KEY}/data"
-"""The member that holds data which is no object."""
+_DATA = f"{_KEY}/data"  # The member that holds data which is no object.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,9 +131,7 @@ class ServerState:
     Attributes:
         state: "idle" before the first use and after an idle close; "failed" or "login required"
             after a failed start or a broken connection, until the next request; "closed" then.
-        error: Why it failed.
         line: What its process wrote last to its stderr, while it starts.
-        pid: Its process, for stdio.
         tool_count: None until its tools have been listed.
         server_info: Its `name` and `version`, the `protocol` revision in use, `about` (its
             introduction), and `changes`: "tools" if it announces changes of those.

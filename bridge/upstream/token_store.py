@@ -90,10 +90,8 @@ class TokenRecord:
     Attributes:
         renew_at: When to renew the access token, shortly before it expires, in seconds since the
             epoch; None if the expiry is unknown.
-        scope: The granted scopes, separated by spaces.
         wanted: Scopes that the server demanded since; the next login requests them too.
         resource: The `resource` parameter of token requests; empty to leave it out.
-        client_id, client_secret, auth_method, redirect_uri: The bridge's client registration.
     """
 
     access_token: str = field(default="", repr=False)

@@ -125,7 +125,7 @@ async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> 
     assert found["find"]["count"] == 3
 
 
-async def test_what_could_not_be_written_is_written_later(
+async def test_a_failed_write_is_made_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
@@ -288,7 +288,7 @@ def learned(directory: Path, *texts: str) -> Any:
         (("none", *ROWS), {"anyOf": [{"type": "string"}, {"type": "array", "items": ROW}]}),
     ],
 )
-def test_parsed_texts_teach_a_shape_after_three_results_of_it(
+def test_three_parsed_texts_teach_a_shape(
     tmp_path: Path, texts: tuple[str, ...], schema: dict[str, Any]
 ) -> None:
     assert learned(tmp_path, *texts) == schema

@@ -86,7 +86,7 @@ def marks(project: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-async def test_no_file_that_a_program_writes_into_the_project_starts_anything(
+async def test_no_file_that_a_program_writes_starts_anything(
     project: Path,
 ) -> None:
     """Out of the sandbox in one run: written through a tool, then searched, listed or named."""
@@ -131,7 +131,7 @@ async def test_no_file_that_a_program_writes_into_the_project_starts_anything(
     assert marks(project) == []
 
 
-async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
+async def test_a_person_sees_the_definition_and_answers(
     project: Path,
 ) -> None:
     entry = {**SHOP["mcpServers"]["shop"], "env": {"NODE_OPTIONS": "\x1b[2J\u202e"}}
@@ -160,7 +160,7 @@ async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
             await run(engine, USE_SHOP)
 
 
-async def test_a_permanent_yes_to_a_changed_definition_is_asked_for_once(
+async def test_a_permanent_yes_is_asked_for_once(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by the policy as well, which knew another definition by the name."""

@@ -79,7 +79,7 @@ async def test_a_cancelled_search_leaves_the_question_to_the_others(tmp_path: Pa
     assert starts(tmp_path) == 1
 
 
-async def test_a_server_that_failed_is_left_alone_by_those_who_can_do_without(
+async def test_a_failed_server_is_left_alone(
     tmp_path: Path,
 ) -> None:
     """But not by those who name it, and not once its definition has changed."""
@@ -140,7 +140,7 @@ def configured(home: Path, extra: Path | None = None) -> Servers:
 
 
 @pytest.mark.parametrize("torn", ["", config("one", "two")[:-9]], ids=["empty", "half"])
-async def test_a_file_that_is_half_written_keeps_its_servers(
+async def test_a_half_written_file_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, torn: str
 ) -> None:
     """However often it is read in between; once it is whole again, it counts."""

@@ -165,7 +165,7 @@ async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
     assert "has ended" in answers[0].message
 
 
-async def test_an_answer_that_never_comes_counts_as_cancelled(
+async def test_a_missing_answer_counts_as_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert asking.ANSWER_SECONDS == 600
@@ -268,9 +268,7 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
         ({"resultType": "input_required", "inputRequests": ["?"]}, "cannot be understood"),
     ],
 )
-async def test_what_cannot_be_asked_is_an_error_that_says_why(
-    result: dict[str, Json], complaint: str
-) -> None:
+async def test_what_cannot_be_asked_is_an_error(result: dict[str, Json], complaint: str) -> None:
 
     async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
         raise AssertionError

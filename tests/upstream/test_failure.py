@@ -75,9 +75,7 @@ def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
         ("Connection closed by my database", ToolCallError),
     ],
 )
-def test_the_code_for_a_closed_connection_is_read_with_its_text(
-    message: str, kind: type[Exception]
-) -> None:
+def test_a_closed_connection_is_known_by_its_text(message: str, kind: type[Exception]) -> None:
     error = MCPError(-32000, message)
     assert not is_lost(error)
     assert isinstance(call_error(SPEC, "tool 'x'", error), kind)
@@ -99,7 +97,7 @@ def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
         (("GET", "http://h/a"), ("GET", "http://x:y@h/a"), False),
     ],
 )
-def test_redirects_are_followed_only_where_the_headers_belong(
+def test_redirects_keep_the_origin(
     sent: tuple[str, str], following: tuple[str, str], followed: bool
 ) -> None:
     """Headers often hold a secret, and a post that became a get has lost its message."""
@@ -135,9 +133,7 @@ def refused(status: int, challenge: str = "") -> Refusal:
         (refused(403, "Bearer error=insufficient_scope"), True, "with more permissions. Ask"),
     ],
 )
-def test_a_refusal_says_what_to_do_in_the_part_that_programs_see(
-    refusal: Refusal, login: bool, message: str
-) -> None:
+def test_a_refusal_tells_programs_what_to_do(refusal: Refusal, login: bool, message: str) -> None:
     """At the start and in the middle; the configuration's place stays out of it."""
     answered = json.loads(refusal.answer(1))["error"]
     error = MCPError(answered["code"], answered["message"], answered["data"])
@@ -171,7 +167,7 @@ def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
         (-32002, "resource 'a:b'", "Server 's', resource 'a:b': fetch failed", False),
     ],
 )
-def test_a_servers_own_error_is_the_tools_failure_and_no_refusal(
+def test_a_servers_own_error_is_the_tools(
     code: int, what: str, message: str, by_tool: bool
 ) -> None:
     failure = call_error(SPEC, what, MCPError(code=code, message="fetch failed"))

@@ -48,9 +48,7 @@ BY_EVENTS = ("404", "400 text", "401 challenge", "500 text")
     ("spelling", "transport"),
     [*((each, "http") for each in SPELLINGS), *((each, "sse") for each in BY_EVENTS)],
 )
-async def test_a_call_after_a_lost_session_works(
-    rig: Rig, spelling: str, transport: Transport
-) -> None:
+async def test_a_lost_session_is_found_out(rig: Rig, spelling: str, transport: Transport) -> None:
     """The first call is repeated on status 404 alone; its error says what happened otherwise."""
     web = OddWeb(transport)
     web.lost = SPELLINGS[spelling]
@@ -89,9 +87,7 @@ async def test_a_refused_call_does_not_cost_the_session(rig: Rig, answer: Answer
 
 
 @pytest.mark.parametrize("status", [408, 413, 429, 500, 503])
-async def test_a_status_that_says_nothing_of_a_session_is_not_looked_into(
-    rig: Rig, status: int
-) -> None:
+async def test_other_statuses_are_not_looked_into(rig: Rig, status: int) -> None:
     web = OddWeb()
     web.tools["refuse"] = Answer(status)
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
@@ -133,9 +129,7 @@ async def test_a_server_that_is_down_received_nothing_of_the_call(rig: Rig) -> N
 
 
 @pytest.mark.parametrize("discover", [None, Answer(200, error(-32601, "no such method"))])
-async def test_an_older_server_is_asked_for_the_newer_revision_once(
-    rig: Rig, discover: Answer | None
-) -> None:
+async def test_an_older_server_is_discovered_once(rig: Rig, discover: Answer | None) -> None:
     """Some never answer a method that they do not know, and each start would wait for it."""
     web = OddWeb()
     web.discover = discover

@@ -34,7 +34,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-async def test_a_server_on_this_machine_is_reached_without_the_proxy(
+async def test_loopback_needs_no_proxy(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     with reserved_port() as port, rig.web("http") as url:
@@ -56,9 +56,7 @@ def test_an_error_names_the_proxy_and_its_variable(monkeypatch: pytest.MonkeyPat
         assert said.startswith(f" (through the proxy proxy.example:3128 of {variable}; NO_PROXY")
 
 
-async def test_a_proxy_that_does_not_answer_is_named(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_silent_proxy_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its variable, and without its password; for a login too."""
     url = httpx2.URL("https://mcp.example.test/mcp")
     with reserved_port() as port:
@@ -73,7 +71,7 @@ async def test_a_proxy_that_does_not_answer_is_named(
 
 
 @pytest.mark.parametrize("variable", CERTIFICATES)
-async def test_a_company_s_certificates_are_read(
+async def test_own_certificates(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
 ) -> None:
     """Without them the error says which variable to set."""

@@ -55,9 +55,7 @@ def calls(web: OddWeb) -> list[str]:
 
 
 @pytest.mark.parametrize("era", ["newer", "older"])
-async def test_over_http_a_call_is_sent_once_whatever_comes_back(
-    rig: Rig, era: ProtocolMode
-) -> None:
+async def test_over_http_a_call_is_sent_once(rig: Rig, era: ProtocolMode) -> None:
     """And only what the server said no to is not counted among what may have happened."""
     web = OddWeb()
     web.tools.update({tool: answer for tool, (answer, _) in ANSWERS.items()})
@@ -111,7 +109,7 @@ async def test_a_tool_whose_task_is_forgotten_is_not_called_again(rig: Rig, answ
 
 @pytest.mark.parametrize("era", ["newer", "older"])
 @pytest.mark.parametrize("tool", ["killed", "crash_holding_stdout"])
-async def test_over_stdio_a_call_is_sent_once_to_a_server_that_dies(
+async def test_over_stdio_a_call_is_sent_once(
     rig: Rig, tmp_path: Path, era: ProtocolMode, tool: str
 ) -> None:
     """What the process read is written down on the way."""

@@ -97,9 +97,7 @@ async def test_an_error_without_a_proper_name_has_none() -> None:
         ("\x00\xff\r\n\r\n", b"400"),
     ],
 )
-async def test_requests_that_no_browser_of_the_user_sends_are_refused(
-    request_head: str, status: bytes
-) -> None:
+async def test_requests_of_no_browser_are_refused(request_head: str, status: bytes) -> None:
     """Such as those of a page whose host name was made to lead here."""
     async with listen() as callback:
         callback.expect("s")

@@ -47,9 +47,7 @@ HERE = "http://127.0.0.1:8000/mcp"
         (HERE, "http://login.other.test/token", False),
     ],
 )
-def test_addresses_are_checked_before_anything_goes_there(
-    server: str, url: str, allowed: bool
-) -> None:
+def test_addresses_are_checked_before_use(server: str, url: str, allowed: bool) -> None:
     assert (url_problem(httpx2.URL(url), httpx2.URL(server)) == "") is allowed
 
 
@@ -64,9 +62,7 @@ def test_addresses_are_checked_before_anything_goes_there(
         ("https://h.test/a", "http://h.test:8080/a", False),
     ],
 )
-def test_tokens_stay_within_an_origin_which_may_become_encrypted(
-    url: str, of: str, same: bool
-) -> None:
+def test_tokens_stay_within_an_origin(url: str, of: str, same: bool) -> None:
     assert same_origin(httpx2.URL(url), httpx2.URL(of)) is same
 
 

@@ -53,9 +53,7 @@ async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, web: Web, k
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("http", True), ("older-http", False), ("sse", False)])
-async def test_only_a_server_of_the_newer_era_is_asked_for_messages_with_each_call(
-    rig: Rig, web: Web, kind: str, asked: bool
-) -> None:
+async def test_newer_servers_get_the_log_level(rig: Rig, web: Web, kind: str, asked: bool) -> None:
     async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
         with on_behalf_of(FakeCaller()):
             meta = await pool.call_tool("server", "meta", {})
@@ -81,9 +79,7 @@ async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, web: Web, ki
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["timeout", "caller"])
-async def test_cancellation_reaches_a_remote_server(
-    rig: Rig, web: Web, kind: str, how: str
-) -> None:
+async def test_a_remote_server_is_cancelled(rig: Rig, web: Web, kind: str, how: str) -> None:
     arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
     async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
         await pool.server("server").start()
@@ -100,9 +96,7 @@ async def test_cancellation_reaches_a_remote_server(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_address_where_nothing_listens_is_explained(
-    rig: Rig, kind: str, port: int
-) -> None:
+async def test_a_refused_connection_is_explained(rig: Rig, kind: str, port: int) -> None:
     """With the reason, and without what may be secret in the URL."""
     url = f"http://user:secret@127.0.0.1:{port}/mcp?token=secret"
     async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
@@ -123,9 +117,7 @@ async def test_a_refusal_at_the_start_is_explained(rig: Rig, web: Web, kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
-    rig: Rig, kind: str, port: int
-) -> None:
+async def test_a_remote_server_that_dies_is_found_again(rig: Rig, kind: str, port: int) -> None:
     """The call under way fails at once, and a later one reaches its successor."""
     started = rig.path("started")
     arguments = {"started": started, "cancelled": rig.path("cancelled")}

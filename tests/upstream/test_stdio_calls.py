@@ -32,9 +32,7 @@ ERAS = True
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_call_says_of_itself_what_the_protocol_wants(
-    tmp_path: Path, era: ProtocolMode
-) -> None:
+async def test_a_call_has_the_protocols_meta(tmp_path: Path, era: ProtocolMode) -> None:
     """Era, client, trace, progress and wanted messages."""
     rig = Rig(tmp_path)
     caller = FakeCaller()
@@ -56,7 +54,7 @@ async def test_a_call_says_of_itself_what_the_protocol_wants(
     assert meta == (modern if era == "modern" else {})
 
 
-async def test_a_server_that_insists_on_the_newer_protocol_takes_direct_calls(
+async def test_a_strict_newer_server_takes_direct_calls(
     tmp_path: Path,
 ) -> None:
     """The SDK's own, to which a request that does not say its version is none of that protocol."""
@@ -66,9 +64,7 @@ async def test_a_server_that_insists_on_the_newer_protocol_takes_direct_calls(
         assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
 
 
-async def test_what_a_server_wrote_before_its_answer_is_heard_before_it(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_notifications_precede_the_answer(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is: answers, which take a shorter way, wait for messages."""
     monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
     caller = FakeCaller()
@@ -177,9 +173,7 @@ async def test_a_flood_that_answers_nothing_ends_the_connection(rig: Rig) -> Non
         ("crash_holding_stdout", "exited with status 8"),
     ],
 )
-async def test_a_crash_fails_calls_under_way_and_the_next_call_reconnects(
-    rig: Rig, tool: str, told: str
-) -> None:
+async def test_a_crash_fails_calls_and_the_next_reconnects(rig: Rig, tool: str, told: str) -> None:
     """Also when a child of the server still holds its stdout open."""
     failures: list[ServerLostError] = []
     started = rig.path("started")
@@ -217,7 +211,7 @@ async def test_a_server_that_stops_reading_is_replaced(rig: Rig) -> None:
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
-async def test_a_server_that_reads_no_more_holds_up_nobody_for_longer_than_their_time(
+async def test_calls_to_a_server_that_reads_no_more_time_out(
     rig: Rig,
 ) -> None:
     """A megabyte does not fit the pipe; the call ends all the same, and so does the process."""
@@ -287,7 +281,7 @@ DEEP = reduce(lambda inner, _: {"a": inner}, range(400), dict[str, object]())
 @pytest.mark.parametrize(
     "arguments", [{"a": math.nan}, {"a": "\ud800"}, {"a": object()}, {"a": {1, 2}}, DEEP]
 )
-async def test_arguments_that_are_not_json_are_refused_before_sending(
+async def test_arguments_that_are_not_json_are_not_sent(
     rig: Rig, arguments: dict[str, object]
 ) -> None:
     """They would break the connection's writer and with it every other call."""

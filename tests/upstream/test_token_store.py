@@ -102,7 +102,7 @@ async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ri
         ("forgets", "did not store"),
     ],
 )
-async def test_a_keyring_that_fails_is_done_without(
+async def test_a_failed_keyring_is_not_used(
     tmp_path: Path, ring: Ring, mood: str, why: str
 ) -> None:
     """In bounded time, with a word on where the tokens went, and none of theirs."""
@@ -115,9 +115,7 @@ async def test_a_keyring_that_fails_is_done_without(
     assert await store.load(KEY) == RECORD
 
 
-async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
-    tmp_path: Path, ring: Ring
-) -> None:
+async def test_a_login_in_a_silent_keyring_is_not_missing(tmp_path: Path, ring: Ring) -> None:
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     await store.save(KEY, RECORD)
     ring.mood = "hangs"
@@ -127,9 +125,7 @@ async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
         await store.remove(KEY)
 
 
-async def test_a_keyring_that_hangs_is_asked_once_until_it_answers(
-    tmp_path: Path, ring: Ring
-) -> None:
+async def test_a_keyring_that_hangs_is_asked_once(tmp_path: Path, ring: Ring) -> None:
     """Each request to each server asks, and would leave a thread behind."""
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     await store.save(KEY, RECORD)
@@ -181,7 +177,7 @@ def torn(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [readable, linked, piped, foreign, renamed, torn])
-async def test_a_file_that_is_not_to_be_trusted_is_not_used(
+async def test_an_untrusted_file_is_not_used(
     store: TokenStore, spoil: Callable[[Path], None]
 ) -> None:
     """Nor waited for, nor shown; a new login takes its place."""

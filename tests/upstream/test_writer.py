@@ -69,7 +69,7 @@ async def test_what_a_full_pipe_does_not_take_follows_in_order(pipe: tuple[int, 
     assert data == b"a" * MORE_THAN_A_PIPE + b"b\n"
 
 
-async def test_a_reader_that_does_not_read_has_so_many_waiting_and_no_more(
+async def test_the_queue_of_a_full_pipe_is_bounded(
     pipe: tuple[int, int],
 ) -> None:
     writer = LineWriter(pipe[1])
@@ -97,7 +97,7 @@ async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int,
         os.read(pipe[0], 1)
 
 
-async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
+async def test_a_cancelled_calls_late_answer_is_dropped(
     pipe: tuple[int, int],
 ) -> None:
     direct = DirectDispatcher(LineWriter(pipe[1]))
@@ -109,7 +109,7 @@ async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
     assert not direct.deliver(parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{}}'))
 
 
-async def test_a_call_given_up_is_cancelled_however_many_messages_wait(
+async def test_a_call_is_cancelled_past_a_full_queue(
     pipe: tuple[int, int],
 ) -> None:
     """It may be the one that the server is busy with, and so does not read."""
@@ -176,9 +176,7 @@ async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple
         (b"[]", False),
     ],
 )
-async def test_only_plain_answers_are_taken(
-    pipe: tuple[int, int], line: bytes, taken: bool
-) -> None:
+async def test_only_plain_answers_are_read(pipe: tuple[int, int], line: bytes, taken: bool) -> None:
     direct = DirectDispatcher(LineWriter(pipe[1]))
     got: list[object] = []
 
