@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from bridge.catalog.disclosure import outdated
 from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
-from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.entries import ServerEntry
 from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.catalog.stubs import server_stub
@@ -250,15 +250,19 @@ class GuestGuide:
             skills: Whether to search saved skills, too.
         """
         inventory = self._servers.inventory
+
+        def find() -> list[Match]:
+            self._index.update(tools)
+            return self._index.search(query, limit=limit, server=server)
+
         async with self._searching:
             tools = {name: inventory.tools(name) or () for name in self._servers.names()}
             if skills and self._skills is not None:
                 tools[SKILLS_SERVER] = await self._skills.indexed()
-            matches = await anyio.to_thread.run_sync(self._find, tools, query, limit, server)
+            matches = await anyio.to_thread.run_sync(find)
         poor = bool(matches) and matches[0].fit < GOOD_FIT
         documents: list[dict[str, Any]] = []
         returned: list[tuple[Tool, dict[str, Any]]] = []
-        by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
         for match in matches[: 3 if poor else None]:
             name, score = match.tool.server, round(match.score, 3)
             if name == SKILLS_SERVER and self._skills is not None:
@@ -269,25 +273,16 @@ class GuestGuide:
             if name not in inventory.aliases:
                 # Removed from the configuration during the search.
                 continue
-            if name not in by_server:
-                entry = inventory.entry(name)
-                by_server[name] = entry, {tool.tool.name: tool for tool in entry.tools}
-            entry, entries = by_server[name]
+            entry = inventory.entry(name)
             same = next((docs for tool, docs in returned if _is_same(tool, match.tool)), None)
+            listed = next((tool for tool in entry.tools if tool.tool.name == match.tool.name), None)
             if same is not None:
                 same.setdefault("also", []).append(f"mcp_{entry.alias}")
-            elif match.tool.name in entries:
-                document = partial(tool_docs, entry, entries[match.tool.name], detail)
-                docs = await anyio.to_thread.run_sync(document)
+            elif listed is not None:
+                docs = await anyio.to_thread.run_sync(tool_docs, entry, listed, detail)
                 documents.append({**docs, "score": score})
                 returned.append((match.tool, documents[-1]))
         return [{**docs, "poor": True} for docs in documents] if poor else documents
-
-    def _find(
-        self, tools: dict[str, tuple[Tool, ...]], query: str, limit: int, server: str | None
-    ) -> list[Match]:
-        self._index.update(tools)
-        return self._index.search(query, limit=limit, server=server)
 
     async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
         """Return the documentation of the tools of `names`: all, or those that match a query."""

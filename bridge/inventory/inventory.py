@@ -205,9 +205,7 @@ class ToolInventory:
             self._all = tuple(map(self.entry, self._descriptions))
         if not loaded:
             return self._all
-        return tuple(
-            replace(entry, loaded=True) if entry.name in loaded else entry for entry in self._all
-        )
+        return tuple(replace(e, loaded=True) if e.name in loaded else e for e in self._all)
 
     def initial_entries(self) -> tuple[ServerEntry, ...]:
         """Return all entries with only those shapes that were stored before this bridge started.
@@ -235,12 +233,8 @@ class ToolInventory:
                 for name, description in self._descriptions.items()
             )
             self._discovered = run_discovered(tuple(bare))
-        if not loaded:
-            return self._discovered
-        return [
-            {**line, "loaded": True} if line["name"] in loaded else line
-            for line in self._discovered
-        ]
+        lines = self._discovered
+        return [{**line, "loaded": True} if line["name"] in loaded else line for line in lines]
 
     def stubs(self, name: str, used: frozenset[str] | None) -> dict[str, Any]:
         """Return one server's part of `Run.servers`.

@@ -17,13 +17,7 @@ import anyio.to_thread
 from bridge.catalog.entries import ServerEntry
 from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ProposedServer
-from bridge.errors import (
-    BridgeError,
-    LoginRequiredError,
-    RefusedError,
-    UnknownError,
-    UpstreamError,
-)
+from bridge.errors import BridgeError, LoginRequiredError, RefusedError, UnknownError, UpstreamError
 from bridge.guest.schema.names import nearest
 from bridge.inventory.configuration import Finder, with_own_aliases, with_unread
 from bridge.inventory.consents import ProjectConsents

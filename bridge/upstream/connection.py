@@ -144,12 +144,6 @@ class Connection:
         self._users = 0
         self._last_used = 0.0
 
-    def __repr__(self) -> str:
-        return (
-            f"<Connection {self.spec.name!r} ready={self.ready.is_set()} usable={self.usable} "
-            f"users={self._users} ended={self.ended.is_set()}>"
-        )
-
     @property
     def usable(self) -> bool:
         """Whether it accepts new requests; true while it starts."""

@@ -76,9 +76,6 @@ class Login:
         self._over = False
         self.problem = ""
 
-    def __repr__(self) -> str:
-        return f"<Login {self._key.server!r} loaded={self._loaded}>"
-
     @property
     def exists(self) -> bool:
         """Whether the store has a login that is good, or that a later renewal can make good."""

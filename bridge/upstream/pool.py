@@ -18,7 +18,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownError
-from bridge.guest.schema.names import nearest
 from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec
 from bridge.upstream.client_features import Roots
 from bridge.upstream.connection import Connection, ListName
@@ -181,10 +180,8 @@ class Pool:
         upstream_server = self._servers.get(server)
         if upstream_server is not None:
             return upstream_server
-        names = ", ".join(repr(name) for name in self._servers) or "none"
-        near = nearest(server[:200], self._servers)
-        hint = f" Did you mean {near!r}?" if near else ""
-        msg = f"There is no server named {server!r}.{hint}"
+        names = ", ".join(map(repr, self._servers)) or "none"
+        msg = f"There is no server named {server!r}."
         raise UnknownError(msg, remedy=f"Available: {names}.", code="unknown_server")
 
     def roots_of(self, spec: ServerSpec) -> Roots:

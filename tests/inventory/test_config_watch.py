@@ -24,9 +24,7 @@ def context_of(root: Path) -> DiscoveryContext:
     )
 
 
-def test_the_users_and_the_projects_files_are_watched(
-    tmp_path: Path,
-) -> None:
+def test_the_users_and_the_projects_files_are_watched(tmp_path: Path) -> None:
     """A home sees hundreds of changes an hour, and a repository more."""
     made = watch_plan(context_of(tmp_path))
     home, project = tmp_path / "home", tmp_path / "project"
@@ -98,9 +96,7 @@ class Refresh:
                 await self._asked.wait()
 
 
-async def test_a_file_in_a_new_directory_is_noticed(
-    tmp_path: Path,
-) -> None:
+async def test_a_file_in_a_new_directory_is_noticed(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     wanted = context.home / ".cursor" / "mcp.json"
     plans: list[WatchPlan] = []
@@ -144,9 +140,7 @@ async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
             await until(lambda: threads.borrowed_tokens == 1)
 
 
-async def test_without_watches_it_polls_and_says_so_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_without_watches_it_polls_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     refresh = Refresh()
     async with watch_config(refused, refresh, poll_seconds=0.01):
         await refresh.until(3)

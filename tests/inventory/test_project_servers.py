@@ -86,9 +86,7 @@ def marks(project: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-async def test_no_file_that_a_program_writes_starts_anything(
-    project: Path,
-) -> None:
+async def test_no_file_that_a_program_writes_starts_anything(project: Path) -> None:
     """Out of the sandbox in one run: written through a tool, then searched, listed or named."""
     layouts = every_layout(project)
     approved = {"enableAllProjectMcpServers": True}
@@ -131,9 +129,7 @@ async def test_no_file_that_a_program_writes_starts_anything(
     assert marks(project) == []
 
 
-async def test_a_person_sees_the_definition_and_answers(
-    project: Path,
-) -> None:
+async def test_a_person_sees_the_definition_and_answers(project: Path) -> None:
     entry = {**SHOP["mcpServers"]["shop"], "env": {"NODE_OPTIONS": "\x1b[2J\u202e"}}
     write(project / ".mcp.json", {"mcpServers": {"shop": entry}})
     async with bridge(project) as engine:

@@ -245,9 +245,7 @@ async def test_a_yes_is_of_use_to_the_run_that_asked_alone(bench: Bench) -> None
     assert len(yes.asked) == 1
 
 
-async def test_another_definition_needs_a_persons_word(
-    bench: Bench,
-) -> None:
+async def test_another_definition_needs_a_persons_word(bench: Bench) -> None:
     """Trust and rules were written for what the name meant."""
     async with bench.opened(bench.one, policy=POLICY) as engine:
         await _run(engine)
@@ -366,9 +364,7 @@ async def test_a_plan_is_not_applied_to_another_definition_of_the_name(bench: Be
     assert recorded(bench.log) == []
 
 
-async def test_a_retry_ends_at_another_definition(
-    bench: Bench,
-) -> None:
+async def test_a_retry_ends_at_another_definition(bench: Bench) -> None:
     async with bench.opened(bench.one) as engine:
         first = await _run(engine)
         _redefine(engine, bench.other)

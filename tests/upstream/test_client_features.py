@@ -165,9 +165,7 @@ async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
     assert "has ended" in answers[0].message
 
 
-async def test_a_missing_answer_counts_as_cancelled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_missing_answer_counts_as_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asking.ANSWER_SECONDS == 600
     monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.01)
     with anyio.fail_after(PATIENCE_SECONDS):

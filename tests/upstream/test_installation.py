@@ -216,9 +216,7 @@ async def test_an_installation_outlives_the_bridge(rig: Rig, registry: SlowRegis
 
 @pytest.mark.slow
 @needs_npx
-async def test_a_killed_bridges_installation_is_waited_for(
-    rig: Rig,
-) -> None:
+async def test_a_killed_bridges_installation_is_waited_for(rig: Rig) -> None:
     """The next bridge takes the installation for no orphan, and waits for its end."""
     with slow_registry(shutil.which("npm") or "npm", free=3) as registry:
         spec = fresh(rig, registry)

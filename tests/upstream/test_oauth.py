@@ -365,9 +365,7 @@ async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> Non
     assert "/tmp/servers.json" in caught.value.remedy
 
 
-async def test_a_server_that_registers_no_client_needs_a_login(
-    desk: Desk,
-) -> None:
+async def test_a_server_that_registers_no_client_needs_a_login(desk: Desk) -> None:
     desk.fake.replaced["/register"] = Response(status_code=404)
     with pytest.raises(LoginFailedError, match="register this program") as caught:
         await desk.log_in()

@@ -69,9 +69,7 @@ async def test_a_start_goes_on_when_its_first_requester_is_cancelled(rig: Rig) -
     assert len(rig.started()) == 1
 
 
-async def test_concurrent_requests_share_one_failed_start(
-    rig: Rig,
-) -> None:
+async def test_concurrent_requests_share_one_failed_start(rig: Rig) -> None:
     """No storm of retries, and no memory of the failure either."""
     rig.environ["FAIL_ONCE"] = rig.path("failed-once")
     errors: list[ServerStartError] = []
@@ -106,9 +104,7 @@ async def test_a_server_that_exits_at_once_is_quoted_with_status_log_and_remedy(
     assert "/tmp/servers.json" in caught.value.remedy
 
 
-async def test_a_slow_start_is_remembered_and_tried_again(
-    rig: Rig,
-) -> None:
+async def test_a_slow_start_is_remembered_and_tried_again(rig: Rig) -> None:
     """The next caller has the reason at once; a changed definition is waited for."""
     async with rig.pool(rig.raw("silent"), start_timeout=0.5) as pool:
         with pytest.raises(ServerStartError, match=r"within 0\.5 s.*MCP_BRIDGE_START_TIMEOUT"):
@@ -121,9 +117,7 @@ async def test_a_slow_start_is_remembered_and_tried_again(
 
 
 @pytest.mark.slow
-async def test_a_server_is_used_once_it_starts_again(
-    rig: Rig,
-) -> None:
+async def test_a_server_is_used_once_it_starts_again(rig: Rig) -> None:
     fixed, raw = rig.path("fixed"), rig.raw()
     script = f'[ -e {fixed} ] || silent=silent; exec {raw.command} {raw.args[0]} "$silent"'
     async with rig.pool(rig.spec("sh", "-c", script), start_timeout=5.0) as pool:
@@ -171,9 +165,9 @@ async def test_a_missing_directory_is_explained(rig: Rig) -> None:
             await pool.server("server").start()
 
 
-async def test_an_unknown_server_is_answered_with_the_nearest_name(rig: Rig) -> None:
+async def test_an_unknown_server_is_answered_with_the_names(rig: Rig) -> None:
     async with rig.pool(rig.raw(name="github"), rig.raw(name="files")) as pool:
-        with raises_code("unknown_server", match="Did you mean 'github'") as caught:
+        with raises_code("unknown_server", match="git-hub") as caught:
             await pool.call_tool("git-hub", "echo", {})
     assert "'github', 'files'" in caught.value.remedy
 

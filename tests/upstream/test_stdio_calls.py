@@ -54,9 +54,7 @@ async def test_a_call_has_the_protocols_meta(tmp_path: Path, era: ProtocolMode) 
     assert meta == (modern if era == "modern" else {})
 
 
-async def test_a_strict_newer_server_takes_direct_calls(
-    tmp_path: Path,
-) -> None:
+async def test_a_strict_newer_server_takes_direct_calls(tmp_path: Path) -> None:
     """The SDK's own, to which a request that does not say its version is none of that protocol."""
     rig = Rig(tmp_path)
     async with rig.pool(rig.toolbox(), server_settings=speaking("modern")) as pool:
@@ -211,9 +209,7 @@ async def test_a_server_that_stops_reading_is_replaced(rig: Rig) -> None:
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
-async def test_calls_to_a_server_that_reads_no_more_time_out(
-    rig: Rig,
-) -> None:
+async def test_calls_to_a_server_that_reads_no_more_time_out(rig: Rig) -> None:
     """A megabyte does not fit the pipe; the call ends all the same, and so does the process."""
     async with rig.pool(rig.raw()) as pool:
         await pool.call_tool("server", "jam", {})

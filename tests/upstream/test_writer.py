@@ -8,11 +8,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from bridge.upstream.direct_dispatcher import (
-    MAX_QUEUED,
-    DirectDispatcher,
-    LineWriter,
-)
+from bridge.upstream.direct_dispatcher import MAX_QUEUED, DirectDispatcher, LineWriter
 from bridge.upstream.results import parse_response
 from tests.waiting import PATIENCE_SECONDS
 
@@ -69,9 +65,7 @@ async def test_what_a_full_pipe_does_not_take_follows_in_order(pipe: tuple[int, 
     assert data == b"a" * MORE_THAN_A_PIPE + b"b\n"
 
 
-async def test_the_queue_of_a_full_pipe_is_bounded(
-    pipe: tuple[int, int],
-) -> None:
+async def test_the_queue_of_a_full_pipe_is_bounded(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
     writer.put(b"a" * MORE_THAN_A_PIPE)
     for _ in range(MAX_QUEUED - 1):
@@ -97,9 +91,7 @@ async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int,
         os.read(pipe[0], 1)
 
 
-async def test_a_cancelled_calls_late_answer_is_dropped(
-    pipe: tuple[int, int],
-) -> None:
+async def test_a_cancelled_calls_late_answer_is_dropped(pipe: tuple[int, int]) -> None:
     direct = DirectDispatcher(LineWriter(pipe[1]))
     with anyio.move_on_after(0.01):
         await direct.request("tools/call", b"{}")
@@ -109,9 +101,7 @@ async def test_a_cancelled_calls_late_answer_is_dropped(
     assert not direct.deliver(parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{}}'))
 
 
-async def test_a_call_is_cancelled_past_a_full_queue(
-    pipe: tuple[int, int],
-) -> None:
+async def test_a_call_is_cancelled_past_a_full_queue(pipe: tuple[int, int]) -> None:
     """It may be the one that the server is busy with, and so does not read."""
     writer = LineWriter(pipe[1])
     direct = DirectDispatcher(writer)
