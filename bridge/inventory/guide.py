@@ -174,16 +174,16 @@ class GuestGuide:
 
     async def tools_json(self, name: str) -> str:
         """Return the tools of one server with their schemas, as JSON."""
-        docs = await self.server_docs(await self._loaded(name), "full")
+        docs = await self.server_docs(await self._load(name), "full")
         return json.dumps(docs, ensure_ascii=False)
 
     async def server_stub(self, name: str) -> str:
         """Return one server's tools as typed Python."""
-        entry = self._entry(await self._loaded(name))
+        entry = self._entry(await self._load(name))
         # In a thread: hundreds of tools take a second.
         return await anyio.to_thread.run_sync(server_stub, entry)
 
-    async def _loaded(self, name: str) -> str:
+    async def _load(self, name: str) -> str:
         server = self._servers.resolve(name)
         await self._servers.load([server])
         return server

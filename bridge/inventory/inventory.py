@@ -226,7 +226,7 @@ class ToolInventory:
             )
         return self._initial
 
-    def discovered(self, loaded: Collection[str]) -> list[dict[str, Any]]:
+    def discovery_lines(self, loaded: Collection[str]) -> list[dict[str, Any]]:
         if self._discovered is None:
             bare = (
                 ServerEntry(name=name, alias=self.aliases[name], description=description)

@@ -106,7 +106,7 @@ def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> dict[str, dict[str
         found = store.documents(_KIND, named)
     except OSError as error:
         logger.debug("stored shapes of results cannot be read: %s", error)
-    return {spec.name: _loaded(found.get(name), spec) for name, spec in named.items()}
+    return {spec.name: _parse_document(found.get(name), spec) for name, spec in named.items()}
 
 
 def add_shapes(store: Store, news: Sequence[tuple[ServerSpec, ShapeRecords]]) -> bool:
@@ -118,7 +118,7 @@ def add_shapes(store: Store, news: Sequence[tuple[ServerSpec, ShapeRecords]]) ->
         with store.writing() as kept:
             for spec, records in news:
                 name = listing_digest(spec)
-                found = _merged(_loaded(kept.get(_KIND, "", name), spec), records)
+                found = _merge(_parse_document(kept.get(_KIND, "", name), spec), records)
                 document = _Document(server=spec.name, tools=dict(sorted(found.items())))
                 kept.put(_KIND, "", name, _DOCUMENT.dump_json(document, by_alias=True))
             kept.prune(_KIND, most=500, oldest=time() - AGE)
@@ -128,7 +128,7 @@ def add_shapes(store: Store, news: Sequence[tuple[ServerSpec, ShapeRecords]]) ->
     return True
 
 
-def _loaded(data: bytes | None, spec: ServerSpec) -> dict[str, ShapeRecord]:
+def _parse_document(data: bytes | None, spec: ServerSpec) -> dict[str, ShapeRecord]:
     if data is None:
         return {}
     try:
@@ -140,7 +140,7 @@ def _loaded(data: bytes | None, spec: ServerSpec) -> dict[str, ShapeRecord]:
     return found.tools if found.server == spec.name else {}
 
 
-def _merged(stored: ShapeRecords, news: ShapeRecords) -> dict[str, ShapeRecord]:
+def _merge(stored: ShapeRecords, news: ShapeRecords) -> dict[str, ShapeRecord]:
     found = dict(stored)
     for key, new in news.items():
         old = found.get(key, ShapeRecord(name=new.name))
@@ -301,7 +301,7 @@ class LearnedShapes:
 
     def sends_several(self, server: str, tool: Tool) -> bool:
         live = self._live(server, tool)
-        record = live.record if live is not None else self._stored(server, tool)
+        record = live.record if live is not None else self._record(server, tool)
         return record is not None and record.several
 
     def has_any(self, server: str) -> bool:
@@ -320,7 +320,7 @@ class LearnedShapes:
 
     def initial(self, server: str, tool: Tool) -> Observation | None:
         """Return the shape of a tool's results as stored when this bridge started."""
-        record = self._stored(server, tool)
+        record = self._record(server, tool)
         return _observation(record, 0) if record is not None and record.count else None
 
     def _live(self, server: str, tool: Tool) -> _Tool | None:
@@ -329,7 +329,7 @@ class LearnedShapes:
         same = live is not None and (live.tool is tool or live.key == version_digest(tool))
         return live if same else None
 
-    def _stored(self, server: str, tool: Tool) -> ShapeRecord | None:
+    def _record(self, server: str, tool: Tool) -> ShapeRecord | None:
         known = self._servers.get(server)
         return known.stored.get(version_digest(tool)) if known and known.stored else None
 

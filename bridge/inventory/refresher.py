@@ -161,7 +161,7 @@ class Lister:
             remedy="Try again later, or name it in the program, which then waits for it.",
         )
 
-    def pending(self, name: str) -> Request | None:
+    def current_request(self, name: str) -> Request | None:
         return self._requests.get(name)
 
     def request(self, name: str, limiter: anyio.CapacityLimiter | None = None) -> Request:
@@ -323,7 +323,7 @@ class Lister:
 
     async def _stop_unused(self, name: str) -> None:
         """Stop a server once the request in progress is done."""
-        request = self.pending(name)
+        request = self.current_request(name)
         if request is not None:
             await request.done.wait()
         if name not in self._used and name in self._pool.names():

@@ -43,8 +43,8 @@ class Secrets:
 
     Args:
         environ: The bridge's own environment.
-        names: Globs of the names of variables and headers that are secrets, and with a "-" in front
-            of those that are none, whatever they look like.
+        names: Globs of the names of variables and headers that are secrets. A "-" in front marks
+            those that are none, whatever they look like.
 
     Attributes:
         changed: Called after the set of secrets has changed.

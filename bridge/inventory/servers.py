@@ -279,10 +279,10 @@ class Servers:
 
     def starting(self, names: Iterable[str]) -> list[str]:
         unknown = (name for name in names if self.inventory.tools(name) is None)
-        return [name for name in unknown if self._lister.pending(name) is not None]
+        return [name for name in unknown if self._lister.current_request(name) is not None]
 
     async def wait_for_starts(self, names: Iterable[str]) -> None:
-        for request in filter(None, map(self._lister.pending, self.starting(names))):
+        for request in filter(None, map(self._lister.current_request, self.starting(names))):
             await request.done.wait()
 
     async def load(

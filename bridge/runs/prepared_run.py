@@ -98,7 +98,7 @@ def run_frame(
         code=run.request.code,
         argv=list(run.request.argv),
         servers=stubs,
-        discovered=known.discovered(loaded) if reach is None else [],
+        discovered=known.discovery_lines(loaded) if reach is None else [],
         capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
         limits={
             # The host stops the program, and knows when questions made it wait.

@@ -330,9 +330,9 @@ class Connection:
             await negotiate_version(client, self.endpoint, mode, self._start_timeout)
         except Exception:
             # Not if it is cancelled: an installation may end by itself.
-            self.endpoint.started()
+            self.endpoint.finish_start()
             raise
-        self.endpoint.started()
+        self.endpoint.finish_start()
         if self.endpoint.direct is not None:
             self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
         self.client = client

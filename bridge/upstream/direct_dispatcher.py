@@ -83,7 +83,7 @@ class LineWriter:
             self._queue.append(memoryview(data)[written:])
             self._work.set()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         while self._queue and not self._broken:
             await self._changed.wait()
 

@@ -123,11 +123,11 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         **options: Any,
     ) -> None:
 
-        async def noticed(*notification: Any) -> None:
+        async def notice(*notification: Any) -> None:
             self._connection.start_notification()
             await on_notify(*notification)
 
-        def intercepted(method: str, params: Mapping[str, Any] | None) -> bool:
+        def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
             taken = on_notify_intercept is not None and on_notify_intercept(method, params)
             if taken:
                 # Handled completely; no response may wait for it.
@@ -135,7 +135,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
             return taken
 
         try:
-            await super().run(on_request, noticed, intercepted, **options)
+            await super().run(on_request, notice, intercept, **options)
         finally:
             self._connection.handle_disconnect()
 

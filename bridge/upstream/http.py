@@ -191,7 +191,7 @@ class CappedClient(WebClient):
             return _json_response(request, httpx2.codes.BAD_GATEWAY, refusal.answer(answers))
         self._heard()
         if response.is_error:
-            return await self._refused(request, response, answers)
+            return await self._refuse(request, response, answers)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         events = kind == "text/event-stream"
         if self._endpoint.transport == "sse":
@@ -212,7 +212,7 @@ class CappedClient(WebClient):
     def _heard(self) -> None:
         self._endpoint.last_heard = current_time()
 
-    async def _refused(
+    async def _refuse(
         self, request: httpx2.Request, response: httpx2.Response, answers: RequestId | None
     ) -> httpx2.Response:
         """Return the response with a JSON-RPC error as its body, if `request` needs an answer."""
@@ -291,7 +291,7 @@ class HttpEndpoint(Endpoint):
     def __post_init__(self) -> None:
         self.transport = self.spec.transport
 
-    def started(self) -> None:
+    def finish_start(self) -> None:
         self.ready = True
 
     def fall_back(self) -> bool:

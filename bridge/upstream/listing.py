@@ -178,7 +178,7 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
             problems["listed more than once, and the first is used"].append(name)
         else:
             tool = _parse_tool(server, name, entry)
-            tools[name], size = _bounded(tool, min(left, MAX_SCHEMA_BYTES))
+            tools[name], size = _bound(tool, min(left, MAX_SCHEMA_BYTES))
             left -= size
             if tools[name] is not tool:
                 problems["shown without a schema, which is too large"].append(name)
@@ -198,7 +198,7 @@ def is_for_models(entry: Json) -> bool:
 
 
 def _ui(entry: Mapping[str, Json]) -> Mapping[str, Json]:
-    return _mapping(_mapping(entry.get("_meta")).get("ui"))
+    return _as_mapping(_as_mapping(entry.get("_meta")).get("ui"))
 
 
 def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
@@ -210,14 +210,14 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
         name=name,
         title=title[:1_000] if isinstance(title, str) else "",
         description=description[:MAX_TEXT_CHARS] if isinstance(description, str) else "",
-        input_schema=_mapping(entry.get("inputSchema")),
+        input_schema=_as_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,
-        annotations=_mapping(entry.get("annotations")),
+        annotations=_as_mapping(entry.get("annotations")),
         has_view="resourceUri" in _ui(entry),
     )
 
 
-def _bounded(tool: Tool, most: int) -> tuple[Tool, int]:
+def _bound(tool: Tool, most: int) -> tuple[Tool, int]:
     """Return a tool without too large schemas, and the bytes of those that are left."""
     size = 0
     empty: Mapping[str, Any] = {"input_schema": {"type": "object"}, "output_schema": None}
@@ -289,5 +289,5 @@ def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) ->
     return f"Did you mean {near!r}?" if near else ""
 
 
-def _mapping(value: Any) -> Mapping[str, Json]:
+def _as_mapping(value: Any) -> Mapping[str, Json]:
     return value if isinstance(value, Mapping) else {}

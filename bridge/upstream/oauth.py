@@ -1,6 +1,6 @@
 """Gives each request to a server its OAuth token, and renews the tokens; opens no browser.
 
-The SDK's provider lets one request at a time through until the response has begun, and does not
+The SDK's provider lets one request at a time through until the response has begun. It does not
 store when a token expires and where it is renewed.
 """
 

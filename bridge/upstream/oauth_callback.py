@@ -1,8 +1,8 @@
 """Receives the browser's redirect at the end of a login: a listener on loopback.
 
-Any page in the user's browsers and any program on this machine can connect. So a request that is
-large or slow is dropped, one without the login's secret state changes nothing, and its text is
-never shown without escaping.
+Any page in the user's browsers and any program on this machine can connect. So a large or slow
+request is dropped. One without the login's secret state changes nothing. Its text is never shown
+without escaping.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class Pool:
     """The servers that are configured, as an async context manager.
 
     Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
-    Methods that take a server's name raise UnknownError if there is none of that name, and
-    requests UpstreamError if it cannot be started, refuses, or does not answer in time.
+    Methods that take a server's name raise UnknownError if there is none of that name. Requests
+    raise UpstreamError if it cannot be started, refuses, or does not answer in time.
 
     Attributes:
         on_tools_changed: Called with a server's name when its list of tools changed, or when its

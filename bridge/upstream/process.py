@@ -219,7 +219,7 @@ class Child:
         self._exit_code: int | None = None
         self._ended = anyio.Event()
 
-    def exited(self) -> bool:
+    def has_exited(self) -> bool:
         """Return whether it has ended, without reaping it.
 
         While it is not reaped, its pid cannot be reused, so that a signal to its group or session
@@ -231,7 +231,7 @@ class Child:
 
     async def watch(self) -> None:
         """Wait for its end and wake the tasks in `wait_exited`. Exactly one task runs this."""
-        while not self.exited():
+        while not self.has_exited():
             if self._pidfd is None:
                 await anyio.sleep(0.25)
             else:
@@ -243,7 +243,7 @@ class Child:
 
     def describe_exit(self) -> str:
         """Return how it ended, as a predicate whose subject is the server."""
-        if not self.exited() or self._exit_code is None:
+        if not self.has_exited() or self._exit_code is None:
             return "closed its end of the connection"
         if self._exit_code >= 0:
             return f"exited with status {self._exit_code}"

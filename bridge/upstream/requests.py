@@ -170,11 +170,11 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
     """
     kind, is_call = KINDS.get(call.method), call.method == "tools/call"
     if kind is not None and not connection.declares(kind):
-        raise _lacking(connection, f"offers no {kind}, only tools")
+        raise _lack_error(connection, f"offers no {kind}, only tools")
     if call.method == "completion/complete" and not connection.declares("completions"):
-        raise _lacking(connection, "completes no arguments")
+        raise _lack_error(connection, "completes no arguments")
     if is_call and call.tool in connection.view_only:
-        raise _lacking(connection, f"has {call.what} for its own view, not for programs")
+        raise _lack_error(connection, f"has {call.what} for its own view, not for programs")
     if is_call and connection.declares("tasks", "requests", "tools"):  # since 2025-11-25
         if connection.task_required is None:
             await list_tools(connection)
@@ -229,7 +229,7 @@ async def _ask_about_task(
         raise failure from None
 
 
-def _lacking(connection: Connection, what: str) -> ToolCallError:
+def _lack_error(connection: Connection, what: str) -> ToolCallError:
     name = connection.spec.name
     return ToolCallError(f"Server {name!r} {what}.", server=name, rpc_code=METHOD_NOT_FOUND)
 
@@ -237,7 +237,7 @@ def _lacking(connection: Connection, what: str) -> ToolCallError:
 async def await_update(connection: Connection, uri: str, seconds: float) -> None:
     """Return when the server notifies a resource's change, or when its connection has ended."""
     if not connection.declares("resources", "subscribe"):
-        raise _lacking(connection, "does not say when a resource changes")
+        raise _lack_error(connection, "does not say when a resource changes")
     client, name = connection.client, connection.spec.name
     assert client is not None
     with time_limit(seconds) as limit:

@@ -1,7 +1,7 @@
 """What servers send as results, in the one form that the rest of the bridge reads. Pure.
 
-Servers also send a text or one block as `content`, a bare list or text as the result, an older
-`toolResult`, an error that is a text, and a response inside an array. All of these are carried.
+Servers also send a text or one block as `content`, and a bare list or text as the result. Others
+send an older `toolResult`, an error that is a text, or a response inside an array.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def parse_large_response(line: bytes) -> Response | None:
     block = content[0]
     if block.get("type") != "text" or block["text"] != mark:
         return None
-    pieces = _decoded(line, begins.end(), end)
+    pieces = _decode_pieces(line, begins.end(), end)
     # Plans, and what is learned of a tool, read such a text as data: see `bridge.rpc.values`.
     if pieces is None or pieces[0].lstrip()[:1] in (b"", b"{", b"["):
         return None
@@ -241,7 +241,7 @@ def _end_of_text(line: bytes) -> int:
     return -1
 
 
-def _decoded(line: bytes, start: int, end: int) -> list[bytes] | None:
+def _decode_pieces(line: bytes, start: int, end: int) -> list[bytes] | None:
     """Return the text of a JSON string as UTF-8; None if it is invalid, or cannot be cut."""
     pieces = []
     while start < end:

@@ -128,7 +128,7 @@ class StdioEndpoint(Endpoint):
         if self._engine:
             await self.containers.reap(self._engine, self._environ, "")
 
-    def started(self) -> None:
+    def finish_start(self) -> None:
         self.on_login = None
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
@@ -157,7 +157,7 @@ class StdioEndpoint(Endpoint):
                         read.close()
                         write.close()
                         if anyio.current_time() >= until:
-                            self.started()
+                            self.finish_start()
                         with anyio.CancelScope(shield=True):
                             await self._leave(child)
             finally:
@@ -172,11 +172,11 @@ class StdioEndpoint(Endpoint):
         # No task may write to a descriptor that is about to be closed.
         self._writing.cancel()
         await self._written.wait()
-        if self._keeper is not None and self.installing and not child.exited():
+        if self._keeper is not None and self.installing and not child.has_exited():
             self._keeper.take_over()
             self._keeper = None
         else:
-            self.started()
+            self.finish_start()
             with anyio.move_on_after(STOP_SECONDS):
                 await child.stop()
             if self._engine:
@@ -310,7 +310,7 @@ class StdioEndpoint(Endpoint):
                         text = encode(message.message)
                         await self._writer.room()
                         self._writer.put(text.encode() + b"\n")
-                    await self._writer.drained()
+                    await self._writer.drain()
                     tg.cancel_scope.cancel()
         except* OSError:
             # The server has closed its stdin, so the connection is over.

@@ -61,7 +61,7 @@ class Endpoint:
         """Connect, until the caller gives up; leaving the context closes everything."""
         raise NotImplementedError
 
-    def started(self) -> None:
+    def finish_start(self) -> None:
         """Note that the server is ready, or will not be: its start is over."""
         return
 

@@ -57,7 +57,7 @@ def test_any_file_counts_in_a_directory_of_which_any_may_define_a_server(tmp_pat
 
 
 def test_a_link_is_watched_at_both_ends(tmp_path: Path) -> None:
-    """Whoever keeps configurations in a repository of their own edits them there."""
+    """People who keep configurations in a repository of their own edit them there."""
     context = context_of(tmp_path)
     away = tmp_path / "dotfiles"
     away.mkdir()
@@ -122,7 +122,7 @@ async def test_what_the_kernel_does_not_tell_of_is_noticed_by_looking(tmp_path: 
         await refresh.until(4)
 
 
-def refused() -> WatchPlan:
+def refuse() -> WatchPlan:
     """Stand for the kernel, whose watches may be used up."""
     message = "OS file watch limit reached"
     raise ExceptionGroup("unhandled", [RuntimeError(message)])
@@ -142,7 +142,7 @@ async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
 
 async def test_without_watches_it_polls_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     refresh = Refresh()
-    async with watch_config(refused, refresh, poll_seconds=0.01):
+    async with watch_config(refuse, refresh, poll_seconds=0.01):
         await refresh.until(3)
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 1
@@ -157,12 +157,12 @@ async def test_a_configuration_that_cannot_be_read_does_not_end_the_watching() -
         message = "cannot be read"
         raise ValueError(message)
 
-    async with watch_config(refused, refresh, poll_seconds=0.01):
+    async with watch_config(refuse, refresh, poll_seconds=0.01):
         await asked.until(3)
 
 
 async def test_what_the_body_raises_comes_out_as_it_is() -> None:
     """Not in a group, which no one up there looks into."""
     with pytest.raises(KeyError):
-        async with watch_config(refused, Refresh()):
+        async with watch_config(refuse, Refresh()):
             raise KeyError

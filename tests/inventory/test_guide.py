@@ -171,7 +171,7 @@ def test_it_says_what_the_catalog_says() -> None:
     for loaded in ((), ("one",), ("three", "one")):
         plain = server_entries(SERVERS, asked, loaded=loaded)
         assert mine.entries(loaded=loaded) == plain
-        assert mine.discovered(loaded) == run_discovered(plain)
+        assert mine.discovery_lines(loaded) == run_discovered(plain)
         ordered = sorted(loaded, key=mine.place)
         assert [mine.stubs(name, None) for name in ordered] == [
             run_server(each) for each in plain if each.loaded
@@ -201,7 +201,7 @@ def test_the_same_tools_are_no_news() -> None:
 
 
 def test_a_program_gets_the_tools_that_it_names() -> None:
-    """By alias; and all of them if one of its names is none, to be told of the nearest."""
+    """By alias; all of them if one of its names is none, so that the error names the nearest."""
     mine = known()
     (tool,) = mine.stubs("one", frozenset({"b_c"}))["tools"]
     assert tool["name"] == "b-c"
@@ -215,9 +215,9 @@ def test_other_servers_are_another_revision() -> None:
     mine = known()
     mine.entries()
     revision = mine.revision
-    mine.reset({"one": "Anew"}, {})
+    mine.reset({"one": "Again"}, {})
     assert mine.revision != revision
-    assert [(entry.description, entry.known) for entry in mine.entries()] == [("Anew", False)]
+    assert [(entry.description, entry.known) for entry in mine.entries()] == [("Again", False)]
 
 
 def test_what_servers_have_besides_tools_does_not_send_all_tools() -> None:

@@ -52,7 +52,7 @@ def opened(directory: Path, *specs: ServerSpec) -> LearnedShapes:
     return observed
 
 
-def stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
+def read_stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
     """Return the tools that are kept, by name."""
     with Store(directory).reading() as kept:
         text = kept.get("shapes", "", listing_digest(spec))
@@ -119,7 +119,7 @@ async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> 
     await two.close()
     one.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     await one.close()
-    found = stored(tmp_path)
+    found = read_stored(tmp_path)
     assert [*found] == ["find", "other"] or [*found] == ["other", "find"]
     assert [*found["find"]["returns"]["properties"]] == ["id", "name"]
     assert found["find"]["count"] == 3
@@ -133,9 +133,9 @@ async def test_a_failed_write_is_made_later(
     observed.learn("shop", TOOL, {"parts": {"value": 1}})
     with Store(tmp_path).writing():
         await observed.save()
-    assert not stored(tmp_path)
+    assert not read_stored(tmp_path)
     await observed.save()
-    assert stored(tmp_path)["find"]["count"] == 1
+    assert read_stored(tmp_path)["find"]["count"] == 1
 
 
 async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observed.save_regularly)
         observed.learn("shop", TOOL, {"parts": {"value": 1}})
-        await until(lambda: bool(stored(tmp_path)))
+        await until(lambda: bool(read_stored(tmp_path)))
         tasks.cancel_scope.cancel()
 
 
@@ -269,7 +269,7 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
 ROWS = ('[{"id": 1}]', '[{"id": 2}, {"id": 3}]', "[]", '[{"id": 4}]')
 
 
-def learned(directory: Path, *texts: str) -> Any:
+def learn_texts(directory: Path, *texts: str) -> Any:
     """Return the schema that is learned from these texts; None for none."""
     shapes = opened(directory)
     for text in texts:
@@ -291,7 +291,7 @@ def learned(directory: Path, *texts: str) -> Any:
 def test_three_parsed_texts_teach_a_shape(
     tmp_path: Path, texts: tuple[str, ...], schema: dict[str, Any]
 ) -> None:
-    assert learned(tmp_path, *texts) == schema
+    assert learn_texts(tmp_path, *texts) == schema
 
 
 async def test_a_tool_that_sent_several_texts_is_remembered(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def every_layout(project: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def missing(layouts: Mapping[str, tuple[str, str]]) -> list[str]:
+def find_missing(layouts: Mapping[str, tuple[str, str]]) -> list[str]:
     return [path for path, _ in layouts.values() if not Path(path).exists()]
 
 
@@ -98,7 +98,7 @@ async def test_no_file_that_a_program_writes_starts_anything(project: Path) -> N
     async with bridge(project) as engine:
         written = await run(engine, code)
         assert written.status == "success", written.error
-        assert missing(layouts) == []
+        assert find_missing(layouts) == []
         found = await run(
             engine,
             "(await runtime.list_servers(), len(await runtime.search_tool_docs('evil')))",
@@ -255,7 +255,7 @@ async def test_a_yes_that_cannot_be_recorded_does_not_hold(project: Path) -> Non
 
 
 async def test_nobody_is_asked_on_behalf_of_whoever_it_may_be(project: Path) -> None:
-    """Over HTTP without authentication, whoever asks could answer, too."""
+    """Over HTTP without authentication, the caller could answer, too."""
     write(project / ".mcp.json", SHOP)
     client = deciding("always")
     async with bridge(project) as engine:

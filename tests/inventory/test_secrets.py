@@ -116,7 +116,7 @@ def test_secrets_follow_the_configuration_and_the_logins() -> None:
 
 
 def test_tools_are_cleared_again_when_more_turns_out_to_be_secret() -> None:
-    """And no one is told of a change if what tools say has not changed."""
+    """And no one hears of a change if what tools say has not changed."""
     secrets = Secrets()
     known = ToolInventory(None, secrets.redactor)
     secrets.changed = known.redact_again
@@ -150,7 +150,7 @@ def test_whoever_gives_out_tokens_cannot_have_words_and_numbers_cut_out() -> Non
     assert secrets.redactor.text("tok-12-ab 123456789012345").count("redacted") == 2
 
 
-def masked(name: str, value: str, *names: str) -> bool:
+def is_masked(name: str, value: str, *names: str) -> bool:
     """Return whether a variable's value is taken out of texts."""
     secrets = Secrets({}, names)
     secrets.configure((spec(env={name: value}),))
@@ -159,18 +159,18 @@ def masked(name: str, value: str, *names: str) -> bool:
 
 @pytest.mark.parametrize(("name", "value"), lines(SECRET))
 def test_a_popular_secret_is_one(name: str, value: str) -> None:
-    assert masked(name, value)
+    assert is_masked(name, value)
 
 
 @pytest.mark.parametrize(("name", "value"), lines(PUBLIC))
 def test_a_popular_name_or_placeholder_is_no_secret(name: str, value: str) -> None:
-    assert not masked(name, value)
+    assert not is_masked(name, value)
 
 
 def test_a_setting_names_what_is_a_secret_and_what_is_none() -> None:
-    assert masked("ACME_PIN", "postgres", "acme_*", "-x_token")
-    assert not masked("X_TOKEN", f"ghp_{'aB3d' * 9}", "acme_*", "-x_token")
-    assert not masked("X_URL", "pg://me:p4ss-w0rd@h/db", "-*_url")
+    assert is_masked("ACME_PIN", "postgres", "acme_*", "-x_token")
+    assert not is_masked("X_TOKEN", f"ghp_{'aB3d' * 9}", "acme_*", "-x_token")
+    assert not is_masked("X_URL", "pg://me:p4ss-w0rd@h/db", "-*_url")
 
 
 def test_a_short_secret_is_masked_only_as_a_whole_word() -> None:

@@ -107,7 +107,7 @@ def test_redirects_keep_the_origin(
 PLAIN = replace(SPEC, url="https://example.test/mcp")
 
 
-def refused(status: int, challenge: str = "") -> Refusal:
+def refusal_with(status: int, challenge: str = "") -> Refusal:
     headers = {"www-authenticate": challenge} if challenge else {}
     return refusal_of(httpx2.Response(status, headers=headers), PLAIN, None)
 
@@ -115,22 +115,22 @@ def refused(status: int, challenge: str = "") -> Refusal:
 @pytest.mark.parametrize(
     ("refusal", "login", "message"),
     [
-        (refused(401, 'Bearer realm="x"'), True, "wants you to log in. Ask the user to run"),
+        (refusal_with(401, 'Bearer realm="x"'), True, "wants you to log in. Ask the user to run"),
         (
-            refused(401),
+            refusal_with(401),
             True,
             "HTTP status 401 (Unauthorized). Ask the user to run: mcp-code-bridge login s",
         ),
-        (refused(401, "Basic"), True, "wants authorization"),
-        (refused(403), False, "does not let the bridge do this"),
+        (refusal_with(401, "Basic"), True, "wants authorization"),
+        (refusal_with(403), False, "does not let the bridge do this"),
         (Refusal(status=403, logged_in=True), False, "does not let the account that is logged in"),
         (Refusal(status=401, sets_authorization=True), False, "refused the Authorization header"),
         (
-            refused(403, 'Bearer error="insufficient_scope", scope="a \x1b[2J b"'),
+            refusal_with(403, 'Bearer error="insufficient_scope", scope="a \x1b[2J b"'),
             True,
             "more permissions (a b). Ask",
         ),
-        (refused(403, "Bearer error=insufficient_scope"), True, "with more permissions. Ask"),
+        (refusal_with(403, "Bearer error=insufficient_scope"), True, "with more permissions. Ask"),
     ],
 )
 def test_a_refusal_tells_programs_what_to_do(refusal: Refusal, login: bool, message: str) -> None:

@@ -148,7 +148,7 @@ async def test_concurrent_errors_keep_their_own_status(rig: Rig) -> None:
     assert len(found) == len(statuses)
 
 
-def capped(url: str) -> CappedClient:
+def capped_client(url: str) -> CappedClient:
     """Return a client of a server there."""
     source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
     spec = ServerSpec(name="server", transport="http", source=source, url=url)
@@ -185,11 +185,11 @@ def answering(headers: Mapping[str, str], pieces: Iterator[bytes], status: int) 
 
 
 async def read(data: bytes, encoding: str) -> bytes:
-    """Return a body as whoever asked for it gets it, with a cap of a mebibyte."""
+    """Return a body as its reader gets it, with a cap of a mebibyte."""
     headers = {"content-type": "application/json", "content-encoding": encoding}
     headers["content-length"] = str(len(data))
     with answering(headers, iter([data]), 200) as url:
-        async with capped(url) as client, client.stream("GET", url) as response:
+        async with capped_client(url) as client, client.stream("GET", url) as response:
             return await response.aread()
 
 
@@ -233,7 +233,7 @@ async def test_the_body_of_an_error_is_not_read_to_its_end(kind: str) -> None:
             pieces += 1
 
     with answering({"content-type": kind}, endless(), 404) as url:
-        async with capped(url) as client:
+        async with capped_client(url) as client:
             request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
             async with client.stream("POST", url, json=request) as response:
                 assert response.status_code == 404

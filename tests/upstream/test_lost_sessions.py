@@ -350,7 +350,7 @@ async def test_a_cancelled_request_leaves_the_session_to_the_next(rig: Rig) -> N
 
 
 async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig) -> None:
-    """From before the spawn to after the last signal, and whoever waits for it is told."""
+    """From before the spawn to after the last signal, and its waiting task is notified."""
     for number in range(1, MANY):
         pool = rig.pool(rig.raw(), start_timeout=PATIENCE_SECONDS)
         connection = Connection(pool.server("server"), pool)

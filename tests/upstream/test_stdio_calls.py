@@ -76,7 +76,7 @@ async def test_notifications_precede_the_answer(rig: Rig, monkeypatch: pytest.Mo
 
 
 async def test_an_answer_does_not_wait_for_what_the_session_keeps_to_itself(rig: Rig) -> None:
-    """Such as that a subscription has begun, which no one here is told of."""
+    """Such as that a subscription has begun, which no one here receives."""
     rig.environ["LISTENED"] = rig.path("listened")
     async with rig.pool(rig.raw("newer-only", "announcing")) as pool:
         await pool.server("server").start()

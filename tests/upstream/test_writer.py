@@ -38,14 +38,14 @@ async def read(reader: int, size: int) -> bytes:
     return data
 
 
-async def flushed(writer: LineWriter, reader: int, *sizes: int) -> bytes:
+async def flush(writer: LineWriter, reader: int, *sizes: int) -> bytes:
     """Return what comes of so many bytes, while what waits is written."""
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
             data = b"".join([await read(reader, size) for size in sizes])
             await writer.room()
-            await writer.drained()
+            await writer.drain()
             tasks.cancel_scope.cancel()
     return data
 
@@ -61,7 +61,7 @@ async def test_what_a_full_pipe_does_not_take_follows_in_order(pipe: tuple[int, 
     writer = LineWriter(pipe[1])
     writer.put(b"a" * MORE_THAN_A_PIPE)
     writer.put(b"b\n")
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + 2)
+    data = await flush(writer, pipe[0], MORE_THAN_A_PIPE + 2)
     assert data == b"a" * MORE_THAN_A_PIPE + b"b\n"
 
 
@@ -73,7 +73,7 @@ async def test_the_queue_of_a_full_pipe_is_bounded(pipe: tuple[int, int]) -> Non
     with anyio.move_on_after(0) as scope:
         await writer.room()
     assert scope.cancelled_caught
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
+    data = await flush(writer, pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
     assert data.endswith(b"a" + b"note\n" * (MAX_QUEUED - 1))
 
 
@@ -85,7 +85,7 @@ async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int,
         writer.put(b"-")
     with anyio.move_on_after(0):
         await direct.request("tools/call", b"{}")
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
+    data = await flush(writer, pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
     assert b"tools/call" not in data
     with pytest.raises(BlockingIOError):
         os.read(pipe[0], 1)
