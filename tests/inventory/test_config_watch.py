@@ -84,12 +84,10 @@ class Refresh:
         self._asked = anyio.Event()
 
     async def __call__(self) -> None:
-        """Count."""
         self.count += 1
         self._asked.set()
 
     async def until(self, count: int) -> None:
-        """Return once it was asked for so often."""
         with anyio.fail_after(PATIENCE_SECONDS):
             while self.count < count:
                 self._asked = anyio.Event()
@@ -162,7 +160,6 @@ async def test_a_configuration_that_cannot_be_read_does_not_end_the_watching() -
 
 
 async def test_what_the_body_raises_comes_out_as_it_is() -> None:
-    """Not in a group, which no one up there looks into."""
     with pytest.raises(KeyError):
         async with watch_config(refuse, Refresh()):
             raise KeyError

@@ -27,12 +27,10 @@ class Watched(dict[str, object]):
     readers: set[int]
 
     def __iter__(self) -> Iterator[str]:
-        """Note the thread."""
         self.readers.add(threading.get_ident())
         return super().__iter__()
 
     def get(self, key: str, default: object = None) -> object:
-        """Note the thread."""
         self.readers.add(threading.get_ident())
         return super().get(key, default)
 
@@ -110,8 +108,6 @@ async def test_it_follows_the_configuration_at_once(engine: Engine, finder: List
 async def test_it_keeps_to_its_budget(
     settings: Settings, finder: ListFinder, backend: FakeBackend
 ) -> None:
-    """And says that programs are checked only if they are."""
-
     finder.specs = tuple(workshop(f"shop-{number}") for number in range(60))
     modes: tuple[tuple[int, PreflightMode], ...] = ((500, "check"), (900, "off"))
     for tokens, preflight in modes:
@@ -137,7 +133,6 @@ async def test_the_packages_of_the_last_sandbox_are_told_for_the_settings_that_c
 
 
 async def test_a_server_introduces_itself(engine: Engine, finder: ListFinder) -> None:
-    """In its own words, to be remembered for the next session; the user's words come first."""
     finder.specs = (replace(workshop("silent"), description=""), workshop("described"))
     await engine.servers.refresh()
     engine.servers.inventory.describe("silent", {"about": "It makes things."})
@@ -150,7 +145,6 @@ SERVERS = {"one": "The first", "Two!": "The second", "three": ""}
 
 
 def tools(server: str, *names: str) -> tuple[Tool, ...]:
-    """Return tools of a server."""
     return tuple(
         Tool(server=server, name=name, description="", input_schema={}, output_schema=None)
         for name in names
@@ -158,7 +152,6 @@ def tools(server: str, *names: str) -> tuple[Tool, ...]:
 
 
 def known() -> ToolInventory:
-    """Return three servers, of which one has been asked."""
     found = ToolInventory()
     found.reset(SERVERS, {"one": tools("one", "a", "b-c")})
     return found
@@ -201,7 +194,6 @@ def test_the_same_tools_are_no_news() -> None:
 
 
 def test_a_program_gets_the_tools_that_it_names() -> None:
-    """By alias; all of them if one of its names is none, so that the error names the nearest."""
     mine = known()
     (tool,) = mine.stubs("one", frozenset({"b_c"}))["tools"]
     assert tool["name"] == "b-c"

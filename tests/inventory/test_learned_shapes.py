@@ -53,14 +53,12 @@ def opened(directory: Path, *specs: ServerSpec) -> LearnedShapes:
 
 
 def read_stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
-    """Return the tools that are kept, by name."""
     with Store(directory).reading() as kept:
         text = kept.get("shapes", "", listing_digest(spec))
     return {entry["tool"]: entry for entry in json.loads(text or '{"tools": {}}')["tools"].values()}
 
 
 async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> None:
-    """With the number of results; the file is no one else's."""
     directory = tmp_path / "state"
     first = opened(directory)
     assert first.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
@@ -110,7 +108,6 @@ def test_nothing_is_learnt_of_a_tool_that_declares_what_it_returns(tmp_path: Pat
 
 
 async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> None:
-    """Neither undoes the other's work, in whatever order they end."""
     one, two = opened(tmp_path), opened(tmp_path)
     one.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     two.learn("shop", TOOL, {"parts": {"value": {"name": "x"}}})
@@ -203,7 +200,6 @@ def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
-    """So that a loop of ten thousand calls pays for few, and what is rare is seen in the end."""
     observed = opened(tmp_path)
     for _ in range(FIRST_RESULTS):
         observed.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
@@ -227,7 +223,6 @@ def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
     pin=st.integers(10**11, 10**17),
 )
 def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int) -> None:
-    """Wherever in a result it stands; a token is not even kept where a name should be."""
     name, text, item, below = secrets
     token = "ghp_" + "".join(filter(str.isalnum, name)) + "7aB9" * 4
     files = Store(tmp_path)
@@ -270,7 +265,6 @@ ROWS = ('[{"id": 1}]', '[{"id": 2}, {"id": 3}]', "[]", '[{"id": 4}]')
 
 
 def learn_texts(directory: Path, *texts: str) -> Any:
-    """Return the schema that is learned from these texts; None for none."""
     shapes = opened(directory)
     for text in texts:
         shapes.learn("shop", TOOL, {"parts": {"text": text}})

@@ -54,7 +54,6 @@ def states(servers: Servers) -> set[str]:
 
 
 async def test_what_is_known_is_looked_up_without_starting_anything(tmp_path: Path) -> None:
-    """However many servers there are, if none of it is old."""
     specs = [raw(name) for name in "abc"]
     for spec in specs:
         remember(tmp_path, spec, age=REFRESH_SECONDS / 2)
@@ -103,7 +102,6 @@ async def test_a_background_list_has_no_caller(
 
 
 async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
-    """Whether a run has loaded it, or a call went to it by name: it may hold state."""
     async with opened(tmp_path, raw("loaded"), raw("called"), raw("asked")) as servers:
         await servers.load(["loaded"])
         await servers.pool.call_tool("called", "echo", {})
@@ -182,7 +180,6 @@ async def test_a_server_with_other_variables_is_asked_again(tmp_path: Path) -> N
 
 
 async def test_a_person_may_have_all_servers_asked_anew(tmp_path: Path) -> None:
-    """And is told what failed, although something is known of it."""
     good, bad = raw("good"), raw("bad", "exit")
     for spec in (good, bad):
         remember(tmp_path, spec, age=1.0)
@@ -348,7 +345,6 @@ async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Pat
 
 
 async def test_a_straggler_is_there_once_it_has_started(tmp_path: Path) -> None:
-    """Although no one waited for it, and the one who asked first was cancelled."""
     async with opened(tmp_path, raw("slow"), straggler_seconds=0.0) as servers:
         with anyio.CancelScope() as scope:
             scope.cancel()
@@ -376,7 +372,6 @@ async def test_a_cancelled_search_leaves_the_question_to_the_others(tmp_path: Pa
 
 
 async def test_a_failed_server_is_left_alone(tmp_path: Path) -> None:
-    """But not by those who name it, and not once its definition has changed."""
     finder = ListFinder(raw("bad", "exit"))
     async with opened(tmp_path, finder=finder) as servers:
         for _ in range(3):
@@ -437,7 +432,6 @@ def configured(home: Path, extra: Path | None = None) -> Servers:
 async def test_a_half_written_file_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, torn: str
 ) -> None:
-    """However often it is read in between; once it is whole again, it counts."""
     caplog.set_level(logging.INFO)
     file = tmp_path / ".claude.json"
     file.write_text(config("one", "two"))
@@ -471,7 +465,6 @@ async def test_a_server_of_a_torn_file_gives_way_to_one_defined_elsewhere(tmp_pa
 
 
 async def test_the_servers_of_a_deleted_file_go(tmp_path: Path) -> None:
-    """Also when it was torn before, and when its absence is worth a warning."""
     file, other = tmp_path / ".claude.json", tmp_path / "extra.json"
     file.write_text(config("one"))
     other.write_text(config("two"))

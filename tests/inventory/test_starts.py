@@ -95,7 +95,6 @@ def bench(settings: Settings, tmp_path: Path, log: Path) -> Bench:
 
 
 def _redefine(engine: Engine, *specs: ServerSpec) -> None:
-    """Change the configuration under an engine."""
     finder = engine.servers._finder
     assert isinstance(finder, ListFinder)
     finder.specs = specs
@@ -225,7 +224,6 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(bench: Bench
 
 
 async def test_a_yes_is_of_use_to_the_run_that_asked_alone(bench: Bench) -> None:
-    """Also if that ended before the server was started."""
     async with bench.opened(bench.one, policy=ASKS) as engine:
         starts = engine.gate.starts
         first, second = RunCaller(None, Clock()), RunCaller(None, Clock())
@@ -291,7 +289,6 @@ async def test_a_refused_server_does_not_stop_a_run_that_has_others(bench: Bench
 
 
 async def test_where_every_start_is_asked_about_a_change_is_told(bench: Bench) -> None:
-    """And a command that asks for a start, as logging in does, is no word on a change."""
     async with bench.opened(bench.one, policy=ASKS) as engine:
         starts = engine.gate.starts
         await _run(engine, deciding("always"))

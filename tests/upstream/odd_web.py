@@ -31,12 +31,10 @@ class Answer:
 
 
 def rpc(**fields: Any) -> str:
-    """Return a JSON-RPC message."""
     return json.dumps({"jsonrpc": "2.0", **fields}).replace('"$ID"', "$ID")
 
 
 def error(code: int, message: str) -> str:
-    """Return a JSON-RPC error to the request."""
     return rpc(id="$ID", error={"code": code, "message": message})
 
 
@@ -121,7 +119,6 @@ class OddWeb:
 
     @contextmanager
     def serve(self) -> Iterator[OddWeb]:
-        """Listen on loopback."""
         handler = type("Handler", (_Handler,), {"web": self})
         with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
             server.daemon_threads = True

@@ -134,7 +134,6 @@ def refusal_with(status: int, challenge: str = "") -> Refusal:
     ],
 )
 def test_a_refusal_tells_programs_what_to_do(refusal: Refusal, login: bool, message: str) -> None:
-    """At the start and in the middle; the configuration's place stays out of it."""
     answered = json.loads(refusal.answer(1))["error"]
     error = MCPError(answered["code"], answered["message"], answered["data"])
     for found in (

@@ -85,7 +85,6 @@ def test_messages_are_parsed_and_blank_lines_are_nothing() -> None:
 
 
 def test_what_is_no_message_is_noise_with_a_preview() -> None:
-    """Also JSON that is not JSON-RPC, and a message without an id."""
     for data in (b"hello", b"42", b"[]", b"{}", b"\xff\xff", b'{"a":', b'{"id": null}'):
         assert isinstance(decode_line(Line(data)), Noise)
     noise = decode_line(Line(b"y" * 5000))
@@ -94,7 +93,6 @@ def test_what_is_no_message_is_noise_with_a_preview() -> None:
 
 
 def test_a_broken_answer_becomes_an_error_of_its_request() -> None:
-    """Whichever way its members are ordered, and never that of an id inside the result."""
     broken = [
         (b'{"jsonrpc":"2.0","id":7,"result":nonsense}', 7),
         (b'{"id":"a-1","result":nonsense}', "a-1"),
@@ -109,7 +107,6 @@ def test_a_broken_answer_becomes_an_error_of_its_request() -> None:
 
 
 def test_characters_that_are_none_are_replaced() -> None:
-    """Invalid UTF-8 and lone surrogates; pairs of surrogates are characters."""
     for raw, text in [
         (b"\xff", "\ufffd"),
         (b"\\ud83d", "\ufffd"),

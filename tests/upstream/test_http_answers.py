@@ -111,7 +111,6 @@ REFUSALS: dict[str, tuple[Answer, str, Mapping[str, Any], str]] = {
 
 
 async def test_an_error_status_reaches_the_program_with_its_body(rig: Rig) -> None:
-    """And what it leaves open: a gateway answers for a server that may have acted."""
     web = OddWeb()
     web.tools.update({case: answer for case, (answer, *_) in REFUSALS.items()})
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
@@ -257,7 +256,6 @@ class Pieces(httpx2.AsyncByteStream):
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 async def test_an_event_is_passed_on_once_its_end_has_come(end: bytes, size: int) -> None:
-    """And not when the next one comes: that may never be."""
     events = b"data: 1" + end + b"data: 2" + end
     pieces = [events[start : start + size] for start in range(0, len(events), size)]
     passed = b""

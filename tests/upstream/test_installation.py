@@ -190,7 +190,6 @@ async def start(rig: Rig, spec: ServerSpec, **options: float) -> str:
 @pytest.mark.slow
 @needs_npx
 async def test_an_installation_continues_after_the_answer(rig: Rig, registry: SlowRegistry) -> None:
-    """Until it is there, a caller in the next minute has the answer at once."""
     spec = fresh(rig, registry)
     async with rig.pool(spec, start_timeout=2.0, start_patience=600.0) as pool:
         for _ in range(2):

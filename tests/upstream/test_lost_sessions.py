@@ -193,7 +193,6 @@ def calls(web: OddWeb) -> list[str]:
 
 @pytest.mark.parametrize("era", ["newer", "older"])
 async def test_over_http_a_call_is_sent_once(rig: Rig, era: ProtocolMode) -> None:
-    """And only what the server said no to is not counted among what may have happened."""
     web = OddWeb()
     web.tools.update({tool: answer for tool, (answer, _) in ANSWERS.items()})
     if era == "newer":
@@ -265,7 +264,6 @@ async def test_over_stdio_a_call_is_sent_once(
 
 
 async def test_what_was_not_sent_is_known_not_to_have_happened(rig: Rig, tmp_path: Path) -> None:
-    """Arguments beyond the bound, and a server that is configured no more."""
     async with rig.pool(rig.raw(), max_message_bytes=10_000) as pool:
         with raises_code("message_too_large") as arguments:
             await pool.call_tool("server", "echo", {"text": "x" * 20_000})
@@ -315,8 +313,6 @@ async def call(pool: Pool) -> None:
 
 
 async def test_cancelling_at_any_await_of_a_whole_life_leaves_no_process(rig: Rig) -> None:
-    """Entering the pool, starting, asking and closing, all in the cancelled task."""
-
     async def live() -> None:
         async with rig.pool(rig.raw()) as pool:
             await pool.call_tool("server", "spawn", {"kind": "setsid"})
@@ -334,7 +330,6 @@ async def test_cancelling_at_any_await_of_a_whole_life_leaves_no_process(rig: Ri
 
 
 async def test_a_cancelled_request_leaves_the_session_to_the_next(rig: Rig) -> None:
-    """Whichever await it was cancelled at, the server still answers, and only one was started."""
     for number in range(1, MANY):
         async with rig.pool(rig.raw()) as pool:
             run = CancelAtAwait(call(pool), number)
@@ -350,7 +345,6 @@ async def test_a_cancelled_request_leaves_the_session_to_the_next(rig: Rig) -> N
 
 
 async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig) -> None:
-    """From before the spawn to after the last signal, and its waiting task is notified."""
     for number in range(1, MANY):
         pool = rig.pool(rig.raw(), start_timeout=PATIENCE_SECONDS)
         connection = Connection(pool.server("server"), pool)

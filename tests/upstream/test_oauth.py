@@ -82,7 +82,6 @@ async def test_a_server_of_2026_alone_asks_for_a_login(desk: Desk) -> None:
 
 
 async def test_a_user_who_says_no_is_told_so(desk: Desk) -> None:
-    """In the terminal and on the page, where what the server said is text and not markup."""
     desk.authority.denies = True
     pages: list[str] = []
 
@@ -106,7 +105,6 @@ async def test_a_login_that_nobody_finishes_ends(desk: Desk) -> None:
 
 
 async def test_a_second_login_uses_the_first_ones_registration(desk: Desk) -> None:
-    """From the same port, since some authorization servers insist on it."""
     await desk.log_in()
     first = await desk.record()
     await desk.log_in()
@@ -139,7 +137,6 @@ async def test_a_port_taken_meanwhile_costs_a_registration(desk: Desk) -> None:
 
 @pytest.mark.parametrize("spoilt", ["forgotten", "invalid_client", "unauthorized_client"])
 async def test_a_lost_registration_is_made_again_at_once(desk: Desk, spoilt: str) -> None:
-    """Whether the authorization server shows an error page, or names the error when it returns."""
     await desk.log_in()
     first = await desk.record()
     if spoilt == "forgotten":
@@ -200,7 +197,6 @@ async def test_a_login_that_cannot_be_renewed_says_so(desk: Desk) -> None:
 
 @pytest.mark.parametrize("method", ["client_secret_post", "client_secret_basic"])
 async def test_a_client_registered_beforehand_is_used(desk: Desk, method: str) -> None:
-    """With its port, its scopes and its secret, which stays in the configuration alone."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port: int = taken.getsockname()[1]
     desk.authority.clients["by-hand"] = OAuthClientInformationFull(
@@ -245,7 +241,6 @@ async def test_more_permissions_are_asked_for_by_the_next_login(desk: Desk) -> N
 
 
 async def test_a_configured_authorization_header_counts_alone(desk: Desk) -> None:
-    """Refused, it is named; and there is nothing to log in for."""
     await desk.log_in()
     spec = desk.rig.remote(desk.fake.url, headers={"authorization": "Bearer stale-secret"})
     async with desk.rig.pool(spec, logins=desk.logins) as pool:
@@ -261,7 +256,6 @@ async def test_a_configured_authorization_header_counts_alone(desk: Desk) -> Non
 
 
 async def test_tokens_go_to_no_other_server(desk: Desk) -> None:
-    """Neither to one of another name, nor to another address of the same name."""
     await desk.log_in()
     with guarded() as other:
         async with desk.rig.pool(desk.rig.remote(other.url), logins=desk.logins) as pool:
@@ -277,7 +271,6 @@ async def test_tokens_go_to_no_other_server(desk: Desk) -> None:
 
 
 async def test_tokens_do_not_follow_a_redirect(desk: Desk) -> None:
-    """Neither to another origin when calls are made, nor when they are renewed."""
     await desk.log_in()
     with guarded() as other:
         desk.authority.expire()

@@ -39,7 +39,6 @@ print(anyio.run(login.other_token, stale))
 
 @pytest.fixture
 async def desk(logins: Logins, rig: Rig) -> AsyncIterator[Desk]:
-    """A user who has logged in."""
     with guarded() as made:
         desk = Desk(rig, logins, made)
         await desk.log_in()
@@ -47,7 +46,6 @@ async def desk(logins: Logins, rig: Rig) -> AsyncIterator[Desk]:
 
 
 async def test_calls_that_find_the_token_ended_share_one_renewal(desk: Desk) -> None:
-    """Whose refresh token is used once, and none of them notices."""
     async with desk.pool() as pool:
         await pool.server("server").start()
         desk.authority.expire()
@@ -83,7 +81,6 @@ async def test_a_login_in_a_keyring_is_renewed_there(rig: Rig, logins: Logins, r
 
 
 async def test_a_token_is_renewed_before_it_ends(desk: Desk) -> None:
-    """By the time that its server gave it, also in a process that did not get it."""
     url = httpx2.URL(desk.fake.url)
     before = (await desk.record()).access_token
     assert await Login(desk.spec, desk.logins.store).token(url) == before
@@ -98,7 +95,6 @@ async def test_a_token_is_renewed_before_it_ends(desk: Desk) -> None:
 
 
 async def test_a_login_that_is_not_renewed_any_more_is_said_and_left_alone(desk: Desk) -> None:
-    """In the middle of a session; and the next login fixes it without a restart."""
     async with desk.pool() as pool:
         await pool.server("server").start()
         desk.authority.expire()
@@ -151,7 +147,6 @@ STATUSES = (200, 302, 400, 401, 403, 404, 429, 500, 503)
 
 @pytest.mark.slow
 async def test_a_login_is_dropped_only_when_its_authority_says_that_it_ended(desk: Desk) -> None:
-    """By one of three errors in JSON; all else may pass, and is quoted."""
     before = await desk.record()
     for status, body in product(STATUSES, (*map(named, PROOFS), *KEEPING)):
         await desk.logins.store.save(desk.key, before)

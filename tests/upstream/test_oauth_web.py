@@ -165,7 +165,6 @@ WHERE = "https://as.test/token answered with HTTP status"
     ],
 )
 def test_a_response_without_tokens_is_described(response: httpx2.Response, problem: str) -> None:
-    """By its address, its status and what it lacks or how it begins, and by no secret."""
     with pytest.raises(WebError) as caught:
         read_tokens(response)
     assert str(caught.value).startswith(f"{WHERE} {problem}")
@@ -191,7 +190,6 @@ async def raw(callback: Callback, data: bytes) -> bytes:
 
 
 async def test_it_takes_one_answer_with_the_right_state() -> None:
-    """And shows a page that neither is kept nor tells where it was."""
     async with listen() as callback:
         callback.expect("s3cret")
         page = await ask(callback, "code=c&state=s3cret&iss=https%3A%2F%2Fas.example.test")
@@ -260,7 +258,6 @@ async def test_an_error_without_a_proper_name_has_none() -> None:
     ],
 )
 async def test_requests_of_no_browser_are_refused(request_head: str, status: bytes) -> None:
-    """Such as those of a page whose host name was made to lead here."""
     async with listen() as callback:
         callback.expect("s")
         head = request_head.format(host=f"127.0.0.1:{callback.port}")
@@ -331,7 +328,6 @@ def test_an_error_names_the_proxy_and_its_variable(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_silent_proxy_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its variable, and without its password; for a login too."""
     url = httpx2.URL("https://mcp.example.test/mcp")
     with reserved_port() as port:
         monkeypatch.setenv("HTTPS_PROXY", f"http://user:secret@127.0.0.1:{port}")
@@ -348,7 +344,6 @@ async def test_a_silent_proxy_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch
 async def test_own_certificates(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
 ) -> None:
-    """Without them the error says which variable to set."""
     certificate = _certificate(tmp_path)
     with rig.web("http") as plain:
         async with _behind_tls(plain, certificate) as url, rig.pool(rig.remote(url)) as pool:
@@ -370,7 +365,6 @@ def _certificate(directory: Path) -> Path:
 
 @asynccontextmanager
 async def _behind_tls(url: str, certificate: Path) -> AsyncIterator[str]:
-    """Give the address at which a web server is reached over TLS."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     target = urlsplit(url)

@@ -57,7 +57,6 @@ async def library(
 
 
 async def lists(pool: Pool) -> int:
-    """Return how often the server was asked for a page of its resources."""
     result = await pool.call_tool("server", "asked", {})
     return int(result["content"][0]["text"])
 
@@ -182,7 +181,6 @@ def test_entries_that_make_no_sense_are_left_out_and_texts_are_cut() -> None:
 
 
 def test_looking_for_the_nearest_is_bounded() -> None:
-    """However many and long the names are; this would otherwise take minutes."""
     offers = [{"uri": f"x://{n}" + "abc" * 2_500} for n in range(10_000)]
     assert suggestion("resources", "x://" + "cab" * 2_500, offers).count("x://") <= 3
 
@@ -233,7 +231,6 @@ class Client:
 
 
 def line(instructions: str | None = None, **info: Any) -> str:
-    """Return the introduction of a server with this information."""
     made: Any = Client(Implementation(name="s", version="1", **info), instructions)
     return introduction(made)
 

@@ -37,7 +37,6 @@ def transport_of(kind: str) -> Transport:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, web: Web, kind: str) -> None:
-    """Over either transport, with the headers of its entry on every request."""
     spec = rig.remote(
         web(kind), transport_of(kind), headers={"X-Team": "blue", "Authorization": "Bearer t"}
     )
@@ -67,7 +66,6 @@ async def test_an_event_stream_that_is_not_called_one_is_found_out(rig: Rig, web
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, web: Web, kind: str) -> None:
-    """Over HTTP it costs the call; an event stream is opened again. Calls go on either way."""
     async with rig.pool(
         rig.remote(web(kind), transport_of(kind)), max_message_bytes=100_000
     ) as pool:
@@ -97,7 +95,6 @@ async def test_a_remote_server_is_cancelled(rig: Rig, web: Web, kind: str, how: 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_refused_connection_is_explained(rig: Rig, kind: str, port: int) -> None:
-    """With the reason, and without what may be secret in the URL."""
     url = f"http://user:secret@127.0.0.1:{port}/mcp?token=secret"
     async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
         with pytest.raises(ServerStartError, match="connection refused") as caught:
@@ -107,7 +104,6 @@ async def test_a_refused_connection_is_explained(rig: Rig, kind: str, port: int)
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_refusal_at_the_start_is_explained(rig: Rig, web: Web, kind: str) -> None:
-    """By its status, which says more than that the session ended."""
     nowhere = f"{web(kind)}/nowhere"
     for url, said in ((web("guarded"), "wants authorization.*401"), (nowhere, "HTTP status 404")):
         async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
@@ -138,7 +134,6 @@ async def test_a_remote_server_that_dies_is_found_again(rig: Rig, kind: str, por
 
 @pytest.mark.parametrize("kind", ["http", "older-http"])
 async def test_changed_tools_are_noticed_in_either_era(rig: Rig, web: Web, kind: str) -> None:
-    """In the newer by a subscription, since such servers announce nothing unasked."""
     async with rig.pool(rig.remote(web(kind))) as pool:
         before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})

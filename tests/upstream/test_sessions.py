@@ -159,7 +159,6 @@ async def test_a_broken_command_is_explained(
 
 
 async def test_a_missing_directory_is_explained(rig: Rig) -> None:
-    """Not reported as a missing command, which the system's own error suggests."""
     async with rig.pool(rig.raw(cwd="/no/such/place")) as pool:
         with pytest.raises(ServerStartError, match="directory /no/such/place does not exist"):
             await pool.server("server").start()
@@ -174,7 +173,6 @@ async def test_an_unknown_server_is_answered_with_the_names(rig: Rig) -> None:
 
 @pytest.mark.parametrize("mode", ["newer-only", "no-handshake"])
 async def test_a_server_of_the_newer_era_only_is_asked_the_newer_way(rig: Rig, mode: str) -> None:
-    """After it has answered the handshake with an error, whichever."""
     async with rig.pool(rig.raw(mode)) as pool:
         await pool.call_tool("server", "echo", {})
         assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
@@ -242,7 +240,6 @@ async def test_a_server_without_tools_has_none(rig: Rig) -> None:
 
 
 async def test_a_list_is_refreshed_on_demand(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If somebody misses something in it, and not right after it was asked for."""
     async with rig.pool(rig.raw("quiet")) as pool:
         before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})
@@ -257,7 +254,6 @@ async def test_a_list_is_refreshed_on_demand(rig: Rig, monkeypatch: pytest.Monke
 async def test_a_list_expires(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, era: ProtocolMode, kept: bool
 ) -> None:
-    """In the newer protocol; in the older one the field means nothing."""
     monkeypatch.setattr(listing, "MIN_CACHE_SECONDS", 0.0)
     spec = rig.raw("quiet", env={"TTL_MS": "1"})
     async with rig.pool(spec, server_settings=speaking(era)) as pool:
@@ -294,7 +290,6 @@ def test_how_long_a_list_counts(ttl: Json, announced: bool, seconds: float) -> N
 
 @pytest.mark.slow
 async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:
-    """By the next request; of those that waited together only the first waits in vain."""
     outcomes: list[object] = []
     async with rig.pool(rig.raw(call_timeout=5.0)) as pool:
 
@@ -319,7 +314,6 @@ async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -
 async def test_a_server_that_answers_nothing_after_a_lost_call_is_started_anew(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
 ) -> None:
-    """By the next call, whose run learns that what the server held is gone."""
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
     caller = FakeCaller()
     async with rig.pool(rig.raw(call_timeout=0.3)) as pool:
@@ -427,7 +421,6 @@ async def test_calls_under_way_fail_when_the_pool_closes(rig: Rig) -> None:
 
 
 async def test_an_exception_in_the_body_comes_out_as_it_is(rig: Rig) -> None:
-    """Not wrapped in a group, and the servers are gone all the same."""
     with pytest.raises(ToolCallError):
         async with rig.pool(rig.raw()) as pool:
             await pool.call_tool("server", "refuse", {})
@@ -482,7 +475,6 @@ async def test_an_error_about_a_session_restarts_no_server_that_lists_tools(rig:
 
 @pytest.mark.parametrize("version", OLDER)
 async def test_each_older_version_is_spoken(rig: Rig, wire: Wire, version: str) -> None:
-    """In its own version, though the newest with a handshake was offered."""
     inquirer = rig.spec(sys.executable, str(SERVERS / "inquirer.py"), version)
     async with rig.pool(inquirer, roots=[rig.directory]) as pool:
         result = await pool.call_tool("server", "ask", {"method": "roots/list", "params": {}})

@@ -67,7 +67,6 @@ def hostile(repository: Path, tmp_path: Path) -> Path:
 
 
 def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
-    """Run a command without input; return its status."""
     return subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
 
 

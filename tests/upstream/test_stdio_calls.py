@@ -63,7 +63,6 @@ async def test_a_strict_newer_server_takes_direct_calls(tmp_path: Path) -> None:
 
 
 async def test_notifications_precede_the_answer(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is: answers, which take a shorter way, wait for messages."""
     monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
     caller = FakeCaller()
     caller.wants_progress = True
@@ -76,7 +75,6 @@ async def test_notifications_precede_the_answer(rig: Rig, monkeypatch: pytest.Mo
 
 
 async def test_an_answer_does_not_wait_for_what_the_session_keeps_to_itself(rig: Rig) -> None:
-    """Such as that a subscription has begun, which no one here receives."""
     rig.environ["LISTENED"] = rig.path("listened")
     async with rig.pool(rig.raw("newer-only", "announcing")) as pool:
         await pool.server("server").start()
@@ -108,7 +106,6 @@ async def test_an_answer_that_breaks_its_own_schema_is_delivered(rig: Rig) -> No
     ],
 )
 async def test_a_message_is_found_in_its_line(rig: Rig, around: str) -> None:
-    """Behind a byte order mark, a log text or colors, and next to other messages."""
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "wrapped", {"around": around})
         assert (await pool.call_tool("server", "echo", {}))["content"]
@@ -135,7 +132,6 @@ async def test_a_timeout_quotes_what_came_instead_of_the_answer(rig: Rig) -> Non
 
 
 async def test_noise_on_stdout_is_skipped_and_logged(rig: Rig) -> None:
-    """Text, blank lines, invalid UTF-8 and JSON that is no message."""
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "noise", {})
     assert result["content"][0]["text"] == "after the noise"
@@ -145,7 +141,6 @@ async def test_noise_on_stdout_is_skipped_and_logged(rig: Rig) -> None:
 
 @pytest.mark.parametrize("tool", ["big", "big_id_last"])
 async def test_an_answer_beyond_the_cap_fails_its_call_only(rig: Rig, tool: str) -> None:
-    """Whichever end of the message shows whose answer it is."""
     async with rig.pool(rig.raw(), max_message_bytes=100_000) as pool:
         with raises_code("message_too_large", match="the limit is 100000"):
             await pool.call_tool("server", tool, {"size": 5 * MEBIBYTE})
@@ -172,7 +167,6 @@ async def test_a_flood_that_answers_nothing_ends_the_connection(rig: Rig) -> Non
     ],
 )
 async def test_a_crash_fails_calls_and_the_next_reconnects(rig: Rig, tool: str, told: str) -> None:
-    """Also when a child of the server still holds its stdout open."""
     failures: list[ServerLostError] = []
     started = rig.path("started")
     async with rig.pool(rig.raw()) as pool:
@@ -260,7 +254,6 @@ async def test_a_question_of_a_call_that_is_no_runs_is_refused_and_not_hung_on(r
 
 
 async def test_a_question_in_an_answer_is_answered_with_the_call_made_again(rig: Rig) -> None:
-    """With the answer, and without a state where the server gave none."""
     async with rig.pool(rig.raw()) as pool:
         with on_behalf_of(FakeCaller()):
             result = await pool.call_tool("server", "ask_user", {"a": 1})
@@ -318,7 +311,6 @@ async def test_a_server_gets_the_environment_and_directory_of_its_entry(rig: Rig
     [("", "plain"), ("", "stubborn"), ("", "setsid"), ("", "daemon"), ("stubborn", "daemon")],
 )
 async def test_closing_ends_the_whole_process_tree(rig: Rig, mode: str, kind: str) -> None:
-    """Grandchildren that ignore SIGTERM, left the session, or lost their parent on purpose."""
     async with rig.pool(rig.raw(mode)) as pool:
         result = await pool.call_tool("server", "spawn", {"kind": kind})
         pid = result["structuredContent"]["pid"]

@@ -26,11 +26,9 @@ class Tasker:
         self.spec = rig.spec(sys.executable, str(SERVERS / "tasker.py"), version, self.log)
 
     def asked(self) -> list[str]:
-        """Return the methods of its requests."""
         return Path(self.log).read_text().split()
 
     def forget(self) -> None:
-        """Begin again."""
         Path(self.log).unlink()
 
 
@@ -52,7 +50,6 @@ async def test_a_task_that_fails_fails_the_call(rig: Rig, version: str) -> None:
 
 @ERAS
 async def test_a_task_that_takes_too_long_is_cancelled(rig: Rig, version: str) -> None:
-    """And so is one that its caller no longer waits for."""
     server = Tasker(rig, version)
     async with rig.pool(server.spec) as pool:
         with pytest.raises(CallTimeoutError):
@@ -87,7 +84,6 @@ WORK = "trigger-long-running-operation"
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", [True, False])
 async def test_progress_moves_a_calls_limit(rig: Rig, wanted: bool) -> None:
-    """Whether the client hears of it or not; ten times at most, and not without any report."""
     caller = FakeCaller()
     caller.wants_progress = wanted
     async with rig.pool(rig.spec("node", str(EVERYTHING), "stdio")) as pool:

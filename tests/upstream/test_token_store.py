@@ -64,7 +64,6 @@ def test_a_key_is_the_name_the_origin_the_path_and_the_definition() -> None:
 
 
 async def test_without_a_keyring_a_file_for_this_user_alone_has_it(store: TokenStore) -> None:
-    """And says why; a directory that others could look into is closed to them."""
     store.path(KEY).parent.mkdir(parents=True, mode=0o755)
     place, notice = await store.save(KEY, RECORD)
     assert (place, notice) == ("file", "there is no keyring here")
@@ -105,7 +104,6 @@ async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ri
 async def test_a_failed_keyring_is_not_used(
     tmp_path: Path, ring: Ring, mood: str, why: str
 ) -> None:
-    """In bounded time, with a word on where the tokens went, and none of theirs."""
     ring.mood = mood
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     place, notice = await store.save(KEY, RECORD)
@@ -180,7 +178,6 @@ def torn(path: Path) -> None:
 async def test_an_untrusted_file_is_not_used(
     store: TokenStore, spoil: Callable[[Path], None]
 ) -> None:
-    """Nor waited for, nor shown; a new login takes its place."""
     if spoil is foreign and os.getuid() != 0:
         pytest.skip("only root can give files away")
     await store.save(KEY, RECORD)
