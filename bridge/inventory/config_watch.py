@@ -92,7 +92,6 @@ def watch_config(
 async def _follow(
     make_plan: Callable[[], WatchPlan], refresh: Callable[[], Awaitable[None]], check_seconds: float
 ) -> None:
-    """Refresh after each change until there are other paths to watch."""
     plan = await anyio.to_thread.run_sync(make_plan)
     await refresh()
     stop = anyio.Event()

@@ -38,7 +38,6 @@ class ProjectConsents:
         self.changes = 0
 
     def discover(self, context: DiscoveryContext) -> Discovery:
-        """Find servers under the current approvals; save clients' approvals seen the first time."""
         warnings: tuple[ConfigWarning, ...] = ()
         try:
             kept = self._file.read()
@@ -64,7 +63,6 @@ class ProjectConsents:
         )
 
     def allow(self, definition: Definition) -> None:
-        """Approve a definition for this bridge and later ones."""
         self._file.add([Consent(definition=definition)])
 
     def allow_for_now(self, definition: Definition) -> None:

@@ -173,12 +173,10 @@ class GuestGuide:
         return json.dumps(document, ensure_ascii=False)
 
     async def tools_json(self, name: str) -> str:
-        """Return the tools of one server with their schemas, as JSON."""
         docs = await self.server_docs(await self._load(name), "full")
         return json.dumps(docs, ensure_ascii=False)
 
     async def server_stub(self, name: str) -> str:
-        """Return one server's tools as typed Python."""
         entry = self._entry(await self._load(name))
         # In a thread: hundreds of tools take a second.
         return await anyio.to_thread.run_sync(server_stub, entry)
@@ -194,7 +192,6 @@ class GuestGuide:
         return await anyio.to_thread.run_sync(server_docs, entry, detail)
 
     async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
-        """Return the documentation of one tool, given by name or alias."""
         entry = self._entry(server)
         candidate = entry.named(tool)
         if candidate is None:
@@ -285,7 +282,6 @@ class GuestGuide:
         return [{**docs, "poor": True} for docs in documents] if poor else documents
 
     async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
-        """Return the documentation of the tools of `names`: all, or those that match a query."""
         if not query:
             return [
                 document for name in names for document in await self.server_docs(name, "summary")

@@ -82,7 +82,6 @@ class ToolInventory:
             self.describe(name, listing.info)
 
     def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
-        """Replace all servers and their known tools; aliases depend on the whole set."""
         self.revision += 1
         self.aliases = server_aliases(tuple(descriptions))
         clear = self._redactor.text

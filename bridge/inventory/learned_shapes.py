@@ -277,7 +277,6 @@ class LearnedShapes:
         return {spec.name: (spec, found[spec.name]) for spec in new}
 
     def configure(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
-        """Set the configured servers and the records that `load` returned for them."""
         before, self._servers = self._servers, {}
         for spec in specs:
             known = before.get(spec.name)
@@ -289,7 +288,6 @@ class LearnedShapes:
             self._put_back(gone.spec, gone.news(_today()))
 
     def learn(self, server: str, tool: Tool, wire: Mapping[str, Json]) -> bool:
-        """Learn from a tool's successful result; return whether its shape changed."""
         known = self._servers.get(server)
         if known is None or tool.output_schema is not None:
             return False

@@ -269,7 +269,6 @@ class Lister:
                 tasks.start_soon(self._refresh, name)
 
     def is_old(self, name: str) -> bool:
-        """Return whether a server's listing is missing, old, outdated, or from the future."""
         listing = self.listings.get(name)
         if listing is None or listing.listed_at < self._redefined_at.get(name, 0.0):
             return True
@@ -322,7 +321,6 @@ class Lister:
         return name not in self._used and self._pool.state(name).state in ("idle", "failed")
 
     async def _stop_unused(self, name: str) -> None:
-        """Stop a server once the request in progress is done."""
         request = self.current_request(name)
         if request is not None:
             await request.done.wait()

@@ -162,7 +162,6 @@ class Servers:
             return False
 
     def listing(self, name: str) -> Listing | None:
-        """Return a server's last list of tools, made by this bridge or an earlier one."""
         return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
@@ -194,7 +193,6 @@ class Servers:
         return tuple(each for each in self.discovery.proposed if name in reference_names(each.name))
 
     def unknown_server_text(self, problem: str) -> str:
-        """Return an error's text: the problem, and the servers that exist."""
         names = sorted(self.aliases)
         shown = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if names[30:] else "")
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."

@@ -51,7 +51,6 @@ class Listing:
 
     @property
     def schema_bytes(self) -> int:
-        """Bytes of the tools as their server describes them, in compact JSON."""
         return sum(map(_described_bytes, self.tools))
 
 
@@ -104,7 +103,6 @@ class ToolCache:
         return listings
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
-        """Store a listing for later bridges, and delete old ones."""
         data = _adapter().dump_json(listing)
         if len(data) > MAX_BYTES:
             return

@@ -397,7 +397,6 @@ class Callers:
         return _read(CreateMessageResult, answer)
 
     async def list_roots(self) -> ListRootsResult | None:
-        """Return the roots of the client with pending calls; None if it cannot be asked."""
         try:
             answer = await self._ask("roots/list", {}, 0)
             return ListRootsResult.model_validate(answer, by_name=False)

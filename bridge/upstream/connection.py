@@ -230,7 +230,6 @@ class Connection:
         self._probe_requested.set()
 
     def mark_silent(self) -> None:
-        """Accept no new requests unless the server sends something; the next one replaces it."""
         logger.warning("server %r does not respond any more", self.spec.name)
         self.end_report = "It stopped answering."
         self._silent_since = current_time()
@@ -357,7 +356,6 @@ class Connection:
         return done
 
     async def _serve(self, client: ClientSession) -> None:
-        """Serve until `stop` or `mark_broken`, or until it was idle for long."""
         announced = [name for name in get_args(ListName) if self.declares(name, "list_changed")]
         async with anyio.create_task_group() as tg:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
@@ -420,7 +418,6 @@ class Connection:
         return True
 
     async def _subscribe(self, client: ClientSession, announced: list[ListName]) -> None:
-        """Receive change notifications through `subscriptions/listen` (2026-07-28)."""
         for _ in range(3):  # After these the list is not cached, so that it cannot be stale.
             try:
                 async with listen(

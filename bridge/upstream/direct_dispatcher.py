@@ -284,7 +284,6 @@ class DirectDispatcher:
             self._pending[number].resolve(outcome)
 
     def close(self) -> None:
-        """Fail pending and later requests: the connection has ended. Idempotent."""
         self._closed = True
         for pending in self._pending.values():
             pending.resolve(_CLOSED)

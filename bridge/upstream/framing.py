@@ -126,7 +126,6 @@ class LineFramer:
         return done
 
     def finish(self) -> Line | OversizeLine | None:
-        """Return the text after the last newline, at the end of the stream."""
         return self._take() if self._size else None
 
     def _extend(self, part: bytes) -> None:
@@ -190,7 +189,6 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
 
 
 def _messages_in(data: bytes) -> tuple[bytes, ...]:
-    """Return the messages inside a line that has something else before, between or after them."""
     text = data.decode("utf-8", "replace") if len(data) <= REPAIRED_BYTES else ""
     found, end = [], 0
     for match in _MESSAGE.finditer(text):

@@ -148,7 +148,6 @@ class _EventStream(_PlainStream):
 
 
 async def _check_values(data: bytes, kind: type[Exception], what: str) -> None:
-    """Raise if JSON data has more values than the SDK may parse."""
     count = partial(has_too_many_values, Line(data), MAX_BODY_VALUES)
     if len(data) > LARGE and await offload(data, count):
         raise kind(f"The {what} exceeded the {MAX_BODY_VALUES} value limit.")
@@ -215,7 +214,6 @@ class CappedClient(WebClient):
     async def _refuse(
         self, request: httpx2.Request, response: httpx2.Response, answers: RequestId | None
     ) -> httpx2.Response:
-        """Return the response with a JSON-RPC error as its body, if `request` needs an answer."""
         body = bytearray()
         encoding = response.headers.get("content-encoding", "").strip().lower()
         if isinstance(response.stream, httpx2.AsyncByteStream):
@@ -240,7 +238,6 @@ class CappedClient(WebClient):
         return refusal_of(response, self._endpoint.spec, self._login, body)
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request with the login's token; if refused, once more with a newer token."""
         login = self._login
         token = await login.token(request.url) if login else ""
         if login:
@@ -318,7 +315,6 @@ class HttpEndpoint(Endpoint):
 async def _open_events(
     client: CappedClient, url: str, max_event_bytes: int
 ) -> AsyncGenerator[tuple[Any, Any], None]:
-    """Connect over HTTP+SSE: messages are received as events and sent by POST."""
     inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outbound = anyio.create_memory_object_stream[SessionMessage](0)
     async with AsyncExitStack() as stack:

@@ -115,8 +115,6 @@ def keep(child: Child, definition: str, seconds: float) -> InstallationKeeper | 
 
 
 class InstallationKeeper:
-    """The process that guards a starting server."""
-
     def __init__(self, child: Child, process: subprocess.Popen[bytes]) -> None:
         self._child, self._process = child, process
 
@@ -131,7 +129,6 @@ class InstallationKeeper:
         return any(unread)
 
     def dismiss(self) -> None:
-        """End it: the bridge is responsible for the server."""
         self._process.kill()
         self._process.communicate()
 

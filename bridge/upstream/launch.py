@@ -79,8 +79,6 @@ class Containers:
 
 
 class Launch(NamedTuple):
-    """A process to start, in the bridge's directory if `cwd` is None."""
-
     argv: Sequence[str]
     environ: Mapping[str, str]
     cwd: str | None = None

@@ -408,7 +408,6 @@ def _check_address(spec: ServerSpec) -> None:
 
 @asynccontextmanager
 async def _open_callback(spec: ServerSpec, stored: TokenRecord | None) -> AsyncIterator[Callback]:
-    """Listen at the registered redirect address if that is free, or else at another one."""
     hints = spec.oauth
     fixed = hints.callback_port if hints else None
     # A client with a fixed port was registered for another MCP client, and those use `localhost`.
@@ -453,7 +452,6 @@ def _registered_client(
 
 
 def _scopes(hints: OAuthHints | None, stored: TokenRecord | None) -> str:
-    """Return the scopes to request; empty to request those that the server names."""
     if hints and hints.scopes:
         return joined_scopes(*hints.scopes, stored.wanted if stored else "")
     if stored and stored.wanted:

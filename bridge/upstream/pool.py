@@ -153,7 +153,6 @@ class Pool:
         self._servers = servers
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all servers, in the configuration's order."""
         return tuple(self._servers)
 
     def spec(self, server: str) -> ServerSpec:
@@ -197,7 +196,6 @@ class Pool:
             connection.roots_shared = False
 
     def connect(self, upstream_server: UpstreamServer, after: anyio.Event | None) -> Connection:
-        """Make a connection and start its owner task, which waits for the end of another one."""
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
         connection = Connection(upstream_server, self)

@@ -77,7 +77,7 @@ class TreeProcess:
 
 
 def parse_stat(text: str) -> ProcessStat | None:
-    """Parse /proc/<pid>/stat, whose second field may hold spaces and brackets."""
+    # The second field may hold spaces and brackets.
     head, _, rest = text.rpartition(")")
     fields = rest.split()
     pid = head.partition(" ")[0]
@@ -88,7 +88,6 @@ def parse_stat(text: str) -> ProcessStat | None:
 
 
 def new_tag() -> str:
-    """Return a new value for `TAG_VARIABLE`, which identifies this bridge process."""
     return f"{_own_tag()}.{secrets.token_hex(8)}"
 
 
@@ -146,7 +145,6 @@ def _orphan_pids() -> set[int]:
 
 
 def _live_processes() -> list[ProcessStat]:
-    """Return all processes but zombies, which cannot be signalled."""
     entries = []
     for path in PROC.iterdir():
         if not path.name.isdigit():
@@ -173,7 +171,6 @@ def _variable(pid: int, name: str) -> str:
 
 
 def _own_tag() -> str:
-    """Return this process's pid namespace, pid and start time, separated by dots."""
     if not HAS_PROC:
         return f"0.{os.getpid()}.0"
     space = "".join(filter(str.isdigit, str((PROC / "self" / "ns" / "pid").readlink())))

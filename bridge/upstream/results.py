@@ -30,7 +30,6 @@ NO_MESSAGE = "The server's answer is not a JSON-RPC message."
 
 
 def excerpt(body: bytes) -> str:
-    """Return the first `EXCERPT_CHARACTERS` of a body, without tags and line ends."""
     text = body[: 64 * 1024].decode("utf-8", "replace")
     if text.lstrip().startswith("<"):
         text = _TAGS.sub(" ", text)

@@ -74,7 +74,6 @@ def introduction(client: ClientSession) -> str:
 
 
 def _letters(text: str | None) -> str:
-    """Return a name's letters and digits, to find a title that only repeats the name."""
     return "".join(filter(str.isalnum, (text or "")[:MAX_CHARS].casefold()))
 
 
@@ -417,7 +416,6 @@ class UpstreamServer:
     async def _resolve_input(
         self, call: PendingRequest, result: dict[str, Json]
     ) -> dict[str, Json]:
-        """Return the final result of a call whose first result may ask for input."""
         if result.get("resultType") != INPUT_REQUIRED:
             return result
 

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import re
+import stat
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -33,21 +34,15 @@ def log_path(log_dir: Path, server: str) -> Path:
 
 def remove_oldest(log_dir: Path, keep: Path) -> None:
     """Remove the least recently written logs but `keep` until all are within `ALL_LOGS_BYTES`."""
-    with os.scandir(log_dir) as entries:
-        found = [
-            (entry.stat(follow_symlinks=False), entry.path)
-            for entry in entries
-            if entry.name.endswith((".log", ".log.1")) and entry.is_file(follow_symlinks=False)
-        ]
-    size = sum(status.st_size for status, _ in found)
-    for status, path in sorted(found, key=lambda each: each[0].st_mtime_ns):
+    logs = [(path.lstat(), path) for path in (*log_dir.glob("*.log"), *log_dir.glob("*.log.1"))]
+    size = sum(status.st_size for status, _ in logs)
+    for status, path in sorted(logs, key=lambda each: each[0].st_mtime_ns):
         if size <= ALL_LOGS_BYTES:
             return
-        if path == str(keep):
-            continue
-        # A bridge that still writes to it frees the disk space at its next rotation.
-        Path(path).unlink(missing_ok=True)
-        size -= status.st_size
+        if path != keep and stat.S_ISREG(status.st_mode):
+            # A bridge that still writes to it frees the disk space at its next rotation.
+            path.unlink(missing_ok=True)
+            size -= status.st_size
 
 
 class ServerLog:

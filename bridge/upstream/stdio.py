@@ -271,9 +271,7 @@ class StdioEndpoint(Endpoint):
             for part in batch:
                 await self._deliver(Line(part))
             return
-        decoded = (
-            await offload(line.data, partial(decode_line, line)) if large else decode_line(line)
-        )
+        decoded = await offload(line.data, partial(decode_line, line))
         if isinstance(decoded, Noise) and decoded.messages:
             for part in decoded.messages:
                 await self._deliver(Line(part))

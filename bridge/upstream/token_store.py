@@ -111,8 +111,6 @@ class TokenRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class _StoredLogin(Key):
-    """The content of a login's file; `record` is None if the keyring has it."""
-
     place: Place
     record: TokenRecord | None = field(default=None, repr=False)
 
@@ -269,7 +267,6 @@ class TokenStore:
             raise TokenStoreError(f"{path} cannot be opened: {error.strerror}") from None
 
     def _make_directory(self) -> None:
-        """Make the directory if needed, and close it to other users."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self._directory.lstat()
