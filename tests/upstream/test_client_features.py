@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,49 +95,40 @@ async def test_runs_of_one_client_are_one_to_a_server() -> None:
     assert second.clock.running
 
 
-async def test_a_question_that_may_be_of_either_of_two_clients_is_refused() -> None:
+NO_CALL = "no call to this server is under way"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "complaint"),
+    [
+        ({}, ["me", "you"], "several clients"),
+        ({}, [], NO_CALL),
+        ({"me": None}, [], NO_CALL),
+        # The server of a call that was given up may ask all the same.
+        ({"me": TimeoutError()}, ["you"], "several clients"),
+        ({"me": ToolCallError("no", server="server", rpc_code=1)}, ["you"], ""),
+    ],
+)
+async def test_a_question_goes_to_the_one_client_with_a_call(
+    earlier: dict[str, Exception | None], now: list[str], complaint: str
+) -> None:
     """Asking the wrong one would show it the other's affairs."""
-    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
-    with on_behalf_of(me), callers.use(), on_behalf_of(you), callers.use():
+    callers, clients = Callers("server"), {name: FakeCaller(name) for name in ("me", "you")}
+    for name, error in earlier.items():
+        with suppress(TimeoutError, ToolCallError), on_behalf_of(clients[name]), callers.use():
+            if error is not None:
+                raise error
+    with callers.use(), ExitStack() as stack:
+        for name in now:
+            stack.enter_context(on_behalf_of(clients[name]))
+            stack.enter_context(callers.use())
         answer = await callers.elicit(CONTEXT, QUESTION)
-        await callers.log(_message("whose?"))
-    assert isinstance(answer, ErrorData)
-    assert "several clients" in answer.message
-    assert me.asked == you.asked == []
-    assert me.logged == you.logged == []
-
-
-async def test_a_question_of_no_call_is_refused() -> None:
-    callers, caller = Callers("server"), FakeCaller()
-    with callers.use():
-        answer = await callers.elicit(CONTEXT, QUESTION)
-    with on_behalf_of(caller), callers.use():
-        pass
-    after = await callers.elicit(CONTEXT, QUESTION)
-    for refused in (answer, after):
-        assert isinstance(refused, ErrorData)
-        assert "no call to this server is under way" in refused.message
-    assert caller.asked == []
-
-
-async def test_a_question_of_a_call_that_was_given_up_is_not_anothers() -> None:
-    """Its server may ask all the same, while somebody else calls."""
-    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
-    with pytest.raises(TimeoutError), on_behalf_of(me), callers.use():
-        raise TimeoutError
-    with on_behalf_of(you), callers.use():
-        answer = await callers.elicit(CONTEXT, QUESTION)
-    assert isinstance(answer, ErrorData)
-    assert you.asked == []
-
-
-async def test_a_call_that_was_answered_leaves_the_way_to_the_next_client_free() -> None:
-    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
-    with pytest.raises(ToolCallError), on_behalf_of(me), callers.use():
-        raise ToolCallError("no", server="server", rpc_code=1)
-    with on_behalf_of(you), callers.use():
-        answer = await callers.elicit(CONTEXT, QUESTION)
-    assert isinstance(answer, ElicitResult)
+        if len(now) > 1:
+            await callers.log(_message("whose?"))
+    assert isinstance(answer, ErrorData if complaint else ElicitResult)
+    assert complaint in str(answer)
+    asked = [name for name, client in clients.items() if client.asked or client.logged]
+    assert asked == ([] if complaint else now)
 
 
 async def test_a_message_may_come_just_after_its_call_was_answered() -> None:

@@ -136,10 +136,7 @@ def refusal_with(status: int, challenge: str = "") -> Refusal:
 def test_a_refusal_tells_programs_what_to_do(refusal: Refusal, login: bool, message: str) -> None:
     answered = json.loads(refusal.answer(1))["error"]
     error = MCPError(answered["code"], answered["message"], answered["data"])
-    for found in (
-        start_error(PLAIN, error, Endpoint()),
-        unauthorized_error(PLAIN, refusal),
-    ):
+    for found in (start_error(PLAIN, error, Endpoint()), unauthorized_error(PLAIN, refusal)):
         assert isinstance(found, LoginRequiredError) is login
         assert isinstance(found, ServerStartError)
         assert message in found.message

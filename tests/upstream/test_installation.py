@@ -116,14 +116,8 @@ def test_a_container_is_labelled_where_its_engine_reads_options(line: str, label
             "Error: Cannot find module 'ajv'\n- /home/a/.npm/_npx/ab12/node_modules/x.js",
             "/home/a/.npm/_npx/ab12",
         ),
-        (
-            "npm error code ENOTEMPTY\nnpm error path /c/_npx/ab12/node_modules/zod",
-            "/c/_npx/ab12",
-        ),
-        (
-            "Cannot find package 'zod' imported from /r/pnpm/dlx/ff/x/index.js",
-            "/r/pnpm/dlx/ff",
-        ),
+        ("npm error code ENOTEMPTY\nnpm error path /c/_npx/ab12/node_modules/zod", "/c/_npx/ab12"),
+        ("Cannot find package 'zod' imported from /r/pnpm/dlx/ff/x/index.js", "/r/pnpm/dlx/ff"),
         (
             "File \"/r/uv/archive-v0/Xy_1/lib/a/b.py\"\nModuleNotFoundError: No module named 'a'",
             "/r/uv/archive-v0/Xy_1",
