@@ -200,30 +200,31 @@ def _wants(**questions: Json) -> dict[str, Json]:
 FORM: dict[str, Json] = {"method": "elicitation/create", "params": {"message": "?"}}
 
 
+class Retry:
+    """Repeats a call, which has this result, and records what for."""
+
+    def __init__(self, result: dict[str, Json]) -> None:
+        self.result, self.calls = result, list[Any]()
+
+    async def __call__(self, answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        self.calls.append((answers, state))
+        return self.result
+
+
 async def test_a_call_is_made_again_with_the_answers_to_all_its_questions() -> None:
-    caller = FakeCaller("me")
-    retried: list[Any] = []
-
-    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-        retried.append((answers, state))
-        return {"content": []}
-
+    caller, retry = FakeCaller("me"), Retry({"content": []})
     first = _wants(a=FORM, b={"method": "roots/list"})
     with on_behalf_of(caller):
         result = await resolve_input("server", "tool 't'", first, retry, roots=[Path("/a dir/b")])
     assert result == {"content": []}
     accepted = {"action": "accept", "content": {"client": "me"}}
     roots = {"roots": [{"uri": "file:///a%20dir/b", "name": "b"}]}
-    assert retried == [({"a": accepted, "b": roots}, "s")]
+    assert retry.calls == [({"a": accepted, "b": roots}, "s")]
 
 
 async def test_what_is_between_a_server_and_the_bridge_is_not_passed_on() -> None:
     """A client would take a task for its own, and answer with another one."""
-    caller = FakeCaller()
-
-    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-        return {"content": []}
-
+    caller, retry = FakeCaller(), Retry({"content": []})
     params: Json = {"message": "?", "task": {"ttl": 1}, "_meta": {"progressToken": 1}}
     wanted: Json = {"a": {"method": "elicitation/create", "params": params}}
     result: dict[str, Json] = {"resultType": "input_required", "inputRequests": wanted}
@@ -259,22 +260,14 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
     ],
 )
 async def test_what_cannot_be_asked_is_an_error(result: dict[str, Json], complaint: str) -> None:
-
-    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-        raise AssertionError
-
+    retry = Retry({})
     with pytest.raises((CannotAskError, ToolCallError), match=complaint):
         await resolve_input("server", "tool 't'", result, retry)
+    assert retry.calls == []
 
 
 async def test_a_server_that_never_has_enough_is_given_up() -> None:
-    rounds = 0
-
-    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-        nonlocal rounds
-        rounds += 1
-        return _wants(a=FORM)
-
+    retry = Retry(_wants(a=FORM))
     with on_behalf_of(FakeCaller()), pytest.raises(ToolCallError, match="still asks for input"):
         await resolve_input("server", "tool 't'", _wants(a=FORM), retry)
-    assert rounds == MAX_ROUNDS
+    assert len(retry.calls) == MAX_ROUNDS
