@@ -151,9 +151,8 @@ async def _answer(server: str, caller: ServerCaller | None, question: Json, root
         )
     # Tokens, and whether the request may become a task, concern only this hop.
     params = {key: value for key, value in params.items() if key not in {"_meta", "task"}}
-    size = len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     with caller.clock.stop():
-        return await forward(caller, server, cast(Method, method), params, size)
+        return await forward(caller, server, cast(Method, method), params)
 
 
 ANSWER_SECONDS = 600.0  # For one answer of the client: a waiting run holds a sandbox and a server.
@@ -280,10 +279,10 @@ def progress_callback(
 
 
 async def forward(
-    caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json], size: int
+    caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Send one request of `size` bytes to the client; cancel an elicitation without an answer."""
-    message = ""
+    """Send one request to the client; cancel an elicitation without an answer."""
+    message, size = "", len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     if size > MAX_REQUEST_BYTES[method]:
         message = f"The question has {size:,} bytes; at most {MAX_REQUEST_BYTES[method]:,}."
     elif _is_deep(params):
@@ -398,7 +397,7 @@ class Callers:
 
     async def list_roots(self) -> ListRootsResult | None:
         try:
-            answer = await self._ask("roots/list", {}, 0)
+            answer = await self._ask("roots/list", {})
             return ListRootsResult.model_validate(answer, by_name=False)
         except (CannotAskError, ValidationError) as error:
             logger.info("server %r: it gets no roots: %s", self._server, error)
@@ -416,9 +415,12 @@ class Callers:
     async def _answer(
         self, method: Method, params: ElicitRequestParams | CreateMessageRequestParams
     ) -> dict[str, Json] | ErrorData:
-        text = params.model_dump_json(by_alias=True, exclude_none=True, exclude={"meta", "task"})
+        without = {"meta", "task"}
         try:
-            return await self._ask(method, json.loads(text), len(text.encode("utf-8", "replace")))
+            document = params.model_dump(
+                by_alias=True, mode="json", exclude_none=True, exclude=without
+            )
+            return await self._ask(method, document)
         except CannotAskError as error:
             self._refused += 1
             if math.log10(self._refused).is_integer():
@@ -428,7 +430,7 @@ class Callers:
             # The code for a missing client capability: most servers report its text.
             return ErrorData(code=METHOD_NOT_FOUND, message=str(error))
 
-    async def _ask(self, method: Method, params: Mapping[str, Json], size: int) -> dict[str, Json]:
+    async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
@@ -440,7 +442,7 @@ class Callers:
             try:
                 for waiting in self._under_way:
                     question.hold(waiting)
-                return await forward(caller, self._server, method, params, size)
+                return await forward(caller, self._server, method, params)
             finally:
                 self._open.discard(question)
                 question.close()

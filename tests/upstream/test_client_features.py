@@ -162,9 +162,9 @@ async def test_a_missing_answer_counts_as_cancelled(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.01)
     with anyio.fail_after(PATIENCE_SECONDS):
         caller = FakeCaller(ready=False)
-        assert await forward(caller, "server", "elicitation/create", {}, 1) == {"action": "cancel"}
+        assert await forward(caller, "server", "elicitation/create", {}) == {"action": "cancel"}
         with pytest.raises(CannotAskError, match="no answer within"):
-            await forward(caller, "server", "sampling/createMessage", {}, 1)
+            await forward(caller, "server", "sampling/createMessage", {})
 
 
 async def test_a_question_beyond_the_bounds_is_refused() -> None:
@@ -190,7 +190,7 @@ async def test_a_question_that_no_client_could_read_is_refused() -> None:
     for _ in range(MAX_REQUEST_DEPTH):
         nested = {"items": [nested]}
     with pytest.raises(CannotAskError, match="levels deep"):
-        await forward(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested}, 1)
+        await forward(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested})
 
 
 def _wants(**questions: Json) -> dict[str, Json]:
