@@ -21,7 +21,6 @@ from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.tool_cache import Listing, ToolCache
 from bridge.model import ServerSpec, Tool
 from bridge.upstream.client_features import clear_caller
-from bridge.upstream.connection import FAILURE_SECONDS
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
@@ -66,9 +65,8 @@ class Lister:
         pool: Pool,
         cache: ToolCache,
         inventory: ToolInventory,
-        *,
-        straggler_seconds: float = STRAGGLER_SECONDS,
-        failure_seconds: float = FAILURE_SECONDS,
+        straggler_seconds: float,
+        failure_seconds: float,
     ) -> None:
         self.tasks: TaskGroup | None = None
         self.listings: dict[str, Listing] = {}

@@ -64,7 +64,7 @@ class Servers:
         self.straggler_seconds = straggler_seconds
         self._offer_login = offer_login
         self._finder = finder
-        self._pool = pool
+        self.pool = pool
         self._stamp: object = None
         self._refreshing = anyio.Lock()
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
@@ -73,13 +73,7 @@ class Servers:
         self.inventory = ToolInventory(observed, self.secrets.redactor)
         self.secrets.changed = self.inventory.redact_again
         self._eager = eager
-        self._lister = Lister(
-            pool,
-            cache,
-            self.inventory,
-            straggler_seconds=straggler_seconds,
-            failure_seconds=failure_seconds,
-        )
+        self._lister = Lister(pool, cache, self.inventory, straggler_seconds, failure_seconds)
         pool.on_tools_changed = self._lister.tools_changed
         self._stack = AsyncExitStack()
 
@@ -87,7 +81,7 @@ class Servers:
         async with AsyncExitStack() as stack:
             if self._shapes is not None:
                 stack.push_async_callback(self._shapes.close)
-            await stack.enter_async_context(self._pool)
+            await stack.enter_async_context(self.pool)
             if self._eager:
                 await self.refresh()
             tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -103,10 +97,6 @@ class Servers:
     async def __aexit__(self, *_: object) -> None:
         # Without the body's exception, which the task group would wrap in an exception group.
         await self._stack.aclose()
-
-    @property
-    def pool(self) -> Pool:
-        return self._pool
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -128,7 +118,7 @@ class Servers:
         if self._shapes is not None:
             self._shapes.configure(self.discovery.servers, shapes)
         self.inventory.configure(self.discovery.servers, listings)
-        self._pool.update(self.discovery.servers)
+        self.pool.update(self.discovery.servers)
         self._lister.configure(self.discovery.servers, listings)
         for entry in self.discovery.skipped:
             logger.info("%s is configured but skipped: %s", entry.name, entry.reason)
@@ -150,14 +140,14 @@ class Servers:
 
     def definition(self, name: str) -> str:
         try:
-            return self._pool.spec(name).definition
+            return self.pool.spec(name).definition
         except UnknownError:
             return ""
 
     def is_own(self, name: str) -> bool:
         """Whether a file of the user's, not of a project, defines a server."""
         try:
-            return not self._pool.spec(name).written
+            return not self.pool.spec(name).written
         except UnknownError:
             return False
 
@@ -213,7 +203,7 @@ class Servers:
         if self._lister.is_current(name):
             return
         # Starting drops the last connection's list, so that `load` asks again.
-        await self._pool.server(name).start()
+        await self.pool.server(name).start()
         await self.load([name])
 
     async def define(self, server: str, tool: str) -> Tool | None:
@@ -232,7 +222,7 @@ class Servers:
         try:
             await self.ensure_current(server)
         except UpstreamError:
-            if self._pool.server(server).connection_epoch is None:
+            if self.pool.server(server).connection_epoch is None:
                 raise
             # It lists nothing, but may take calls; what it said before is not believed any more.
             return None
@@ -249,7 +239,7 @@ class Servers:
         with anyio.move_on_after(STRAGGLER_SECONDS):
             async with anyio.create_task_group() as tasks:
                 for name in names:
-                    if self._pool.server(name).connection_epoch is not None:
+                    if self.pool.server(name).connection_epoch is not None:
                         tasks.start_soon(partial(self._lister.ask, name, again=True))
 
     async def load_unknown(
@@ -305,7 +295,7 @@ class Servers:
             outcomes[name] = await how(name)
             if tolerant or not isinstance(outcomes[name], LoginRequiredError):
                 return
-            if self._offer_login is not None and await self._offer_login(self._pool.spec(name)):
+            if self._offer_login is not None and await self._offer_login(self.pool.spec(name)):
                 outcomes[name] = await how(name)
 
         async with anyio.create_task_group() as tasks:
