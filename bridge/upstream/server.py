@@ -163,6 +163,7 @@ class UpstreamServer:
         self._pool = pool
         self.roots = pool.roots_of(spec)
         self.call_timeout = spec.call_timeout or pool.call_timeout
+        self._prepare = partial(prepare, spec.name, max_bytes=pool.max_message_bytes)
         self._permitting = anyio.Lock()
         self._sharing = anyio.Lock()
         self._connection: Connection | None = None
@@ -367,7 +368,8 @@ class UpstreamServer:
                 "configuration leaves it out."
             )
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
-        call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, timeout)
+        seconds = self.call_timeout if timeout is None else timeout
+        call = self._prepare("tools/call", f"tool {tool!r}", tool, arguments, seconds)
         first = await self._ask(partial(send, call=call), what=call.what)
         result = await self._resolve_input(call, first)
         if not isinstance(result.get("content"), list):
@@ -384,7 +386,7 @@ class UpstreamServer:
         kind = KINDS.get(method)
         subject = params[LISTS[kind].identity] if kind else params["argument"]["name"]
         what = f"{kind.removesuffix('s') if kind else 'completion of'} {subject!r:.300}"
-        call = self._prepare(method, what, subject if kind else "", params)
+        call = self._prepare(method, what, subject if kind else "", params, self.call_timeout)
         try:
             first = await self._ask(partial(send, call=call), what=what)
             return await self._resolve_input(call, first)
@@ -400,18 +402,6 @@ class UpstreamServer:
         wait = partial(await_update, uri=uri, seconds=seconds)
         await self._ask(wait, lists=True, what=f"resource {uri!r:.300}")
         return await self.request("resources/read", {"uri": uri})
-
-    def _prepare(
-        self,
-        method: Method,
-        what: str,
-        subject: str,
-        params: Mapping[str, Json],
-        seconds: float | None = None,
-    ) -> PendingRequest:
-        seconds = self.call_timeout if seconds is None else seconds
-        most = self._pool.max_message_bytes
-        return prepare(self.spec.name, method, what, subject, params, seconds, max_bytes=most)
 
     async def _resolve_input(
         self, call: PendingRequest, result: dict[str, Json]
@@ -443,7 +433,8 @@ class UpstreamServer:
             if connection.failure is not None:
                 # The tasks that waited share one failure; each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
-            if share_roots:
+            # Checked here too, because taking the lock yields to the event loop.
+            if share_roots and not connection.roots_shared:
                 await self._share_roots(connection)
             yield connection
 
@@ -453,8 +444,10 @@ class UpstreamServer:
         A server asks when it starts, perhaps for no client, and again when the roots change.
         """
         client = connection.client if self.roots is None and current_caller() else None
+        if client is None or connection.modern:
+            return
         async with self._sharing:
-            if client is None or connection.modern or connection.roots_shared:
+            if connection.roots_shared:
                 return
             with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
                 if connection.roots_asked is None:
