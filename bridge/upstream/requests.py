@@ -199,10 +199,11 @@ async def send(connection: Connection, call: PendingRequest) -> dict[str, Json]:
         raise _unsendable(connection.spec.name, call.what, error, doubtful=True) from error
     if not is_call:
         return answer
-    ask = partial(_ask_about_task, connection, call, begun)
-    name, roots = connection.spec.name, connection.roots
-    result = await task_calls.await_result(name, call.what, answer, ask, roots=roots)
-    return await offload(result, partial(parse_result, result))
+    if answer.get("resultType") == "task" or "task" in answer:
+        ask = partial(_ask_about_task, connection, call, begun)
+        name, roots = connection.spec.name, connection.roots
+        answer = await task_calls.await_result(name, call.what, answer, ask, roots=roots)
+    return await offload(answer, partial(parse_result, answer))
 
 
 async def _ask_about_task(
