@@ -60,8 +60,7 @@ class GuestGuide:
     async def tool_description(self, *, brief: bool = False) -> str:
         """Return the description of `run_python`; it changes only when it is `outdated`.
 
-        Args:
-            brief: For a client that loads tools on demand, and so pays for little else.
+        A `brief` one is for clients that load tools on demand, and so pay for little else.
         """
         revision = self._servers.inventory.revision
         if self._described[0] != revision:
@@ -241,10 +240,6 @@ class GuestGuide:
 
         Of a tool that several servers have, one is returned, with the others' aliases as `also`. If
         none matches well, the three best are returned, each with `poor`.
-
-        Args:
-            server: Search only this server's tools.
-            skills: Whether to search saved skills, too.
         """
         inventory = self._servers.inventory
 

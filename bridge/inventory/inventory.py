@@ -209,9 +209,8 @@ class ToolInventory:
     def initial_entries(self) -> tuple[ServerEntry, ...]:
         """Return all entries with only those shapes that were stored before this bridge started.
 
-        For texts in a model's context from the start, such as the description of `run_python`: if
-        they changed with every first call of a tool, clients would pay for their whole conversation
-        again. Depends on `revision` alone.
+        If the description of `run_python` changed with every first call of a tool, clients would
+        pay for their whole conversation again. Depends on `revision` alone.
         """
         shapes = self._shapes
         if shapes is None:
@@ -238,10 +237,8 @@ class ToolInventory:
     def stubs(self, name: str, used: frozenset[str] | None) -> dict[str, Any]:
         """Return one server's part of `Run.servers`.
 
-        Args:
-            used: Attributes of the server that the program uses: it gets only those tools, without
-                documentation. If one of them is no tool, all are returned, so that the guest's
-                error can name the nearest. None for all.
+        A program gets only the tools that it uses, without documentation. If one of these names is
+        no tool, it gets all, so that the guest's error can name the nearest.
         """
         found = self._stubs.get(name)
         if found is None:

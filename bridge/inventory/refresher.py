@@ -112,9 +112,7 @@ class Lister:
     async def ask(self, name: str, *, again: bool = False, patient: bool = False) -> Outcome:
         """Return a server's tools or the error.
 
-        Args:
-            again: Ask even if the session has a current list, unless that was just made.
-            patient: Wait until a start succeeds or fails, however long that takes.
+        `again` asks even if the session has a current list, unless that was just made.
         """
         try:
             spec = self._pool.spec(name)

@@ -247,11 +247,8 @@ class Servers:
     ) -> dict[str, BridgeError]:
         """Load the tools of `names` for searching and listing; return the errors of the others.
 
-        Only servers whose tools are unknown are started, and stopped again afterwards.
-
-        Args:
-            fresh: Ask all servers now.
-            patient: Wait for slow servers and retry failed ones, as for a person at a terminal.
+        Only servers whose tools are unknown are started, and stopped again afterwards; `fresh`
+        asks all. If `patient`, slow servers are waited for and failed ones retried.
         """
         wanted = dict.fromkeys(names)
         missing = [name for name in wanted if fresh or self.inventory.tools(name) is None]

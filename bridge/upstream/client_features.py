@@ -261,9 +261,7 @@ def progress_callback(
 ) -> ProgressFnT | None:
     """Return the SDK's progress callback for a request of the current caller, if there is one.
 
-    Args:
-        seconds: The request's timeout, which each report starts again.
-        move_limit: Lets the request end so many seconds from now.
+    Each report starts the request's `seconds` again; `move_limit` lets it end so much later.
     """
     caller = _current.get()
     if caller is None or move_limit is None:
@@ -462,11 +460,8 @@ class Callers:
     def _attribute(self, *, late: bool = False) -> ServerCaller:
         """Return the caller that a server's message belongs to, since it names no call.
 
-        Args:
-            late: It may also belong to a call that has just got its response.
-
-        Raises:
-            CannotAskError: There is none, or there are several.
+        If it is `late`, it may belong to a call that has just got its response. A CannotAskError
+        says that there is no caller, or that there are several.
         """
         now = current_time()
         found = list(self._under_way)

@@ -376,8 +376,7 @@ class Connection:
     async def _probe(self, client: ClientSession) -> None:
         """After each `request_probe`, send `tools/list`, and note a server that sends nothing.
 
-        Not `ping`, which 2026-07-28 has removed and simple servers ignore. A server that handles
-        one request at a time may be busy for as long as a call may take.
+        Not `ping`, which 2026-07-28 has removed and simple servers ignore.
         """
         while not self._retiring:
             await self._probe_requested.wait()

@@ -83,13 +83,9 @@ async def read_all_pages(
     seconds: float,
     key: str = "tools",
 ) -> list[Json]:
-    """Return the entries of all pages; none if the server has no method for this list.
+    """Return the entries of all pages, within `seconds`; none if the server has no such method.
 
     A server that repeats a cursor or never ends keeps what it has sent so far.
-
-    Args:
-        fetch: Requests a page with these parameters, within these seconds.
-        seconds: For all pages.
     """
     entries: list[Json] = []
     params: dict[str, Json] = {}
@@ -140,10 +136,9 @@ def valid_name(entry: Json) -> str | None:
 
 
 def reduce_page(page: Page) -> dict[str, Json]:
-    """Return a page of tools reduced to the fields that the SDK uses.
+    """Return a page with only each tool's name, and its schema if that marks a header.
 
-    These are each tool's name, and its schema if that marks a parameter for a header. The SDK
-    processes all that it gets on the event loop.
+    The SDK processes all that it gets on the event loop.
     """
     entries, brief = page.get("tools"), []
     for entry in entries[:MAX_TOOLS] if isinstance(entries, list) else ():

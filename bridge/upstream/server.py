@@ -150,12 +150,9 @@ class ServerState:
 class UpstreamServer:
     """One server. Requests may come from any task and be cancelled at any time.
 
-    `Pool` describes them and their arguments.
-
     Attributes:
         legacy: Over HTTP, the last connection was made with `initialize`: the next one does not
             try `server/discover` first.
-        roots: What it gets as roots; see `Roots`.
     """
 
     def __init__(self, spec: ServerSpec, pool: Pool) -> None:

@@ -146,10 +146,9 @@ class TokenStore:
         return found.record if found else None
 
     async def save(self, key: Key, record: TokenRecord) -> tuple[Place, str]:
-        """Store a login where it is already stored; a new one in the keyring if possible.
+        """Store a login where it is stored already; a new one in the keyring if possible.
 
-        Returns:
-            Where it is stored, and why not in the keyring.
+        Return the place, and why it is not the keyring.
         """
         with suppress(TokenStoreError):
             # A file that must not be trusted is replaced by a trusted one.
