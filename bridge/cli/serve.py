@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import anyio
 
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
-from bridge.inventory.config_watch import ConfigWatcher, watch_plan
+from bridge.inventory.config_watch import watch_config, watch_plan
 from bridge.inventory.configuration import context_for
 from bridge.runs import Engine, open_engine
 from bridge.sandbox.selection import select_present
@@ -41,9 +42,9 @@ def _machine() -> str:
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
 
 
-def _watching(engine: Engine, context: DiscoveryContext) -> ConfigWatcher:
+def _watching(engine: Engine, context: DiscoveryContext) -> AbstractAsyncContextManager[None]:
     servers = engine.servers
-    return ConfigWatcher(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
+    return watch_config(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
 
 
 async def serve(
@@ -61,7 +62,7 @@ async def serve(
     context = context_for(settings, str(Path.cwd()), sys.platform)
     # Hundreds of servers take a while to read, which the answer to `initialize` need not wait for.
     opened = open_engine(settings, eager=False, choose_backend=select_present)
-    async with opened as engine, _watching(engine, context).running():
+    async with opened as engine, _watching(engine, context):
         if address is None:
             if sys.stdin is None:
                 message = "There is no stdin to serve MCP on."

@@ -1,8 +1,7 @@
 """Watches the configuration files while the bridge serves, and refreshes the servers on a change.
 
-Owns which changes matter, and polling where the kernel reports none: on network file systems, and
-once its watches are used up. Discovery chooses the directories. `Servers.refresh` applies a change:
-sessions whose definition did not change stay, others end after their calls.
+It polls where the kernel reports no changes: on network file systems, and once its watches are
+used up.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -41,20 +39,16 @@ class WatchPlan:
     whole: frozenset[str]
 
     def concerns(self, path: str) -> bool:
-        """Return whether a change of this path may change the configuration."""
         return path in self.paths or os.path.dirname(path) in self.whole  # noqa: PTH120 - pure
 
 
 def watch_plan(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> WatchPlan:
-    """Return the paths to watch for changes of the configuration. Reads the file system.
-
-    Args:
-        references: Files that the configuration names, from `Discovery.references`.
-    """
+    """Return the paths to watch, with the files that the configuration names. Reads files."""
     # The working directory and a repository's only delimit a project: their many changes do not
     # concern the configuration.
     paths = [path for path in (*survey(context).paths, *references) if path != context.cwd]
-    whole = [path for path in paths if path.name != ".git" and _is_directory(path)]
+    # Unlike `Path.is_dir` this never raises, also not without permission.
+    whole = [path for path in paths if path.name != ".git" and os.path.isdir(path)]  # noqa: PTH112
     watched = {str(each) for path in paths for each in (path, *path.parents)}
     return WatchPlan(
         directories=tuple(map(str, watched_paths(context, references))),
@@ -63,99 +57,68 @@ def watch_plan(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> 
     )
 
 
-class ConfigWatcher:
-    """Calls `refresh` soon after a change, while `running` is open.
+def watch_config(
+    make_plan: Callable[[], WatchPlan],
+    refresh: Callable[[], Awaitable[object]],
+    *,
+    check_seconds: float = 15.0,  # A check finds changes that the kernel does not report.
+    poll_seconds: float = 5.0,  # Between checks where nothing can be watched.
+) -> AbstractAsyncContextManager[None]:
+    """Call `refresh` soon after a change of the paths to watch, while the context is open."""
 
-    Args:
-        make_plan: Returns the paths to watch; called in a thread.
-        refresh: Checks whether the configuration did change, and applies it.
-    """
-
-    def __init__(
-        self,
-        make_plan: Callable[[], WatchPlan],
-        refresh: Callable[[], Awaitable[object]],
-        *,
-        check_seconds: float = 15.0,  # A check finds changes that the kernel does not report.
-        poll_seconds: float = 5.0,  # Between checks where nothing can be watched.
-    ) -> None:
-        self._make_plan = make_plan
-        self._refresh = refresh
-        self._check_seconds = check_seconds
-        self._poll_seconds = poll_seconds
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Watch while the returned context is open."""
-        return background_task(self._run)
-
-    async def _run(self) -> None:
+    async def refresh_safely() -> None:
         try:
-            while True:
-                await self._watch()
-        except Exception as error:
-            # If the kernel refuses, as when its watches are used up, the library raises several
-            # kinds of exceptions, some in groups. None of them may end the serving.
-            logger.warning(
-                "Configuration files cannot be watched (%s); they are checked every %g s.",
-                error,
-                self._poll_seconds,
-            )
-        while True:
-            await self._refresh_safely()
-            await anyio.sleep(self._poll_seconds)
-
-    async def _watch(self) -> None:
-        plan = await self._plan()
-        await self._refresh_safely()
-        stop = anyio.Event()
-        async with background_task(partial(_set_when_cancelled, stop)):
-            await self._follow(plan, stop)
-
-    async def _follow(self, plan: WatchPlan, stop: anyio.Event) -> None:
-        changes = awatch(
-            *plan.directories,
-            stop_event=stop,
-            watch_filter=lambda _, path: plan.concerns(path),
-            debounce=400,  # Editors write in several steps.
-            step=100,  # also the longest delay before stopping is noticed
-            rust_timeout=round(self._check_seconds * 1000),
-            yield_on_timeout=True,
-            recursive=False,
-            ignore_permission_denied=True,
-        )
-        try:
-            async for _ in changes:
-                await self._refresh_safely()
-                if await self._plan() != plan:
-                    return
-        except FileNotFoundError:
-            await anyio.sleep(1.0)  # A directory was removed just before it was watched.
-        finally:
-            await changes.aclose()
-
-    async def _plan(self) -> WatchPlan:
-        return await anyio.to_thread.run_sync(self._make_plan)
-
-    async def _refresh_safely(self) -> None:
-        try:
-            await self._refresh()
+            await refresh()
         except Exception:
             # A bug in reading one configuration must not end the watching.
             logger.exception("the configuration could not be read again")
 
+    async def watch() -> None:
+        try:
+            while True:
+                await _follow(make_plan, refresh_safely, check_seconds)
+        except Exception as error:
+            # If the kernel refuses, as when its watches are used up, the library raises several
+            # kinds of exceptions, some in groups. None of them may end the serving.
+            text = "Configuration files cannot be watched (%s); they are checked every %g s."
+            logger.warning(text, error, poll_seconds)
+        while True:
+            await refresh_safely()
+            await anyio.sleep(poll_seconds)
 
-async def _set_when_cancelled(stop: anyio.Event) -> None:
-    """Set the event when this task is cancelled.
-
-    The library waits in a thread, shielded from cancellation: without the event it would end only
-    after its timeout.
-    """
-    try:
-        await anyio.sleep_forever()
-    finally:
-        stop.set()
+    return background_task(watch)
 
 
-def _is_directory(path: Path) -> bool:
-    # Unlike `Path.is_dir` it never raises, also not without permission.
-    return os.path.isdir(path)  # noqa: PTH112
+async def _follow(
+    make_plan: Callable[[], WatchPlan], refresh: Callable[[], Awaitable[None]], check_seconds: float
+) -> None:
+    plan = await anyio.to_thread.run_sync(make_plan)
+    await refresh()
+    stop = anyio.Event()
+
+    async def set_when_cancelled() -> None:
+        # The library waits in a thread, shielded from cancellation, until its timeout.
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stop.set()
+
+    changes = awatch(
+        *plan.directories,
+        stop_event=stop,
+        watch_filter=lambda _, path: plan.concerns(path),
+        debounce=400,  # Editors write in several steps.
+        step=100,  # also the longest delay before stopping is noticed
+        rust_timeout=round(check_seconds * 1000),
+        yield_on_timeout=True,
+        recursive=False,
+        ignore_permission_denied=True,
+    )
+    async with background_task(set_when_cancelled), aclosing(changes):
+        try:
+            async for _ in changes:
+                await refresh()
+                if await anyio.to_thread.run_sync(make_plan) != plan:
+                    return
+        except FileNotFoundError:
+            await anyio.sleep(1.0)  # A directory was removed just before it was watched.

@@ -26,8 +26,6 @@ from bridge.settings import Settings, home, moved_dir, store_of, writable_places
 
 
 class Finder(Protocol):
-    """Finds servers. Tests and callers with a list of their own implement it."""
-
     def stamp(self) -> object:
         """Return something that changes when `find` would return something else."""
         ...
@@ -36,15 +34,12 @@ class Finder(Protocol):
 
 
 class ConfigFinder:
-    """Finds servers in the configuration files of the user's clients."""
-
     def __init__(self, context: DiscoveryContext, consents: ProjectConsents) -> None:
         self._context = context
         self._consents = consents
         self._watch = Watch(context)
 
     def stamp(self) -> object:
-        """Return the state of every file that may define a server."""
         return self._watch.stamp(), self._consents.changes
 
     def find(self) -> Discovery:
@@ -56,9 +51,7 @@ class ConfigFinder:
 def with_unread(now: Discovery, before: Discovery) -> Discovery:
     """Return `now` with the servers that `before` had from files that cannot be read now.
 
-    Clients write their files in place, some many times an hour: a half-written file must not remove
-    servers that programs use. The warning stays, and says why a change has no effect. A file that
-    no longer exists has no servers.
+    Clients write in place: a half-written file must not remove servers that programs use.
     """
     unread = {warning.path for warning in now.warnings if warning.unread}
     taken = {spec.name for spec in now.servers}
@@ -107,7 +100,6 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
 
 
 def server_instructions(inventory: ToolInventory, discovery: Discovery) -> str:
-    """Return the server instructions, which clients show their model."""
     return instructions(inventory.initial_entries(), waiting_line(discovery.proposed))
 
 

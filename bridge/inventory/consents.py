@@ -38,7 +38,6 @@ class ProjectConsents:
         self.changes = 0
 
     def discover(self, context: DiscoveryContext) -> Discovery:
-        """Find servers under the current approvals; save clients' approvals seen the first time."""
         warnings: tuple[ConfigWarning, ...] = ()
         try:
             kept = self._file.read()
@@ -64,15 +63,9 @@ class ProjectConsents:
         )
 
     def allow(self, definition: Definition) -> None:
-        """Approve a definition for this bridge and later ones.
-
-        Raises:
-            MalformedError: The approval cannot be saved.
-        """
         self._file.add([Consent(definition=definition)])
 
     def allow_for_now(self, definition: Definition) -> None:
-        """Approve a definition as long as this bridge runs."""
         self._now |= {definition}
         self.changes += 1
 
@@ -86,5 +79,4 @@ class ProjectConsents:
 
 
 def consents_of(settings: Settings) -> ProjectConsents:
-    """Return the approvals stored under these settings."""
     return ProjectConsents(ConsentFile(settings.state_dir / FILE_NAME))

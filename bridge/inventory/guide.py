@@ -1,7 +1,4 @@
-"""Returns the texts on servers and tools, for models, programs and people at a terminal.
-
-Connects the current servers, settings and tools with `bridge.catalog`, which owns the wording.
-"""
+"""Returns the texts on servers and tools; `bridge.catalog` owns the wording."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import anyio.to_thread
 
 from bridge.catalog.disclosure import outdated
 from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
-from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.entries import ServerEntry
 from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.catalog.stubs import server_stub
@@ -34,7 +31,6 @@ from bridge.settings.time_zone import time_zone
 SKILLS_SERVER = "skills\0"
 """The server name under which the index has skills; no real server can have it."""
 
-
 BRIEF_TOKENS = 450  # Of the description where a client defers all other tools.
 
 
@@ -49,8 +45,6 @@ class SkillDocs(Protocol):
 
 
 class GuestGuide:
-    """The texts on a bridge's servers and tools."""
-
     def __init__(
         self, servers: Servers, settings: Settings, skills: SkillDocs | None = None
     ) -> None:
@@ -66,8 +60,7 @@ class GuestGuide:
     async def tool_description(self, *, brief: bool = False) -> str:
         """Return the description of `run_python`; it changes only when it is `outdated`.
 
-        Args:
-            brief: For a client that loads tools on demand, and so pays for little else.
+        A `brief` one is for clients that load tools on demand, and so pay for little else.
         """
         revision = self._servers.inventory.revision
         if self._described[0] != revision:
@@ -95,12 +88,10 @@ class GuestGuide:
         return short if brief else full
 
     def instructions(self) -> str:
-        """Return the server instructions, which clients show their model."""
         return server_instructions(self._servers.inventory, self._servers.discovery)
 
     @property
     def offers_packages(self) -> bool:
-        """Whether programs may request packages."""
         return bool(self.allowed_packages)
 
     @property
@@ -110,11 +101,7 @@ class GuestGuide:
         return [entry.name for entry in allowed]
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
-        """Return the packages and directories that programs may use.
-
-        Args:
-            roots: Name and address of each of the client's roots.
-        """
+        """Return the packages and directories that programs may use."""
         settings = self._settings
         packages = [entry.text for entry in settings.dependencies.allow]
         if "*" in packages:
@@ -138,11 +125,7 @@ class GuestGuide:
         limits: Limits | None = None,
         roots: tuple[tuple[str, str], ...] = (),
     ) -> str:
-        """Return the guide to what a program can do.
-
-        Args:
-            roots: Name and address of each of the client's roots.
-        """
+        """Return the guide to what a program can do; `roots` are as for `offers`."""
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
         offers = offers if limits.directories else replace(offers, directories=())
@@ -160,7 +143,6 @@ class GuestGuide:
         return text
 
     def servers_json(self) -> str:
-        """Return every server and its state, as JSON."""
         states = self._servers.pool.states()
         document: list[dict[str, Any]] = [
             {
@@ -190,41 +172,25 @@ class GuestGuide:
         return json.dumps(document, ensure_ascii=False)
 
     async def tools_json(self, name: str) -> str:
-        """Return the tools of one server with their schemas, as JSON.
-
-        Raises:
-            BridgeError: There is no such server, or it cannot be reached.
-        """
-        docs = await self.server_docs(await self._loaded(name), "full")
+        docs = await self.server_docs(await self._load(name), "full")
         return json.dumps(docs, ensure_ascii=False)
 
     async def server_stub(self, name: str) -> str:
-        """Return one server's tools as typed Python.
-
-        Raises:
-            BridgeError: There is no such server, or it cannot be reached.
-        """
-        entry = self._entry(await self._loaded(name))
+        entry = self._entry(await self._load(name))
         # In a thread: hundreds of tools take a second.
         return await anyio.to_thread.run_sync(server_stub, entry)
 
-    async def _loaded(self, name: str) -> str:
+    async def _load(self, name: str) -> str:
         server = self._servers.resolve(name)
         await self._servers.load([server])
         return server
 
     async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
-        """Return the documentation of a server's known tools."""
         entry = self._entry(server)
         # In a thread: a tool takes half a millisecond, or a hundred with large schemas.
         return await anyio.to_thread.run_sync(server_docs, entry, detail)
 
     async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
-        """Return the documentation of one tool, given by name or alias.
-
-        Raises:
-            UsageError: The server has no such tool; the text names the nearest.
-        """
         entry = self._entry(server)
         candidate = entry.named(tool)
         if candidate is None:
@@ -274,25 +240,21 @@ class GuestGuide:
 
         Of a tool that several servers have, one is returned, with the others' aliases as `also`. If
         none matches well, the three best are returned, each with `poor`.
-
-        Args:
-            server: Search only this server's tools.
-            skills: Whether to search saved skills, too.
-
-        Raises:
-            InvalidRequestError: The query has no words.
-            BridgeError: This Python has no full-text search.
         """
         inventory = self._servers.inventory
+
+        def find() -> list[Match]:
+            self._index.update(tools)
+            return self._index.search(query, limit=limit, server=server)
+
         async with self._searching:
             tools = {name: inventory.tools(name) or () for name in self._servers.names()}
             if skills and self._skills is not None:
                 tools[SKILLS_SERVER] = await self._skills.indexed()
-            matches = await anyio.to_thread.run_sync(self._find, tools, query, limit, server)
+            matches = await anyio.to_thread.run_sync(find)
         poor = bool(matches) and matches[0].fit < GOOD_FIT
         documents: list[dict[str, Any]] = []
         returned: list[tuple[Tool, dict[str, Any]]] = []
-        by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
         for match in matches[: 3 if poor else None]:
             name, score = match.tool.server, round(match.score, 3)
             if name == SKILLS_SERVER and self._skills is not None:
@@ -303,28 +265,18 @@ class GuestGuide:
             if name not in inventory.aliases:
                 # Removed from the configuration during the search.
                 continue
-            if name not in by_server:
-                entry = inventory.entry(name)
-                by_server[name] = entry, {tool.tool.name: tool for tool in entry.tools}
-            entry, entries = by_server[name]
+            entry = inventory.entry(name)
             same = next((docs for tool, docs in returned if _is_same(tool, match.tool)), None)
+            listed = next((tool for tool in entry.tools if tool.tool.name == match.tool.name), None)
             if same is not None:
                 same.setdefault("also", []).append(f"mcp_{entry.alias}")
-            elif match.tool.name in entries:
-                document = partial(tool_docs, entry, entries[match.tool.name], detail)
-                docs = await anyio.to_thread.run_sync(document)
+            elif listed is not None:
+                docs = await anyio.to_thread.run_sync(tool_docs, entry, listed, detail)
                 documents.append({**docs, "score": score})
                 returned.append((match.tool, documents[-1]))
         return [{**docs, "poor": True} for docs in documents] if poor else documents
 
-    def _find(
-        self, tools: dict[str, tuple[Tool, ...]], query: str, limit: int, server: str | None
-    ) -> list[Match]:
-        self._index.update(tools)
-        return self._index.search(query, limit=limit, server=server)
-
     async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
-        """Return the documentation of the tools of `names`: all, or those that match a query."""
         if not query:
             return [
                 document for name in names for document in await self.server_docs(name, "summary")
@@ -341,13 +293,11 @@ def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def starting_line(starting: Sequence[str], names: Sequence[str]) -> str:
-    """Return what a search says first while some of the servers are not searched yet."""
     count = f"{len(starting)} of {len(names)} servers {'is' if len(starting) == 1 else 'are'}"
     return f"{count} still starting; search again in some seconds, with the same words."
 
 
 def _is_same(one: Tool, other: Tool) -> bool:
-    """Return whether two servers have the same tool."""
     return one.server != other.server and (one.name, one.description, one.input_schema) == (
         other.name,
         other.description,

@@ -1,8 +1,7 @@
 """Holds every server's tools, and caches the catalog entries and stubs made from them.
 
 A run costs what it uses and not what is configured. Callers that cache something made from entries
-store the `revision` with it. Asks no server: `bridge.inventory.refresher` does, and reports the
-tools here.
+store the `revision` with it.
 """
 
 from __future__ import annotations
@@ -28,15 +27,7 @@ if TYPE_CHECKING:
 
 
 class ToolInventory:
-    """The tools of all servers; entries are made when first requested.
-
-    Attributes:
-        aliases: Every server's name and alias.
-        shape_revision: Grows whenever a new shape of results is learned.
-
-    Args:
-        shapes: Learns and stores the shapes of results; without it none are learned.
-    """
+    """The tools of all servers; entries are made when first requested."""
 
     def __init__(
         self, shapes: LearnedShapes | None = None, redactor: Redactor | None = None
@@ -83,7 +74,6 @@ class ToolInventory:
             self._listeners.remove(listener)
 
     def configure(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
-        """Replace all servers by those of a configuration, with their stored listings."""
         self.reset(
             {spec.name: spec.description for spec in specs},
             {name: listing.tools for name, listing in listings.items()},
@@ -92,7 +82,6 @@ class ToolInventory:
             self.describe(name, listing.info)
 
     def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
-        """Replace all servers and their known tools; aliases depend on the whole set."""
         self.revision += 1
         self.aliases = server_aliases(tuple(descriptions))
         clear = self._redactor.text
@@ -138,7 +127,6 @@ class ToolInventory:
         self._drop_all()
 
     def update(self, name: str, tools: tuple[Tool, ...]) -> bool:
-        """Set a server's tools; return whether they have changed."""
         before = self._tools.get(name)
         if before is tools:
             return False
@@ -156,7 +144,6 @@ class ToolInventory:
         return True
 
     def tool(self, name: str, tool: str) -> Tool | None:
-        """Return one tool of a server, by its own name; None if it is not known."""
         tools = self._by_name.get(name)
         if tools is None:
             tools = self._by_name[name] = {one.name: one for one in self.tools(name) or ()}
@@ -171,11 +158,7 @@ class ToolInventory:
         return partial(call_parts, wraps=found.wraps_result, several=several)
 
     def learn_result(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
-        """Learn the shape of a call's result, if the tool declares none.
-
-        Args:
-            wire: The result, as `bridge.rpc.values.call_parts` returns it.
-        """
+        """Learn the shape of a call's result, as `call_parts` returns it, if its tool has none."""
         if self._shapes is None:
             return
         found = self.tool(name, tool)
@@ -195,11 +178,9 @@ class ToolInventory:
         self._all = self._initial = self._discovered = None
 
     def place(self, name: str) -> int:
-        """Return a server's position in the configuration, from 0."""
         return self._positions[name]
 
     def entry(self, name: str) -> ServerEntry:
-        """Return one server's entry."""
         found = self._entries.get(name)
         if found is None:
             recall = None if self._shapes is None else partial(self._shapes.current, name)
@@ -219,21 +200,17 @@ class ToolInventory:
         )
 
     def entries(self, *, loaded: Collection[str] = ()) -> tuple[ServerEntry, ...]:
-        """Return the entries of all servers, in the order of the configuration."""
         if self._all is None:
             self._all = tuple(map(self.entry, self._descriptions))
         if not loaded:
             return self._all
-        return tuple(
-            replace(entry, loaded=True) if entry.name in loaded else entry for entry in self._all
-        )
+        return tuple(replace(e, loaded=True) if e.name in loaded else e for e in self._all)
 
     def initial_entries(self) -> tuple[ServerEntry, ...]:
         """Return all entries with only those shapes that were stored before this bridge started.
 
-        For texts in a model's context from the start, such as the description of `run_python`: if
-        they changed with every first call of a tool, clients would pay for their whole conversation
-        again. Depends on `revision` alone.
+        If the description of `run_python` changed with every first call of a tool, clients would
+        pay for their whole conversation again. Depends on `revision` alone.
         """
         shapes = self._shapes
         if shapes is None:
@@ -247,27 +224,21 @@ class ToolInventory:
             )
         return self._initial
 
-    def discovered(self, loaded: Collection[str]) -> list[dict[str, Any]]:
+    def discovery_lines(self, loaded: Collection[str]) -> list[dict[str, Any]]:
         if self._discovered is None:
             bare = (
                 ServerEntry(name=name, alias=self.aliases[name], description=description)
                 for name, description in self._descriptions.items()
             )
             self._discovered = run_discovered(tuple(bare))
-        if not loaded:
-            return self._discovered
-        return [
-            {**line, "loaded": True} if line["name"] in loaded else line
-            for line in self._discovered
-        ]
+        lines = self._discovered
+        return [{**line, "loaded": True} if line["name"] in loaded else line for line in lines]
 
     def stubs(self, name: str, used: frozenset[str] | None) -> dict[str, Any]:
         """Return one server's part of `Run.servers`.
 
-        Args:
-            used: Attributes of the server that the program uses: it gets only those tools, without
-                documentation. None for all tools. If one of them is no tool, all are returned, so
-                that the guest's error can name the nearest.
+        A program gets only the tools that it uses, without documentation. If one of these names is
+        no tool, it gets all, so that the guest's error can name the nearest.
         """
         found = self._stubs.get(name)
         if found is None:

@@ -1,11 +1,8 @@
-"""Learns the shapes of tools' results, for tools that declare no output schema.
+"""Learns the shapes of tools' results, for tools that declare no output schema, and stores them.
 
 A shape (`bridge.catalog.shapes`) belongs to one version of a tool: its name and the names of its
-arguments. If one of them changes, the shape is learned again. Nothing is learned from errors, and
-nothing from parsed texts before three results of one shape, since some tools send any file's text.
-
-Learning happens in each call's path, so it is cheap. Shapes are loaded with the configuration and
-stored (`bridge.inventory.shape_store`) in the background.
+arguments. Nothing is learned from errors, and nothing from parsed texts before three results of
+one shape, since some tools send any file's text. Learning is in each call's path, so it is cheap.
 """
 
 from __future__ import annotations
@@ -13,23 +10,150 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from time import time
+from typing import Annotated, Literal
 
 import anyio
 import anyio.to_thread
+from pydantic import Field, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from bridge.catalog.entries import Observation
-from bridge.catalog.shapes import NOTHING, SAMPLED_ITEMS, Shape, merged, outline, shape_of, shown
+from bridge.catalog.shapes import (
+    MAX_DEPTH,
+    NOTHING,
+    SAMPLED_ITEMS,
+    Shape,
+    from_schema,
+    merged,
+    outline,
+    pruned,
+    schema,
+    shape_of,
+    shown,
+)
 from bridge.guest.protocol.results import text_of
-from bridge.inventory.shape_store import MAX_TOOLS, ShapeRecord, ShapeRecords, ShapeStore
+from bridge.inventory.tool_cache import AGE, listing_digest
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import LARGE
 from bridge.rpc.values import shape_value
 from bridge.store import Store
 
 logger = logging.getLogger(__name__)
+
+MAX_SCHEMA_BYTES = 8 * 1024
+"""Of a shape as JSON. A server sends any result; of a large one the deepest levels are left out."""
+
+MAX_TOOLS = 300  # Records of a server, which may rename its tools at will; the last used are kept.
+
+_KIND = "shapes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeRecord:
+    """The learned shape of one version of a tool, as it is stored.
+
+    Attributes:
+        depth: Levels that fit `MAX_SCHEMA_BYTES`; deeper ones are left out.
+        count: Number of results.
+        day: Date of the last result, as in "2026-11-20".
+        several: Whether the tool has ever sent several texts.
+    """
+
+    name: Annotated[str, Field(alias="tool")]
+    shape: Annotated[
+        Shape, PlainValidator(from_schema), PlainSerializer(schema), Field(alias="returns")
+    ] = NOTHING
+    depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)] = MAX_DEPTH
+    count: Annotated[int, Field(ge=0)] = 0
+    day: str = ""
+    several: bool = False
+
+    def with_shape(self, shape: Shape) -> ShapeRecord:
+        """Return this record with `shape` merged in, within the bounds."""
+        depth, found = self.depth, merged(self.shape, shape)
+        if depth < MAX_DEPTH:
+            found = pruned(found, depth)
+        while depth > 0 and len(json.dumps(schema(found))) > MAX_SCHEMA_BYTES:
+            # A level left out once stays out, or the shape would change after each call.
+            depth -= 1
+            found = pruned(found, depth)
+        return replace(self, shape=found, depth=depth)
+
+
+ShapeRecords = Mapping[str, ShapeRecord]  # Records by the version digest of a tool.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    """The stored document of a server. `form` is the version of the format; others are ignored."""
+
+    server: str
+    tools: dict[str, ShapeRecord]
+    form: Literal[1] = 1
+
+
+_DOCUMENT = TypeAdapter(_Document)
+
+
+def load_shapes(store: Store, specs: Iterable[ServerSpec]) -> dict[str, dict[str, ShapeRecord]]:
+    named = {listing_digest(spec): spec for spec in specs}
+    found: dict[str, bytes] = {}
+    try:
+        found = store.documents(_KIND, named)
+    except OSError as error:
+        logger.debug("stored shapes of results cannot be read: %s", error)
+    return {spec.name: _parse_document(found.get(name), spec) for name, spec in named.items()}
+
+
+def add_shapes(store: Store, news: Sequence[tuple[ServerSpec, ShapeRecords]]) -> bool:
+    """Merge new records into the stored ones; return whether they could be written. Blocks.
+
+    Several bridges may write. The counts are of the results that are not stored yet.
+    """
+    try:
+        with store.writing() as kept:
+            for spec, records in news:
+                name = listing_digest(spec)
+                found = _merge(_parse_document(kept.get(_KIND, "", name), spec), records)
+                document = _Document(server=spec.name, tools=dict(sorted(found.items())))
+                kept.put(_KIND, "", name, _DOCUMENT.dump_json(document, by_alias=True))
+            kept.prune(_KIND, most=500, oldest=time() - AGE)
+    except OSError as error:
+        logger.debug("shapes of results cannot be stored: %s", error)
+        return False
+    return True
+
+
+def _parse_document(data: bytes | None, spec: ServerSpec) -> dict[str, ShapeRecord]:
+    if data is None:
+        return {}
+    try:
+        found = _DOCUMENT.validate_json(data)
+    except ValidationError as error:
+        logger.debug("ignoring the stored shapes of %s: %s", spec.name, error)
+        return {}
+    # A document of another name would attribute its shapes to the wrong server.
+    return found.tools if found.server == spec.name else {}
+
+
+def _merge(stored: ShapeRecords, news: ShapeRecords) -> dict[str, ShapeRecord]:
+    found = dict(stored)
+    for key, new in news.items():
+        old = found.get(key, ShapeRecord(name=new.name))
+        both = replace(old, depth=min(old.depth, new.depth)).with_shape(new.shape)
+        found[key] = replace(
+            both,
+            count=old.count + new.count,
+            day=max(old.day, new.day),
+            several=old.several or new.several,
+        )
+    newest = sorted(found.items(), key=lambda item: (item[1].day, item[0]), reverse=True)
+    return dict(newest[:MAX_TOOLS])
+
 
 FIRST_RESULTS = 16
 """Each tool's first results in a bridge that are all read; most shapes are complete after three."""
@@ -41,21 +165,18 @@ Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
 """The records read from the store, by server, each with the definition they belong to."""
 
 
+@dataclass(eq=False)
 class _Tool:
-    """One version of a tool that is being called."""
-
-    def __init__(self, tool: Tool, key: str, record: ShapeRecord) -> None:
-        self.tool = tool
-        self.key = key
-        self.record = record
-        self.seen = 0
-        self.unwritten = 0
-        self.described: Observation | None = None
-        # The shapes of the last parsed texts, which are alike.
-        self.parsed: list[Shape] = []
+    tool: Tool
+    key: str
+    record: ShapeRecord
+    seen: int = 0
+    unwritten: int = 0
+    described: Observation | None = None
+    # The shapes of the last parsed texts, which are alike.
+    parsed: list[Shape] = field(default_factory=list)
 
     def learn(self, wire: Mapping[str, Json]) -> bool:
-        """Learn from a result; return whether the shape changed."""
         self.seen += 1
         self.unwritten += 1
         several = bool(wire["parts"].get("several"))
@@ -98,20 +219,12 @@ class _Tool:
         self.parsed.append(shape)
         return merged(*self.parsed) if len(self.parsed) >= 3 else None
 
-    def observation(self) -> Observation:
-        """Return the current shape; its count is that of the last change."""
-        if self.described is None:
-            self.described = _observation(self.record, self.seen)
-        return self.described
 
-
+@dataclass(eq=False)
 class _Server:
-    """One server's stored records, and what was learned since."""
-
-    def __init__(self, spec: ServerSpec, stored: ShapeRecords) -> None:
-        self.spec = spec
-        self.stored = stored
-        self.tools: dict[str, _Tool] = {}
+    spec: ServerSpec
+    stored: ShapeRecords
+    tools: dict[str, _Tool] = field(default_factory=dict)
 
     def tool(self, tool: Tool) -> _Tool | None:
         """Return the tool's learner; None if there are too many."""
@@ -147,7 +260,7 @@ class LearnedShapes:
     """
 
     def __init__(self, store: Store, *, save_seconds: float = 5.0) -> None:
-        self._shape_store = ShapeStore(store)
+        self._store = store
         self._save_seconds = save_seconds
         self._servers: dict[str, _Server] = {}
         self._unsaved: list[tuple[ServerSpec, ShapeRecords]] = []
@@ -160,11 +273,10 @@ class LearnedShapes:
         new = [spec for spec in specs if spec.name not in known or known[spec.name].spec != spec]
         if not new:
             return {}
-        found = self._shape_store.load(new)
+        found = load_shapes(self._store, new)
         return {spec.name: (spec, found[spec.name]) for spec in new}
 
     def configure(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
-        """Set the configured servers and the records that `load` returned for them."""
         before, self._servers = self._servers, {}
         for spec in specs:
             known = before.get(spec.name)
@@ -176,11 +288,6 @@ class LearnedShapes:
             self._put_back(gone.spec, gone.news(_today()))
 
     def learn(self, server: str, tool: Tool, wire: Mapping[str, Json]) -> bool:
-        """Learn from a tool's successful result; return whether its shape changed.
-
-        Args:
-            wire: The result, as `bridge.rpc.values.call_parts` returns it.
-        """
         known = self._servers.get(server)
         if known is None or tool.output_schema is not None:
             return False
@@ -192,11 +299,10 @@ class LearnedShapes:
 
     def sends_several(self, server: str, tool: Tool) -> bool:
         live = self._live(server, tool)
-        record = live.record if live is not None else self._stored(server, tool)
+        record = live.record if live is not None else self._record(server, tool)
         return record is not None and record.several
 
     def has_any(self, server: str) -> bool:
-        """Return whether any shape of a server's results is known."""
         known = self._servers.get(server)
         return known is not None and bool(known.stored or known.tools)
 
@@ -205,11 +311,14 @@ class LearnedShapes:
         live = self._live(server, tool)
         if live is None:
             return self.initial(server, tool)
-        return live.observation() if live.record.count or live.seen else None
+        if live.described is None and (live.record.count or live.seen):
+            # Its count is that of the last change.
+            live.described = _observation(live.record, live.seen)
+        return live.described
 
     def initial(self, server: str, tool: Tool) -> Observation | None:
         """Return the shape of a tool's results as stored when this bridge started."""
-        record = self._stored(server, tool)
+        record = self._record(server, tool)
         return _observation(record, 0) if record is not None and record.count else None
 
     def _live(self, server: str, tool: Tool) -> _Tool | None:
@@ -218,7 +327,7 @@ class LearnedShapes:
         same = live is not None and (live.tool is tool or live.key == version_digest(tool))
         return live if same else None
 
-    def _stored(self, server: str, tool: Tool) -> ShapeRecord | None:
+    def _record(self, server: str, tool: Tool) -> ShapeRecord | None:
         known = self._servers.get(server)
         return known.stored.get(version_digest(tool)) if known and known.stored else None
 
@@ -236,7 +345,6 @@ class LearnedShapes:
             await self.save()
 
     async def save(self) -> None:
-        """Store the records that are not stored yet."""
         async with self._writing:
             day = _today()
             news, self._unsaved = self._unsaved, []
@@ -244,9 +352,8 @@ class LearnedShapes:
             news = [(spec, records) for spec, records in news if records]
             if not news:
                 return
-            if not await anyio.to_thread.run_sync(
-                self._shape_store.add, news, abandon_on_cancel=True
-            ):
+            add = partial(add_shapes, self._store, news)
+            if not await anyio.to_thread.run_sync(add, abandon_on_cancel=True):
                 for spec, records in news:
                     self._put_back(spec, records)
 
@@ -256,10 +363,7 @@ class LearnedShapes:
 
 
 def version_digest(tool: Tool) -> str:
-    """Return the key of a version of a tool: 32 hexadecimal digits.
-
-    Some servers write their texts in another order at each start.
-    """
+    """Return the key of a version of a tool: 32 hexadecimal digits."""
     properties = tool.input_schema.get("properties")
     names = sorted(properties) if isinstance(properties, Mapping) else []
     text = json.dumps([tool.name, names])

@@ -1,8 +1,4 @@
-"""Asks a person to approve a project's server when a run names it.
-
-Owns who may answer and how long an approval holds. Discovery decides from the approvals which
-servers may be used; the texts are in `bridge.inventory.project_servers`.
-"""
+"""Asks a person to approve a project's server when a run names it."""
 
 from __future__ import annotations
 
@@ -34,11 +30,7 @@ class ProjectApproval:
     async def ensure_approved(self, names: Iterable[str], run: RunCaller) -> bool:
         """Make sure that the servers a run names are approved, asking a person if needed.
 
-        Args:
-            names: Names or aliases; those of no server are ignored.
-
-        Returns:
-            Whether a server was approved, so that the configuration may have new servers.
+        Return whether one was, so that the configuration may have new servers.
 
         Raises:
             RefusedError: A server is not approved.

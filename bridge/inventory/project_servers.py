@@ -21,11 +21,7 @@ _INDENT = "    "
 
 
 def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
-    """Return the error on a project's server that is not approved.
-
-    Args:
-        more: A sentence on why no one was asked.
-    """
+    """Return the error on a project's server that is not approved."""
     file = os.path.relpath(proposal.source.path, proposal.definition.directory)
     reason = proposal.reason
     if reason == NOT_APPROVED:

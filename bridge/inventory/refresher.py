@@ -1,9 +1,6 @@
 """Asks servers for their tools, and renews their listings in the background.
 
-Owns the requests in progress, recent failures and the listings, so that a server that hangs or
-fails costs little. Asks a server again when its listing is old or when it reports that its tools
-changed. Stops servers that were started only to be asked, so that a search over fifty servers does
-not leave fifty processes.
+A server that hangs or fails costs little. One that was started only to be asked is stopped.
 """
 
 from __future__ import annotations
@@ -24,15 +21,13 @@ from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.tool_cache import Listing, ToolCache
 from bridge.model import ServerSpec, Tool
 from bridge.upstream.client_features import clear_caller
-from bridge.upstream.connection import FAILURE_SECONDS
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
 
 
 STRAGGLER_SECONDS = 5.0
-"""How long a caller that can do without a server waits for it. Most start in two seconds; those
-that first download a package go on starting, and are ready the next time."""
+"""How long a caller that can do without a server waits for it. Most start in two seconds."""
 
 REFRESH_SECONDS = 24 * 3600.0
 """Age at which a listing is old. Servers change with their releases, and a run asks them anyway."""
@@ -63,10 +58,6 @@ class Lister:
     Attributes:
         tasks: Runs the requests; the owner sets it before the first one.
         listings: Each server's last listing, by name.
-
-    Args:
-        straggler_seconds: How long `ask_briefly` waits for a server.
-        failure_seconds: How long `ask_briefly` does not retry a server that failed.
     """
 
     def __init__(
@@ -74,9 +65,8 @@ class Lister:
         pool: Pool,
         cache: ToolCache,
         inventory: ToolInventory,
-        *,
-        straggler_seconds: float = STRAGGLER_SECONDS,
-        failure_seconds: float = FAILURE_SECONDS,
+        straggler_seconds: float,
+        failure_seconds: float,
     ) -> None:
         self.tasks: TaskGroup | None = None
         self.listings: dict[str, Listing] = {}
@@ -106,7 +96,6 @@ class Lister:
         return now is not None and self._asked_at.get(name) == now
 
     def configure(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
-        """Set the configured servers and their stored listings."""
         before, self._specs = self._specs, {spec.name: spec for spec in specs}
         self.listings = dict(listings)
         for name, spec in self._specs.items():
@@ -123,9 +112,7 @@ class Lister:
     async def ask(self, name: str, *, again: bool = False, patient: bool = False) -> Outcome:
         """Return a server's tools or the error.
 
-        Args:
-            again: Ask even if the session has a current list, unless that was just made.
-            patient: Wait until a start succeeds or fails, however long that takes.
+        `again` asks even if the session has a current list, unless that was just made.
         """
         try:
             spec = self._pool.spec(name)
@@ -147,9 +134,6 @@ class Lister:
         """Return a server's tools or an error within `straggler_seconds`; the request continues.
 
         Of a slow server it returns the known tools, if there are any.
-
-        Args:
-            limiter: Limits how many servers are started at once.
         """
         _, failure, until = self._failures.get(name, (None, None, 0.0))
         if failure is not None and anyio.current_time() < until:
@@ -173,8 +157,7 @@ class Lister:
             remedy="Try again later, or name it in the program, which then waits for it.",
         )
 
-    def pending(self, name: str) -> Request | None:
-        """Return the request to a server that is in progress, if there is one."""
+    def current_request(self, name: str) -> Request | None:
         return self._requests.get(name)
 
     def request(self, name: str, limiter: anyio.CapacityLimiter | None = None) -> Request:
@@ -188,17 +171,6 @@ class Lister:
             request = self._requests[name] = Request(spec=spec, deadline=deadline)
             self.tasks.start_soon(self._run_request, request, limiter)
         return request
-
-    async def _load_stored(self, spec: ServerSpec) -> Listing | None:
-        """Return a server's stored listing, and use it if newer: another bridge may have asked."""
-        listing = await anyio.to_thread.run_sync(self.cache.load, spec)
-        if listing is None or self._specs.get(spec.name) != spec:
-            return None
-        before = self.listings.get(spec.name)
-        if before is None or listing.listed_at > before.listed_at:
-            self.listings[spec.name] = listing
-            self._inventory.update(spec.name, listing.tools)
-        return listing
 
     async def _run_request(self, request: Request, limiter: anyio.CapacityLimiter | None) -> None:
         # The request may outlive the run that started it and serve others, so questions that the
@@ -258,11 +230,7 @@ class Lister:
         self._used.update(names)
 
     async def first(self, names: Iterable[str], *, patient: bool) -> dict[str, BridgeError]:
-        """Ask servers whose tools are unknown; return the errors of those without an answer.
-
-        Args:
-            patient: Wait for slow servers and retry failed ones.
-        """
+        """Ask servers whose tools are unknown; return the errors of those without an answer."""
         errors: dict[str, BridgeError] = {}
 
         async def ask(name: str) -> None:
@@ -283,7 +251,6 @@ class Lister:
         return errors
 
     def refresh_later(self, names: Iterable[str]) -> None:
-        """Start asking those of the servers whose listing is old; do not wait."""
         tasks = self.tasks
         if tasks is None:
             return
@@ -298,7 +265,6 @@ class Lister:
                 tasks.start_soon(self._refresh, name)
 
     def is_old(self, name: str) -> bool:
-        """Return whether a server's listing is missing, old, outdated, or from the future."""
         listing = self.listings.get(name)
         if listing is None or listing.listed_at < self._redefined_at.get(name, 0.0):
             return True
@@ -315,7 +281,13 @@ class Lister:
         async with self._refresh_starts:
             try:
                 idle = self._is_idle(name)
-                await self._load_stored(self._pool.spec(name))
+                spec, before = self._pool.spec(name), self.listings.get(name)
+                # Another bridge may have asked.
+                listing = await anyio.to_thread.run_sync(self.cache.load, spec)
+                newer = listing and (before is None or listing.listed_at > before.listed_at)
+                if listing and newer and self._specs.get(name) == spec:
+                    self.listings[name] = listing
+                    self._inventory.update(name, listing.tools)
                 if not self.is_old(name):
                     return
                 request = self.request(name)
@@ -345,8 +317,7 @@ class Lister:
         return name not in self._used and self._pool.state(name).state in ("idle", "failed")
 
     async def _stop_unused(self, name: str) -> None:
-        """Stop a server once the request in progress is done."""
-        request = self.pending(name)
+        request = self.current_request(name)
         if request is not None:
             await request.done.wait()
         if name not in self._used and name in self._pool.names():

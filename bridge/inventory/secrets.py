@@ -1,8 +1,7 @@
 """Collects the secrets of this machine, so that texts leaving it can be redacted.
 
 Sources are the definitions of the user's servers, the logins in use, and the variables of the
-bridge's environment that servers inherit. `bridge.gate.redaction_shapes` decides whether a value is
-a secret, `bridge.gate.redaction` removes secrets from texts.
+bridge's environment that servers inherit.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import json
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bridge.gate.redaction import Redactor
@@ -43,8 +43,8 @@ class Secrets:
 
     Args:
         environ: The bridge's own environment.
-        names: Globs of the names of variables and headers that are secrets, and with a "-" in front
-            of those that are none, whatever they look like.
+        names: Globs of the names of variables and headers that are secrets. A "-" in front marks
+            those that are none, whatever they look like.
 
     Attributes:
         changed: Called after the set of secrets has changed.
@@ -63,7 +63,6 @@ class Secrets:
         self._update_redactor()
 
     def configure(self, specs: Iterable[ServerSpec]) -> None:
-        """Replace the secrets of server definitions with those of `specs`."""
         self._configured = {}
         for spec in specs:
             found = (*self._by_name(spec.env), *self._by_name(spec.headers), *spec_secrets(spec))
@@ -73,7 +72,6 @@ class Secrets:
         self._update_redactor()
 
     def login(self, server: str, values: Mapping[str, str]) -> None:
-        """Add a login's current tokens, by name."""
         kept = self._logins.setdefault(server, OrderedDict())
         changed = False
         for name, value in values.items():
@@ -108,21 +106,14 @@ class Secrets:
 
     def _secrets(self, found: Iterable[tuple[str, str]], owner: str) -> Found:
         for name, value in found:
-            if not self._public(name.rpartition(" in ")[2].lower()):
-                for part in _with_lines(value):
-                    yield part, f"{name} of {owner}"
-
-
-def _with_lines(value: str) -> Iterator[str]:
-    """Yield a secret, and each line of a private key: quoted keys often lack their line breaks."""
-    value = value.strip()
-    if len(value) < LEAST_NAMED:
-        return
-    yield value
-    if "\n" in value:
-        lines = [line.strip() for line in value.splitlines()]
-        # Shorter lines belong to a key's header and footer.
-        yield from (line for line in lines if len(line) >= 24 and "-----" not in line)
+            value = value.strip()
+            if len(value) < LEAST_NAMED or self._public(name.rpartition(" in ")[2].lower()):
+                continue
+            yield value, f"{name} of {owner}"
+            # Quoted private keys often lack their line breaks. Shorter lines are header and footer.
+            for line in map(str.strip, value.splitlines() if "\n" in value else ()):
+                if len(line) >= 24 and "-----" not in line:
+                    yield line, f"{name} of {owner}"
 
 
 def environment_secrets(environ: Mapping[str, str]) -> Found:
@@ -196,7 +187,10 @@ def header_secrets(name: str, value: str) -> Found:
     if scheme.lower() in _SCHEMES and rest.strip():
         text = rest.strip()
         if scheme.lower() == "basic":
-            yield from _basic_secrets(name, text)
+            with suppress(binascii.Error, ValueError):
+                pair = base64.b64decode(text, validate=True).decode()
+                if could_be_secret(password := pair.partition(":")[2]):
+                    yield f"{name} password", password
         if _is_credential(text):
             yield name, text
         return
@@ -204,18 +198,7 @@ def header_secrets(name: str, value: str) -> Found:
 
 
 def _is_credential(value: str) -> bool:
-    """Return whether a credential is long enough to be searched for in texts."""
     return could_be_secret(value) or len(value) >= LEAST_WORDS
-
-
-def _basic_secrets(name: str, text: str) -> Found:
-    try:
-        pair = base64.b64decode(text, validate=True).decode()
-    except (binascii.Error, ValueError):
-        return
-    password = pair.partition(":")[2]
-    if could_be_secret(password):
-        yield f"{name} password", password
 
 
 def url_secrets(name: str, url: str) -> Found:

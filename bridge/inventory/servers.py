@@ -1,7 +1,7 @@
 """Keeps the configured servers, their tools and their sessions current.
 
-Connects discovery, the inventory and the session pool: a changed configuration file takes effect
-with the next run, and sessions whose definition did not change stay open.
+A changed configuration file takes effect with the next run; sessions whose definition did not
+change stay open.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ import anyio.to_thread
 from bridge.catalog.entries import ServerEntry
 from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ProposedServer
-from bridge.errors import (
-    BridgeError,
-    LoginRequiredError,
-    RefusedError,
-    UnknownError,
-    UpstreamError,
-)
+from bridge.errors import BridgeError, LoginRequiredError, RefusedError, UnknownError, UpstreamError
 from bridge.guest.schema.names import nearest
 from bridge.inventory.configuration import Finder, with_own_aliases, with_unread
 from bridge.inventory.consents import ProjectConsents
@@ -43,18 +37,12 @@ logger = logging.getLogger(__name__)
 class Servers:
     """The discovered servers, their tools and their sessions. Enter before use.
 
-    Attributes:
-        inventory: The tools of all servers.
-        discovery: The servers found in the current configuration.
-
     Args:
         eager: Whether entering waits until the configuration is read. If not, call `refresh` before
             anything else.
         straggler_seconds: How long a tolerant load waits for a server.
         failure_seconds: How long tolerant loads do not retry a server that failed in one.
         observed: Learns and stores the shapes of results; without it none are learned.
-        secrets: Receives every configuration; its secrets are redacted from servers' texts.
-        consents: The approvals of a project's definitions.
         offer_login: Asks the current run's user to log in to a server; returns whether they did.
     """
 
@@ -76,7 +64,7 @@ class Servers:
         self.straggler_seconds = straggler_seconds
         self._offer_login = offer_login
         self._finder = finder
-        self._pool = pool
+        self.pool = pool
         self._stamp: object = None
         self._refreshing = anyio.Lock()
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
@@ -85,13 +73,7 @@ class Servers:
         self.inventory = ToolInventory(observed, self.secrets.redactor)
         self.secrets.changed = self.inventory.redact_again
         self._eager = eager
-        self._lister = Lister(
-            pool,
-            cache,
-            self.inventory,
-            straggler_seconds=straggler_seconds,
-            failure_seconds=failure_seconds,
-        )
+        self._lister = Lister(pool, cache, self.inventory, straggler_seconds, failure_seconds)
         pool.on_tools_changed = self._lister.tools_changed
         self._stack = AsyncExitStack()
 
@@ -99,7 +81,7 @@ class Servers:
         async with AsyncExitStack() as stack:
             if self._shapes is not None:
                 stack.push_async_callback(self._shapes.close)
-            await stack.enter_async_context(self._pool)
+            await stack.enter_async_context(self.pool)
             if self._eager:
                 await self.refresh()
             tasks = await stack.enter_async_context(anyio.create_task_group())
@@ -117,12 +99,7 @@ class Servers:
         await self._stack.aclose()
 
     @property
-    def pool(self) -> Pool:
-        return self._pool
-
-    @property
     def aliases(self) -> Mapping[str, str]:
-        """Every server's name and alias."""
         return self.inventory.aliases
 
     async def refresh(self) -> bool:
@@ -141,7 +118,7 @@ class Servers:
         if self._shapes is not None:
             self._shapes.configure(self.discovery.servers, shapes)
         self.inventory.configure(self.discovery.servers, listings)
-        self._pool.update(self.discovery.servers)
+        self.pool.update(self.discovery.servers)
         self._lister.configure(self.discovery.servers, listings)
         for entry in self.discovery.skipped:
             logger.info("%s is configured but skipped: %s", entry.name, entry.reason)
@@ -156,29 +133,25 @@ class Servers:
         return discovery, self._lister.cache.load_all(discovery.servers), shapes
 
     def names(self) -> tuple[str, ...]:
-        """Return every discovered server's own name."""
         return tuple(spec.name for spec in self.discovery.servers)
 
     def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
-        """Return all servers' entries, with the tools of those that were ever asked."""
         return self.inventory.entries(loaded=loaded)
 
     def definition(self, name: str) -> str:
-        """Return the digest of a server's current definition; empty if there is no such server."""
         try:
-            return self._pool.spec(name).definition
+            return self.pool.spec(name).definition
         except UnknownError:
             return ""
 
     def is_own(self, name: str) -> bool:
-        """Return whether a file of the user's, not of a project, defines a server."""
+        """Whether a file of the user's, not of a project, defines a server."""
         try:
-            return not self._pool.spec(name).written
+            return not self.pool.spec(name).written
         except UnknownError:
             return False
 
     def listing(self, name: str) -> Listing | None:
-        """Return a server's last list of tools, made by this bridge or an earlier one."""
         return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
@@ -205,43 +178,32 @@ class Servers:
         raise UnknownError(self.unknown_server_text(message), code="unknown_server")
 
     def proposals(self, name: str) -> tuple[ProposedServer, ...]:
-        """Return a project's unapproved servers of this name or alias."""
         if name in self.aliases or any(name in (a, f"mcp_{a}") for a in self.aliases.values()):
             return ()
         return tuple(each for each in self.discovery.proposed if name in reference_names(each.name))
 
     def unknown_server_text(self, problem: str) -> str:
-        """Return an error's text: the problem, and the servers that exist."""
         names = sorted(self.aliases)
         shown = ", ".join(names[:30]) + (f" and {len(names) - 30} more" if names[30:] else "")
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
 
     def skip_reasons(self, missed: Sequence[str]) -> str:
-        """Return why configured servers of these names are skipped; empty if none is.
-
-        The log and `mcp-code-bridge servers` list all skipped ones.
-        """
+        """Return why configured servers of these names are skipped; empty if none is."""
         skipped = self.discovery.skipped
         meant = [entry for entry in skipped if not reference_names(entry.name).isdisjoint(missed)]
         reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:5])
         return f"Configured but skipped: {reasons}." if reasons else ""
 
     def is_current(self, name: str) -> bool:
-        """Return whether the inventory has the tools that a server lists now."""
+        """Whether the inventory has the tools that a server lists now."""
         return self._lister.is_current(name)
 
     async def ensure_current(self, name: str) -> None:
-        """Make sure that the inventory has the tools that a server lists now; free if it has.
-
-        Tools listed by an earlier process of the server, or in an earlier bridge, may be outdated.
-
-        Raises:
-            BridgeError: The server cannot be asked.
-        """
+        """Make sure that the inventory has the tools that a server lists now; free if it has."""
         if self._lister.is_current(name):
             return
         # Starting drops the last connection's list, so that `load` asks again.
-        await self._pool.server(name).start()
+        await self.pool.server(name).start()
         await self.load([name])
 
     async def define(self, server: str, tool: str) -> Tool | None:
@@ -255,16 +217,12 @@ class Servers:
     async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it now, for a policy that decides by that.
 
-        Args:
-            asked: Servers that were asked once more in this run.
-
-        Raises:
-            UpstreamError: The server cannot be reached, so that no call could be made.
+        `asked` has the servers that were asked once more in this run.
         """
         try:
             await self.ensure_current(server)
         except UpstreamError:
-            if self._pool.server(server).connection_epoch is None:
+            if self.pool.server(server).connection_epoch is None:
                 raise
             # It lists nothing, but may take calls; what it said before is not believed any more.
             return None
@@ -277,14 +235,11 @@ class Servers:
         return found
 
     async def ask_again(self, names: Iterable[str]) -> None:
-        """Ask those of these servers that are connected for their tools, because one was missing.
-
-        Some servers do not report changes of their tools. One that was just asked is skipped.
-        """
+        """Ask the connected ones of these servers for their tools, because one was missing."""
         with anyio.move_on_after(STRAGGLER_SECONDS):
             async with anyio.create_task_group() as tasks:
                 for name in names:
-                    if self._pool.server(name).connection_epoch is not None:
+                    if self.pool.server(name).connection_epoch is not None:
                         tasks.start_soon(partial(self._lister.ask, name, again=True))
 
     async def load_unknown(
@@ -292,12 +247,8 @@ class Servers:
     ) -> dict[str, BridgeError]:
         """Load the tools of `names` for searching and listing; return the errors of the others.
 
-        Only servers whose tools are unknown are started, and stopped again afterwards. Old lists
-        are renewed in the background.
-
-        Args:
-            fresh: Ask all servers now.
-            patient: Wait for slow servers and retry failed ones, as for a person at a terminal.
+        Only servers whose tools are unknown are started, and stopped again afterwards; `fresh`
+        asks all. If `patient`, slow servers are waited for and failed ones retried.
         """
         wanted = dict.fromkeys(names)
         missing = [name for name in wanted if fresh or self.inventory.tools(name) is None]
@@ -307,19 +258,16 @@ class Servers:
         return errors
 
     def load_unknown_later(self) -> None:
-        """Start loading the tools of servers that were never asked, a few at a time."""
         self._lister.refresh_later(
             name for name in self.names() if self.inventory.tools(name) is None
         )
 
     def starting(self, names: Iterable[str]) -> list[str]:
-        """Return the servers among `names` whose tools are not known yet but will be soon."""
         unknown = (name for name in names if self.inventory.tools(name) is None)
-        return [name for name in unknown if self._lister.pending(name) is not None]
+        return [name for name in unknown if self._lister.current_request(name) is not None]
 
     async def wait_for_starts(self, names: Iterable[str]) -> None:
-        """Wait until all of these servers have answered or failed."""
-        for request in filter(None, map(self._lister.pending, self.starting(names))):
+        for request in filter(None, map(self._lister.current_request, self.starting(names))):
             await request.done.wait()
 
     async def load(
@@ -327,15 +275,12 @@ class Servers:
     ) -> tuple[dict[str, tuple[Tool, ...]], dict[str, BridgeError]]:
         """Return the tools of `names`, asked concurrently, and the errors of the others.
 
-        A server that is refused is among the errors, unless all are.
+        A server that is refused is among the errors, unless all are; any other error is raised.
 
         Args:
             tolerant: Return errors instead of raising them. For a server that takes long, use the
                 tools that it had last time; a call will wait for it.
             patient: With `tolerant`, wait for slow servers and retry failed ones.
-
-        Raises:
-            BridgeError: A server failed, or all are refused, and `tolerant` is false.
         """
         if not names:
             return {}, {}
@@ -347,7 +292,7 @@ class Servers:
             outcomes[name] = await how(name)
             if tolerant or not isinstance(outcomes[name], LoginRequiredError):
                 return
-            if self._offer_login is not None and await self._offer_login(self._pool.spec(name)):
+            if self._offer_login is not None and await self._offer_login(self.pool.spec(name)):
                 outcomes[name] = await how(name)
 
         async with anyio.create_task_group() as tasks:

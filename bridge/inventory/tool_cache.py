@@ -1,9 +1,7 @@
 """Stores each server's last list of tools, so that later bridges know it without starting servers.
 
-Holds one document per server definition: the tools, the server's version, and when they were
-listed. With it the tools of fifty servers can be described and searched without starting one. A run
-still asks the server itself, and old lists are renewed in the background
-(`bridge.inventory.refresher`). An unreadable document counts as missing.
+Holds one document per server definition; an unreadable one counts as missing. A run still asks the
+server itself.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ class Listing:
     """A server's list of tools.
 
     Attributes:
-        server: The server's own name in the configuration.
         info: As in `ServerState.server_info`.
         listed_at: Seconds since the epoch.
         start_seconds: Time to start the server and list; None if it was running already.
@@ -54,7 +51,6 @@ class Listing:
 
     @property
     def schema_bytes(self) -> int:
-        """Bytes of the tools as their server describes them, in compact JSON."""
         return sum(map(_described_bytes, self.tools))
 
 
@@ -84,26 +80,29 @@ class ToolCache:
         self._store = store
 
     def load(self, spec: ServerSpec) -> Listing | None:
-        """Return a definition's stored listing, if there is one."""
         return self.load_all([spec]).get(spec.name)
 
     def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
-        """Return the definitions' stored listings, by server, read in one transaction."""
         named = {listing_digest(spec): spec for spec in specs}
         found: dict[str, bytes] = {}
         try:
             found = self._store.documents(_KIND, named)
         except OSError as error:
             logger.debug("stored lists of tools cannot be read: %s", error)
-        read = (
-            (spec.name, _listing(spec, found[name]))
-            for name, spec in named.items()
-            if name in found
-        )
-        return {name: listing for name, listing in read if listing is not None}
+        listings: dict[str, Listing] = {}
+        for name, data in found.items():
+            spec = named[name]
+            try:
+                listing = _adapter().validate_json(data)
+            except ValueError as error:
+                logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
+                continue
+            # A listing of another name would attribute its tools to the wrong server.
+            if {listing.server, *(tool.server for tool in listing.tools)} == {spec.name}:
+                listings[spec.name] = listing
+        return listings
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
-        """Store a listing for later bridges, and delete old ones."""
         data = _adapter().dump_json(listing)
         if len(data) > MAX_BYTES:
             return
@@ -113,18 +112,6 @@ class ToolCache:
                 kept.prune(_KIND, most=500, oldest=time() - AGE)
         except OSError as error:
             logger.debug("the tools of %s cannot be stored: %s", spec.name, error)
-
-
-def _listing(spec: ServerSpec, data: bytes) -> Listing | None:
-    try:
-        listing = _adapter().validate_json(data)
-    except ValueError as error:
-        logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
-        return None
-    # A listing of another name would attribute its tools to the wrong server.
-    if listing.server != spec.name or any(tool.server != spec.name for tool in listing.tools):
-        return None
-    return listing
 
 
 def _described_bytes(tool: Tool) -> int:

@@ -113,7 +113,7 @@ def run_frame(
         code=run.request.code,
         argv=list(run.request.argv),
         servers=stubs,
-        discovered=known.discovered(loaded) if reach is None else [],
+        discovered=known.discovery_lines(loaded) if reach is None else [],
         capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
         limits={
             # The host enforces the time limit, since only it knows how long questions took.

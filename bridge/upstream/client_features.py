@@ -1,17 +1,8 @@
 """A server's requests to the client: elicitation, sampling and roots, and its log messages.
 
-Protocol: up to 2025-11-25 a server sends `elicitation/create`, `sampling/createMessage` and
-`roots/list` over the connection. In 2026-07-28 it returns an InputRequiredResult, and the request
-is repeated with `inputResponses` and `requestState` (at most `MAX_ROUNDS` times). Error -32042
-(URLElicitationRequiredError) lists URLs that the user must visit first.
-
-Owns the attribution of these requests, of progress and `notifications/message` to a run, their
-limits, and stopping the clock of runs that wait for an answer. `roots/list` is answered from the
-configuration if that names roots; the rest goes to the run's client, through `ServerCaller`.
-
-Differs from the SDK: one connection serves several clients, but a server's request names no call.
-It belongs to the client with pending calls there; with more than one client it is refused, because
-asking the wrong one would show one user's data to another.
+One connection serves several clients, but a server's request names no call. It belongs to the
+client with pending calls there; with more than one client it is refused, because asking the wrong
+one would show one user's data to another.
 """
 
 from __future__ import annotations
@@ -70,16 +61,7 @@ Retry = Callable[[dict[str, Json] | None, str | None], Awaitable[dict[str, Json]
 async def resolve_input(
     server: str, what: str, result: dict[str, Json], retry: Retry, *, roots: Roots = ()
 ) -> dict[str, Json]:
-    """Return the final result, after answering each InputRequiredResult.
-
-    Args:
-        what: The request in messages, as in "tool 'x'".
-        result: The first result.
-
-    Raises:
-        CannotAskError: The client cannot be asked.
-        ToolCallError: Too many rounds, or malformed input requests.
-    """
+    """Return the final result, after answering each InputRequiredResult."""
     pause = 0.05
     for _ in range(MAX_ROUNDS):
         if result.get("resultType") != INPUT_REQUIRED:
@@ -107,14 +89,7 @@ async def resolve_input(
 async def complete_url_elicitations(server: str, what: str, refusal: ToolCallError) -> bool:
     """Send the URL elicitations of a URLElicitationRequiredError to the client.
 
-    Args:
-        refusal: The server's error.
-
-    Returns:
-        Whether it is that error and the user accepted all of them: the request can be repeated.
-
-    Raises:
-        ToolCallError: There are too many.
+    Return whether it is that error and the user accepted all: the request can be repeated.
     """
     data = refusal.data
     listed = data.get("elicitations") if isinstance(data, dict) else None
@@ -176,13 +151,11 @@ async def _answer(server: str, caller: ServerCaller | None, question: Json, root
         )
     # Tokens, and whether the request may become a task, concern only this hop.
     params = {key: value for key, value in params.items() if key not in {"_meta", "task"}}
-    size = len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     with caller.clock.stop():
-        return await forward(caller, server, cast(Method, method), params, size)
+        return await forward(caller, server, cast(Method, method), params)
 
 
-ANSWER_SECONDS = 600.0
-"""For one answer of the client. People are slow, but a waiting run holds a sandbox and a server."""
+ANSWER_SECONDS = 600.0  # For one answer of the client: a waiting run holds a sandbox and a server.
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -254,7 +227,6 @@ connection's owner task clears it, because it serves all runs."""
 
 
 def current_caller() -> ServerCaller | None:
-    """Return the run that this task makes calls for, if any."""
     return _current.get()
 
 
@@ -285,20 +257,19 @@ PROGRESS_FACTOR = 10  # How many times its timeout a call may take that reports 
 
 
 def progress_callback(
-    server: str, tool: str, scope: anyio.CancelScope, seconds: float
+    server: str, tool: str, seconds: float, move_limit: Callable[[float], None] | None
 ) -> ProgressFnT | None:
     """Return the SDK's progress callback for a request of the current caller, if there is one.
 
-    Args:
-        scope: The request's `time_limit`; each report starts its `seconds` again.
+    Each report starts the request's `seconds` again; `move_limit` lets it end so much later.
     """
     caller = _current.get()
-    if caller is None:
+    if caller is None or move_limit is None:
         return None
     last = caller.clock.now() + PROGRESS_FACTOR * seconds
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
-        caller.clock.move_limit(scope, min(seconds, last - caller.clock.now()))
+        move_limit(min(seconds, last - caller.clock.now()))
         if caller.wants_progress:
             await caller.report(server, tool, progress, total, message or "")
 
@@ -306,17 +277,10 @@ def progress_callback(
 
 
 async def forward(
-    caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json], size: int
+    caller: ServerCaller, server: str, method: Method, params: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """Send one request to the client; an elicitation without an answer in time is cancelled.
-
-    Args:
-        size: Bytes of the parameters as JSON.
-
-    Raises:
-        CannotAskError: It exceeds a limit, or there is no answer.
-    """
-    message = ""
+    """Send one request to the client; cancel an elicitation without an answer."""
+    message, size = "", len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     if size > MAX_REQUEST_BYTES[method]:
         message = f"The question has {size:,} bytes; at most {MAX_REQUEST_BYTES[method]:,}."
     elif _is_deep(params):
@@ -370,10 +334,8 @@ class _OpenRequest:
             self.scope.cancel()
 
     def close(self) -> None:
-        """Restart all clocks."""
-        for hold in self._holds.values():
-            hold.close()
-        self._holds.clear()
+        for caller in tuple(self._holds):
+            self.leave(caller)
 
 
 class _RecentCaller(NamedTuple):
@@ -421,22 +383,19 @@ class Callers:
     async def elicit(
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
-        """Handle `elicitation/create`; the SDK's callback."""
         return _read(ElicitResult, await self._answer("elicitation/create", params))
 
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """Handle `sampling/createMessage`; the SDK's callback."""
         answer = await self._answer("sampling/createMessage", params)
         if isinstance(answer, dict) and isinstance(answer.get("content"), list):
             return _read(CreateMessageResultWithTools, answer)
         return _read(CreateMessageResult, answer)
 
     async def list_roots(self) -> ListRootsResult | None:
-        """Return the roots of the client with pending calls; None if it cannot be asked."""
         try:
-            answer = await self._ask("roots/list", {}, 0)
+            answer = await self._ask("roots/list", {})
             return ListRootsResult.model_validate(answer, by_name=False)
         except (CannotAskError, ValidationError) as error:
             logger.info("server %r: it gets no roots: %s", self._server, error)
@@ -454,12 +413,12 @@ class Callers:
     async def _answer(
         self, method: Method, params: ElicitRequestParams | CreateMessageRequestParams
     ) -> dict[str, Json] | ErrorData:
-        text = params.model_dump_json(by_alias=True, exclude_none=True, exclude={"meta", "task"})
-        document = params.model_dump(
-            by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"}
-        )
+        without = {"meta", "task"}
         try:
-            return await self._ask(method, document, len(text.encode("utf-8", "replace")))
+            document = params.model_dump(
+                by_alias=True, mode="json", exclude_none=True, exclude=without
+            )
+            return await self._ask(method, document)
         except CannotAskError as error:
             self._refused += 1
             if math.log10(self._refused).is_integer():
@@ -469,7 +428,7 @@ class Callers:
             # The code for a missing client capability: most servers report its text.
             return ErrorData(code=METHOD_NOT_FOUND, message=str(error))
 
-    async def _ask(self, method: Method, params: Mapping[str, Json], size: int) -> dict[str, Json]:
+    async def _ask(self, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         caller = self._attribute()
         if len(self._open) >= MAX_QUESTIONS:
             message = f"It has asked {MAX_QUESTIONS} questions that are open already."
@@ -481,7 +440,7 @@ class Callers:
             try:
                 for waiting in self._under_way:
                     question.hold(waiting)
-                return await forward(caller, self._server, method, params, size)
+                return await forward(caller, self._server, method, params)
             finally:
                 self._open.discard(question)
                 question.close()
@@ -501,11 +460,8 @@ class Callers:
     def _attribute(self, *, late: bool = False) -> ServerCaller:
         """Return the caller that a server's message belongs to, since it names no call.
 
-        Args:
-            late: It may also belong to a call that has just got its response.
-
-        Raises:
-            CannotAskError: There is none, or there are several.
+        If it is `late`, it may belong to a call that has just got its response. A CannotAskError
+        says that there is no caller, or that there are several.
         """
         now = current_time()
         found = list(self._under_way)

@@ -1,13 +1,7 @@
 """One connection to one server, which is one MCP session: negotiation, notifications, end.
 
-Protocol: receives `notifications/{tools,resources,prompts}/list_changed`, `/resources/updated`,
-`/progress` and `/message`; sends `resources/subscribe` and `resources/unsubscribe` (to
-2025-11-25) or `subscriptions/listen` (2026-07-28). Declares the client capabilities elicitation,
-sampling and the tasks extension to every server, and roots to those that may have them.
-
 Differs from the SDK: one owner task enters and leaves the client, because anyio's cancel scopes
-may not cross tasks; other tasks only send requests. The liveness probe is `tools/list`, because
-`ping` is gone in 2026-07-28. A connection is used once; `server.py` decides on the next.
+may not cross tasks; other tasks only send requests. A connection is used once.
 """
 
 from __future__ import annotations
@@ -57,7 +51,7 @@ from bridge.model import ServerSettings
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
-from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
+from bridge.upstream.handshake import RecordingDispatcher, negotiate_version
 from bridge.upstream.installation import installs_packages
 from bridge.upstream.refusal import Refusal
 from bridge.upstream.task_calls import EXTENSION
@@ -71,9 +65,7 @@ logger = logging.getLogger(__name__)
 
 FAILURE_SECONDS = 60.0
 """How long callers do not wait for a server again after a start that took too long, or after any
-failure if they can do without it. Short enough for a user who has fixed it, long enough that
-several runs in a row do not each wait for it."""
-
+failure if they can do without it."""
 
 _OF_PROXIES = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
 """Codes with which a stdio proxy reports that its own server is gone."""
@@ -96,18 +88,14 @@ class Connection:
     Attributes:
         ready: Set when it can be used or has failed.
         ended: Set when it is closed completely.
-        client: The SDK's session for requests, from `ready` on.
         failure: Why it never became usable.
         earlier: Why the connection before it did not.
         hurried_until: Time until which callers do not wait for its start.
-        end_report: Why it ended or is about to, in sentences.
         idle: It was closed because it was unused.
         uses, listings: Count of uses, and how many of them were `tools/list`.
         cacheable: Lists may be cached; False when change notifications were lost.
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
         view_only: Listed tools that only the server's own view may call.
-        updates: The tasks that wait for resources to change.
-        roots: The answer to `roots/list`.
         roots_asked: Exists once the server asked for the client's roots; set after the answer.
         rootless: The server asked for roots and got none.
         roots_shared: The client's roots have not changed since the server got them.
@@ -117,7 +105,7 @@ class Connection:
         self._server, self._pool = server, pool
         self.spec = spec = server.spec
         self.endpoint = pool.endpoint(spec)
-        self.roots = server.roots
+        self.roots, self.call_timeout = server.roots, server.call_timeout
         local, start = spec.transport == "stdio", spec.start_timeout or pool.start_timeout
         installs = local and installs_packages(spec.command, spec.args)
         self._login_timeout = max(start, pool.start_patience)
@@ -156,12 +144,6 @@ class Connection:
         self._users = 0
         self._last_used = 0.0
 
-    def __repr__(self) -> str:
-        return (
-            f"<Connection {self.spec.name!r} ready={self.ready.is_set()} usable={self.usable} "
-            f"users={self._users} ended={self.ended.is_set()}>"
-        )
-
     @property
     def usable(self) -> bool:
         """Whether it accepts new requests; true while it starts."""
@@ -169,13 +151,8 @@ class Connection:
         return not (silent or self._broken or self._retiring or self._stop.is_set())
 
     @property
-    def held_state(self) -> bool:
-        """Whether the server may have held something in memory that its end has lost."""
-        return self.endpoint.transport == "stdio" and self.uses > self.listings
-
-    @property
     def modern(self) -> bool:
-        """Whether `server/discover` succeeded, that is, the revision is 2026-07-28 or newer."""
+        """Whether the revision is 2026-07-28 or newer."""
         return self.client is not None and self.client.discover_result is not None
 
     def declares(self, *path: str) -> bool:
@@ -210,13 +187,9 @@ class Connection:
                 self.stop()
 
     async def wait_ready(self, *, patient: bool = False) -> None:
-        """Wait until it is ready or has failed; at most for a start's usual time, unless `patient`.
+        """Wait until it is ready or has failed; at most for a start's usual time if not `patient`.
 
-        For `FAILURE_SECONDS` after a wait in vain, for this connection or the one before, later
-        callers do not wait at all; the start continues.
-
-        Raises:
-            ServerStartError: It is still starting.
+        After a wait in vain later callers do not wait for `FAILURE_SECONDS`; the start continues.
         """
         hurried = anyio.current_time() < self.hurried_until
         seconds = 0.0 if hurried else self._answer_timeout
@@ -231,18 +204,7 @@ class Connection:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
         if self._login_address:
             raise login_at(self.spec, self._login_address)
-        raise still_starting(
-            self.spec,
-            self.earlier,
-            installing=self.endpoint.installing,
-            end_report=self.endpoint.end_report(),
-        )
-
-    def _wait_for_login(self, scope: anyio.CancelScope, address: str) -> None:
-        logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
-        self._login_address = address
-        self._start_timeout = self._login_timeout
-        scope.deadline = anyio.current_time() + self._login_timeout
+        raise still_starting(self.spec, self.earlier, self.endpoint)
 
     def stop(self) -> None:
         """Close it now; pending requests fail."""
@@ -263,26 +225,17 @@ class Connection:
         self._over.set()
 
     def request_probe(self, waited: float) -> None:
-        """Have the owner task probe the server, because a request got no response.
-
-        Args:
-            waited: Seconds that the request waited for it.
-        """
-        self._probe_patience = max(PROBE_SECONDS, self._server.call_timeout - waited)
+        """Have the owner task probe the server: a request `waited` seconds without a response."""
+        self._probe_patience = max(PROBE_SECONDS, self.call_timeout - waited)
         self._probe_requested.set()
 
     def mark_silent(self) -> None:
-        """Accept no new requests unless the server sends something; the next one replaces it."""
         logger.warning("server %r does not respond any more", self.spec.name)
         self.end_report = "It stopped answering."
         self._silent_since = current_time()
 
     def retire(self, end_report: str = "") -> None:
-        """Accept no new requests, and close when the pending ones have ended; each has a timeout.
-
-        Args:
-            end_report: Why, if it is the server's fault.
-        """
+        """Accept no new requests, and close when the pending ones have ended."""
         self._retiring = True
         self.end_report = self.end_report or end_report
         if not self._users:
@@ -291,8 +244,7 @@ class Connection:
     async def run(self, after: anyio.Event | None) -> None:
         """Own the connection from start to end; its failures are recorded, not raised.
 
-        Args:
-            after: End of the previous connection; waited for, so that no server runs twice.
+        It starts after the end of the previous one, so that no server runs twice.
         """
         try:
             if after is not None:
@@ -332,18 +284,19 @@ class Connection:
     async def _connect(self) -> None:
         self._disconnected = False
         deadline = anyio.current_time() + self._start_timeout
+
+        def wait_for_login(address: str) -> None:
+            logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
+            self._login_address = address
+            self._start_timeout = self._login_timeout
+            scope.deadline = anyio.current_time() + self._login_timeout
+
         with anyio.CancelScope(deadline=deadline) as scope:
             if not await self._unless_stopped(self.endpoint.prepare):
                 return
-            self.endpoint.on_login = partial(self._wait_for_login, scope)
+            self.endpoint.on_login = wait_for_login
             async with self.endpoint.open(deadline) as (read, write):
-                dispatcher = RecordingDispatcher(
-                    read,
-                    write,
-                    on_end=self._handle_disconnect,
-                    on_notification=self._notification_started,
-                    on_too_many_requests=self._disconnect_flooding,
-                )
+                dispatcher = RecordingDispatcher(read, write, self)
                 async with ClientSession(
                     dispatcher=dispatcher,
                     message_handler=self._handle_notification,
@@ -364,25 +317,21 @@ class Connection:
                     await self._serve(client)
         if scope.cancelled_caught and self.client is None:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
-            self.failure = start_timeout(
-                self.spec,
-                self._start_timeout,
-                end_report=self.endpoint.end_report(),
-            )
+            self.failure = start_timeout(self.spec, self._start_timeout, self.endpoint)
             if self._login_address:
                 self.failure = login_at(self.spec)
 
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
-        """Negotiate the revision."""
         try:
             settings = self._pool.server_settings.get(self.spec.name, ServerSettings())
             legacy = settings.protocol == "auto" and self._server.legacy
             mode = "legacy" if legacy else settings.protocol
             await negotiate_version(client, self.endpoint, mode, self._start_timeout)
         except Exception:
-            self.endpoint.started()
+            # Not if it is cancelled: an installation may end by itself.
+            self.endpoint.finish_start()
             raise
-        self.endpoint.started()
+        self.endpoint.finish_start()
         if self.endpoint.direct is not None:
             self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
         self.client = client
@@ -393,12 +342,12 @@ class Connection:
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do a part of the start unless the connection is stopped; return whether it is done."""
+        done = False
 
         async def cancel_on_stop() -> None:
             await self._stop.wait()
             tg.cancel_scope.cancel()
 
-        done = False
         async with anyio.create_task_group() as tg:
             tg.start_soon(cancel_on_stop)
             await work()
@@ -412,27 +361,22 @@ class Connection:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
                 tg.start_soon(self._subscribe, client, announced)
             tg.start_soon(self._probe, client)
-            await self._wait_stop()
+            while not self._over.is_set():
+                left = math.inf
+                if self._idle_seconds is not None:
+                    since = anyio.current_time() if self._users else self._last_used
+                    left = since + self._idle_seconds - anyio.current_time()
+                    if left <= 0:
+                        self.idle = True
+                        self.stop()
+                with anyio.move_on_after(max(left, 0.0)):
+                    await self._over.wait()
             tg.cancel_scope.cancel()
-
-    async def _wait_stop(self) -> None:
-        """Wait until `stop` or `mark_broken`, or until it was idle for long."""
-        while not self._over.is_set():
-            left = math.inf
-            if self._idle_seconds is not None:
-                since = anyio.current_time() if self._users else self._last_used
-                left = since + self._idle_seconds - anyio.current_time()
-                if left <= 0:
-                    self.idle = True
-                    self.stop()
-            with anyio.move_on_after(max(left, 0.0)):
-                await self._over.wait()
 
     async def _probe(self, client: ClientSession) -> None:
         """After each `request_probe`, send `tools/list`, and note a server that sends nothing.
 
-        Not `ping`, which 2026-07-28 has removed and simple servers ignore. A server that handles
-        one request at a time may be busy for as long as a call may take.
+        Not `ping`, which 2026-07-28 has removed and simple servers ignore.
         """
         while not self._retiring:
             await self._probe_requested.wait()
@@ -473,7 +417,6 @@ class Connection:
         return True
 
     async def _subscribe(self, client: ClientSession, announced: list[ListName]) -> None:
-        """Receive change notifications through `subscriptions/listen` (2026-07-28)."""
         for _ in range(3):  # After these the list is not cached, so that it cannot be stale.
             try:
                 async with listen(
@@ -517,17 +460,17 @@ class Connection:
         answered.set()
         return found
 
-    def _notification_started(self) -> None:
+    def start_notification(self) -> None:
         if self.endpoint.direct is not None:
             self.endpoint.direct.start_notification()
 
-    def _disconnect_flooding(self) -> None:
-        self.end_report = f"It made {MAX_OPEN_REQUESTS:,} requests without waiting for the answers."
+    def disconnect_flooding(self, requests: int) -> None:
+        self.end_report = f"It made {requests:,} requests without waiting for the answers."
         logger.warning("server %r is disconnected: %s", self.spec.name, self.end_report)
         self.stop()
 
-    def _handle_disconnect(self) -> None:
-        # Before `ready`, the end of the connection fails the start, which may try HTTP+SSE.
+    def handle_disconnect(self) -> None:
+        """Handle the end; before `ready` it fails the start, which may try HTTP+SSE."""
         self._disconnected = True
         self.updates.wake()
         if self.endpoint.direct is not None:
@@ -542,12 +485,7 @@ class Connection:
             return
         if self.client is None:
             self.hurried_until = -math.inf
-            self.failure = start_error(
-                self.spec,
-                error,
-                end_report=self.endpoint.end_report(),
-                refusal=self.endpoint.refusal,
-            )
+            self.failure = start_error(self.spec, error, self.endpoint)
             return
         self.end_report = f"{reason(error)}.".capitalize()
         logger.warning("the connection to server %r broke: %s", self.spec.name, self.end_report)
@@ -570,11 +508,7 @@ class ResourceUpdates:
                     event.set()
 
     async def wait(self, client: ClientSession, uri: str) -> None:
-        """Return when a resource has changed, or when the subscription has ended.
-
-        Raises:
-            MCPError: The server refused the subscription.
-        """
+        """Return when a resource has changed, or when the subscription has ended."""
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             with suppress(SubscriptionLost):
                 async with listen(client, resource_subscriptions=[uri]) as changes:

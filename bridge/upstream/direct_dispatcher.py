@@ -1,17 +1,9 @@
 """Requests over stdio that bypass the SDK's session: from the caller to the pipe and back.
 
-Protocol: sends JSON-RPC requests (`tools/*`, `tasks/*`, `prompts/*`, `completion/complete`,
-`resources/*` but subscriptions) with `_meta`: progress token, trace context and, in
-2026-07-28, the protocol version, client info, capabilities and log level. Sends
-`notifications/cancelled` on cancellation and timeout. Owns the ids, from `FIRST_ID` on; the SDK's
-session counts from 1 and keeps negotiation, notifications and the server's requests.
-
-Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. Any
-other message is left to the SDK's models. As there, a response is delivered only after the
-notifications that came before it. docs/design.md says when this module can go.
-
-The sender writes its message itself. What a full pipe does not take is left to a task that outlives
-the sender, because a truncated message would corrupt all that follow.
+Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. The
+sender writes its message itself; what a full pipe does not take is left to a task that outlives
+the sender, because a truncated message would corrupt all that follow. docs/design.md says when
+this module can go.
 """
 
 from __future__ import annotations
@@ -24,12 +16,10 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
 from mcp import MCPError
-from mcp.shared.dispatcher import ProgressFnT
 from mcp.types import (
     LOG_LEVEL_META_KEY,
     ErrorData,
@@ -40,17 +30,15 @@ from mcp.types import (
 )
 from mcp_types.jsonrpc import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
-from pydantic_core import from_json
 
 from bridge.model import Json
-from bridge.offload import LARGE
 from bridge.upstream.client_features import (
     ServerCaller,
     current_caller,
     progress_callback,
     time_limit,
 )
-from bridge.upstream.results import RAW
+from bridge.upstream.results import Response
 
 MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next has to wait. Cancellations do
@@ -72,11 +60,9 @@ class LineWriter:
 
     @property
     def full(self) -> bool:
-        """Whether a message has to wait for `room`."""
         return len(self._queue) >= MAX_QUEUED and not self._broken
 
     async def room(self) -> None:
-        """Wait until a message may be put."""
         while self.full:
             await self._changed.wait()
 
@@ -97,17 +83,12 @@ class LineWriter:
             self._queue.append(memoryview(data)[written:])
             self._work.set()
 
-    async def drained(self) -> None:
-        """Wait until nothing is queued."""
+    async def drain(self) -> None:
         while self._queue and not self._broken:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Write queued parts until cancelled.
-
-        Raises:
-            OSError: The pipe is closed.
-        """
+        """Write queued parts until cancelled."""
         try:
             while True:
                 await self._work.wait()
@@ -140,8 +121,6 @@ class LineWriter:
 FIRST_ID = 1_000_000_000
 """The SDK counts from 1. Below 2**31 there is room for a billion calls over one connection."""
 
-Response = tuple[object, dict[str, Json]]  # The request's id, as received, and the result.
-
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""
 
@@ -149,15 +128,45 @@ NEVER_SENT = object()
 """`data` of the error for a request that was not sent; an object that no server can send."""
 
 
-class _Pending(NamedTuple):
-    """A request without a response yet, and what reports its progress."""
+Outcome = dict[str, Json] | ErrorData | None  # None after the timeout.
 
-    answered: asyncio.Future[dict[str, Json] | ErrorData]
-    report: ProgressFnT | None
 
-    def resolve(self, outcome: dict[str, Json] | ErrorData) -> None:
+class _Pending:
+    """A request without a response yet, and its timeout by the caller's clock.
+
+    A timer of the loop costs a third of a cancel scope. It is not moved when the clock stops or
+    progress moves the limit: when it fires, it looks how much time is left.
+    """
+
+    def __init__(self, server: str, tool: str, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        # Not an event, whose making and setting take several times as long.
+        self.answered: asyncio.Future[Outcome] = loop.create_future()
+        caller = current_caller()
+        self._now = loop.time if caller is None else caller.clock.now
+        self.report = progress_callback(server, tool, seconds, self.move_limit) if tool else None
+        self.move_limit(seconds)
+        self._timer = None if seconds == math.inf else loop.call_later(seconds, self._check_time)
+
+    def move_limit(self, seconds: float) -> None:
+        self._end = self._now() + seconds
+
+    def _check_time(self) -> None:
+        left = self._end - self._now()
+        if left <= 0:
+            self.resolve(None)
+        else:
+            # While the clock is stopped, the time left stays the same.
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(left, 0.01), self._check_time)
+
+    def resolve(self, outcome: Outcome) -> None:
         if not self.answered.done():
             self.answered.set_result(outcome)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class DirectDispatcher:
@@ -177,7 +186,7 @@ class DirectDispatcher:
         self._notifications_received = 0
         self._notifications_started = 0
         # By request: the count of notifications before its response, and the outcome.
-        self._deferred: dict[int, tuple[int, dict[str, Json] | ErrorData]] = {}
+        self._deferred: dict[int, tuple[int, Outcome]] = {}
 
     async def request(
         self, method: str, params: bytes, seconds: float = math.inf, *, label: str = ""
@@ -194,6 +203,11 @@ class DirectDispatcher:
         """
         # A task that is cancelled already sends nothing.
         await anyio.lowlevel.checkpoint_if_cancelled()
+        if self._writer.full:
+            with time_limit(seconds) as limit:
+                await self._writer.room()
+            if limit.cancelled_caught:
+                raise TimeoutError
         if self._closed:
             raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
         number = next(self._ids)
@@ -201,34 +215,25 @@ class DirectDispatcher:
             comma = b"" if params == b"{}" else b","
             params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
         head = b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":' % (number, method.encode())
-        outcome: dict[str, Json] | ErrorData = _CLOSED
-        issued = False
-        with time_limit(seconds) as limit:
-            report = progress_callback(self._server, label, limit, seconds) if label else None
-            # Not an event, whose making and setting take several times as long.
-            answered = asyncio.get_running_loop().create_future()
-            self._pending[number] = _Pending(answered, report)
-            try:
-                await self._writer.room()
-                issued = True
-                self._writer.put(b"%b%b}\n" % (head, params))
-                outcome = await answered
-            except anyio.get_cancelled_exc_class():
-                if issued and not self._closed:
-                    self._writer.put(_cancellation(number))
-                raise
-            finally:
-                # A late response is ignored.
-                del self._pending[number]
-                self._deferred.pop(number, None)
-        if limit.cancelled_caught:
+        outcome: Outcome = None
+        pending = self._pending[number] = _Pending(self._server, label, seconds)
+        try:
+            self._writer.put(b"%b%b}\n" % (head, params))
+            outcome = await pending.answered
+        finally:
+            # A late response is ignored.
+            del self._pending[number]
+            self._deferred.pop(number, None)
+            pending.close()
+            if outcome is None and not self._closed:
+                self._writer.put(_cancellation(number))
+        if outcome is None:
             raise TimeoutError
         if isinstance(outcome, ErrorData):
             raise MCPError(code=outcome.code, message=outcome.message, data=outcome.data)
         return outcome
 
     def _meta(self, number: int, caller: ServerCaller | None) -> dict[str, Json]:
-        """Return a request's `_meta`, as the SDK's session would build it."""
         meta = dict(self.request_meta)
         # The trace context of the current span, which may have come with the run.
         inject(meta)
@@ -279,12 +284,11 @@ class DirectDispatcher:
             self._pending[number].resolve(outcome)
 
     def close(self) -> None:
-        """Fail pending and later requests: the connection has ended. Idempotent."""
         self._closed = True
         for pending in self._pending.values():
             pending.resolve(_CLOSED)
 
-    def _resolve(self, number: object, outcome: dict[str, Json] | ErrorData) -> bool:
+    def _resolve(self, number: object, outcome: Outcome) -> bool:
         number = _number(number)
         pending = self._pending.get(number)
         if pending is None:
@@ -303,25 +307,8 @@ def _number(number: object) -> int:
     return number if type(number) is int else -1
 
 
-def parse_response(line: bytes) -> Response | None:
-    """Return id and result of a line that is a response with a result; else None. Pure.
-
-    A result that is no object is wrapped; see `results.repair_response`.
-    """
-    try:
-        # Caching strings is slow in large messages, where few repeat.
-        document: Any = from_json(line, cache_strings=len(line) <= LARGE)
-    except ValueError:
-        return None
-    if type(document) is not dict or document.get("jsonrpc") != "2.0":
-        return None
-    result = document.get("result", document)
-    if result is document or "error" in document or "method" in document:
-        return None
-    return document.get("id"), result if type(result) is dict else {RAW: result}
-
-
 def _cancellation(number: int) -> bytes:
-    params = {"requestId": number, "reason": "the caller does not wait any more"}
-    message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return (
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":'
+        b'{"requestId":%d,"reason":"the caller does not wait any more"}}\n'
+    ) % number

@@ -42,6 +42,7 @@ from bridge.upstream.framing import TooLarge
 from bridge.upstream.installation import broken_cache
 from bridge.upstream.oauth_web import explain_route, safe_url
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_in
+from bridge.upstream.transport import Endpoint
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
 
@@ -90,20 +91,16 @@ def reason(error: BaseException) -> str:
     return plain or type(error).__name__
 
 
-def start_error(
-    spec: ServerSpec, error: BaseException, *, end_report: str, refusal: Refusal | None
-) -> UpstreamError:
-    """Return the error for a server that did not become ready.
-
-    Args:
-        end_report: What the transport knows about the end.
-        refusal: The last HTTP response that was an error.
-    """
-    remedy = _start_remedy(spec)
+def start_error(spec: ServerSpec, error: BaseException, endpoint: Endpoint) -> UpstreamError:
+    remedy, end_report = _start_remedy(spec), endpoint.end_report()
+    refused: Refusal | None = None
     for cause in causes(error):
         if isinstance(cause, UpstreamError):
             return cause
-    refused = _refusal(error, refusal)
+        if isinstance(cause, httpx2.HTTPStatusError):
+            refused = refused or endpoint.refusal
+        elif isinstance(cause, MCPError):
+            refused = refused or refusal_in(cause)[0]
     if refused is not None and refused.status in UNAUTHORIZED:
         return unauthorized_error(spec, refused)
     why = reason(error)
@@ -127,34 +124,30 @@ def _start_remedy(spec: ServerSpec) -> str:
     return f"Check that it is running, and its `url` in {spec.source.path}."
 
 
-def start_timeout(spec: ServerSpec, seconds: float, *, end_report: str) -> ServerStartError:
+def start_timeout(spec: ServerSpec, seconds: float, endpoint: Endpoint) -> ServerStartError:
     remedy = (
         f"{_start_remedy(spec)} A first start may download what it starts: "
         "MCP_BRIDGE_START_TIMEOUT sets how long the bridge waits, in seconds; "
         "MCP_BRIDGE_START_PATIENCE how long package runners such as npx and uvx may take."
     )
     why = explain_route(httpx2.URL(spec.url or "http://localhost"), TimeoutError())
-    text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s{why}."
-    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
+    text, end = f"Server {spec.name!r} did not start", endpoint.end_report()
+    text = f"{text}: it was not ready within {seconds:g} s{why}."
+    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end)
 
 
 def still_starting(
-    spec: ServerSpec, earlier: BridgeError | None, *, installing: bool, end_report: str
+    spec: ServerSpec, earlier: BridgeError | None, endpoint: Endpoint
 ) -> ServerStartError:
-    """Report a server whose start continues.
-
-    Args:
-        earlier: Why the start before this one failed, if it did.
-        installing: Whether a package runner has not started the server itself yet.
-    """
+    """Report a server whose start continues, after the failure of an `earlier` one perhaps."""
     if earlier is not None:
         text = f"{earlier.message} It is being started again; run this again in a minute."
         return ServerStartError(
             text, server=spec.name, remedy=earlier.remedy, host_detail=earlier.host_detail
         )
-    doing = "being installed" if installing else "starting"
+    doing = "being installed" if endpoint.installing else "starting"
     text = f"Server {spec.name!r} is still {doing}; run this again in a minute."
-    return ServerStartError(text, server=spec.name, host_detail=end_report)
+    return ServerStartError(text, server=spec.name, host_detail=endpoint.end_report())
 
 
 def login_at(spec: ServerSpec, address: str = "") -> LoginRequiredError:
@@ -167,13 +160,7 @@ def login_at(spec: ServerSpec, address: str = "") -> LoginRequiredError:
 def lost_error(
     server: str, end_report: str, *, sent: bool = True, what: str = "the call", cause: str = ""
 ) -> UpstreamError:
-    """Report a connection that ended while it was needed.
-
-    Args:
-        what: The request in messages, as in "tool 'x'".
-        cause: Why it ended, as sentences for programs.
-        sent: Whether any of the request may have gone out.
-    """
+    """Report a connection that ended while it was needed, because of `cause`, in sentences."""
     if _OVERSIZE.search(end_report):
         return UpstreamError(
             f"Server {server!r} was disconnected: it sent more than the bridge takes.",
@@ -195,16 +182,11 @@ def lost_error(
 
 
 def is_lost(error: MCPError) -> bool:
-    """Whether the whole connection has ended, rather than one request having failed."""
     return error.code == CONNECTION_CLOSED and error.message == _SDK_CLOSED
 
 
 def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
-    """Translate a protocol error that answered one request.
-
-    Args:
-        what: The request, as in "tool 'x'".
-    """
+    """Translate a protocol error that answered one request, as in "tool 'x'"."""
     server = spec.name
     if isinstance(error.data, TooLarge) or _OVERSIZE.search(error.message):
         return UpstreamError(
@@ -236,48 +218,27 @@ def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
         text = f"Server {server!r}, {what}: {error.message} (code {error.code})"
     if refusal is not None:
         data = refusal.describe(data)
+    # Such an error may not be the server's own: a body that is no response, or a proxy's error
+    # about a closed or slow connection.
+    doubtful = error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
+    doubtful |= error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
     return ToolCallError(
         text,
         server=server,
         rpc_code=error.code,
         data=data,
-        doubtful=refusal.doubtful if refusal and by_http else _is_doubtful(error),
+        doubtful=refusal.doubtful if refusal and by_http else doubtful,
         by_tool=by_tool,
     )
 
 
-def _is_doubtful(error: MCPError) -> bool:
-    """Whether a server may have executed a request although the response is this error.
-
-    True if the error may not be the server's own: a body that is no response, or a proxy's error
-    about a closed or slow connection.
-    """
-    closed = error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
-    return closed or error.code in (PARSE_ERROR, REQUEST_TIMEOUT)
-
-
 def login_command(server: str) -> str:
-    """Return the command with which a person logs in to a server."""
     name = shlex.quote(server)
     return f"mcp-code-bridge login {'-- ' if name.startswith('-') else ''}{name}"
 
 
-def _refusal(error: BaseException, last: Refusal | None) -> Refusal | None:
-    """Return the HTTP response behind the failure of a start, given the last that was an error."""
-    for cause in causes(error):
-        if isinstance(cause, httpx2.HTTPStatusError):
-            return last
-        if isinstance(cause, MCPError) and (found := refusal_in(cause)[0]) is not None:
-            return found
-    return None
-
-
 def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
-    """Return what to say of status 401 or 403.
-
-    The model sees the message and nothing else of it, so that what the user has to do about a
-    login stands there; what concerns the configuration does not.
-    """
+    """Return the error of status 401 or 403, whose message alone the model sees."""
     ask = f"Ask the user to run: {login_command(spec.name)}"
     entry = f"`headers` in {spec.source.path}"
 

@@ -1,6 +1,5 @@
 """Decodes a server's stdout into JSON-RPC messages: pure, incremental and bounded.
 
-Protocol: the stdio transport's framing, one JSON-RPC message per line, the same in all revisions.
 Differs from the SDK: linear in a message's size (the SDK's is quadratic), with limits on bytes and
 values; an invalid response becomes an error for its request instead of a timeout.
 """
@@ -12,8 +11,6 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from mcp.types import (
     ErrorData,
@@ -70,18 +67,12 @@ _TAIL_ID = re.compile(_ID + rb"\s*(?:,\s*" + _VERSION + rb"\s*)?\}\s*$")
 
 @dataclass(frozen=True)
 class Line:
-    """One complete line, without its newline."""
-
     data: bytes
 
 
 @dataclass(frozen=True)
 class OversizeLine:
-    """A line beyond the cap; only its head and tail are kept.
-
-    Attributes:
-        size: Bytes seen of it.
-    """
+    """A line beyond the cap; only its head and tail are kept."""
 
     head: bytes
     tail: bytes
@@ -101,11 +92,7 @@ class TooLarge:
 
 @dataclass(frozen=True)
 class Noise:
-    """A line that is not one JSON-RPC message.
-
-    Attributes:
-        messages: Those inside it: behind a log text or colors, or several on one line.
-    """
+    """A line that is not one JSON-RPC message."""
 
     preview: str
     messages: tuple[bytes, ...] = ()
@@ -139,7 +126,6 @@ class LineFramer:
         return done
 
     def finish(self) -> Line | OversizeLine | None:
-        """Return the text after the last newline, at the end of the stream."""
         return self._take() if self._size else None
 
     def _extend(self, part: bytes) -> None:
@@ -169,19 +155,14 @@ class LineFramer:
 
 
 def encode(message: JSONRPCMessage) -> str:
-    """Return a message as JSON, on one line and without unset fields."""
     return message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
 def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
-    """Parse one line.
+    """Return a line's message; None for a blank line.
 
     Invalid UTF-8 and lone surrogates inside a message become U+FFFD. A message that cannot be
-    parsed but shows a request's id becomes an error for that request, which would otherwise time
-    out.
-
-    Returns:
-        A message, None for a blank line, or `Noise`.
+    parsed but shows a request's id becomes an error for that request.
     """
     data = line.data
     if not data.strip():
@@ -196,9 +177,11 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     if messages := _messages_in(data):
         return Noise(preview, messages)
     if data.lstrip()[:1] == b"{":
-        repaired = _repair(data) if len(data) <= REPAIRED_BYTES else None
-        if repaired is not None:
-            return repaired
+        with suppress(ValueError, RecursionError):
+            if len(data) <= REPAIRED_BYTES:
+                plain = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
+                clean = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+                return jsonrpc_message_adapter.validate_json(clean, by_name=False)
         deep = "recursion limit" in problem
         message = "The server's answer nests too deeply." if deep else NO_MESSAGE
         return _parse_error(data, data, message) or Noise(preview)
@@ -206,7 +189,6 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
 
 
 def _messages_in(data: bytes) -> tuple[bytes, ...]:
-    """Return the messages inside a line that has something else before, between or after them."""
     text = data.decode("utf-8", "replace") if len(data) <= REPAIRED_BYTES else ""
     found, end = [], 0
     for match in _MESSAGE.finditer(text):
@@ -231,23 +213,22 @@ def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
         answers: The id of the request that the body answers, whatever the body's own; None if it
             is one message of several.
     """
-    return repair_message(data, partial(_decode, answers), answers)
 
+    def decode(data: bytes) -> bytes:
+        message = decode_line(Line(data))
+        if message is not None and not isinstance(message, Noise):
+            if answers is not None and isinstance(message, JSONRPCResponse | JSONRPCError):
+                message.id = answers
+            return encode(message).encode()
+        if answers is None:
+            return data
+        start = f"{NO_MESSAGE} It begins: {excerpt(data)}"
+        return encode(_error(answers, start if data.strip() else "The answer is empty.")).encode()
 
-def _decode(answers: int | str | None, data: bytes) -> bytes:
-    message = decode_line(Line(data))
-    if message is not None and not isinstance(message, Noise):
-        if answers is not None and isinstance(message, JSONRPCResponse | JSONRPCError):
-            message.id = answers
-        return encode(message).encode()
-    if answers is None:
-        return data
-    text = f"{NO_MESSAGE} It begins: {excerpt(data)}" if data.strip() else "The answer is empty."
-    return encode(_error(answers, text)).encode()
+    return repair_message(data, decode, answers)
 
 
 def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
-    """Return an error for the request that an oversize line answers; None without its id."""
     message = f"The server's answer has {line.size} bytes; the limit is {limit}."
     return _parse_error(line.head, line.tail, message, TooLarge(line.size, limit))
 
@@ -282,17 +263,6 @@ def _parse_error(
 def _error(answered: int | str, message: str, data: TooLarge | None = None) -> JSONRPCError:
     error = ErrorData(code=PARSE_ERROR, message=message, data=data)
     return JSONRPCError(jsonrpc="2.0", id=answered, error=error)
-
-
-def _repair(data: bytes) -> JSONRPCMessage | None:
-    text = data.decode("utf-8", "replace")
-    try:
-        value: Any = json.loads(text)
-        plain = json.dumps(value, ensure_ascii=False)
-        clean = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return jsonrpc_message_adapter.validate_json(clean, by_name=False)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _salvage_id(head: bytes, tail: bytes) -> int | str | None:

@@ -1,22 +1,17 @@
 """Version negotiation, and a dispatcher that keeps results as the server sent them.
 
-Protocol: `initialize` with `notifications/initialized` (2024-11-05 to 2025-11-25) or
-`server/discover` (2026-07-28). Over stdio `initialize` comes first, because some servers exit on
-any other first message; `server/discover` follows only an error. Over HTTP `server/discover` comes
-first and costs one refused request at most. The SDK's `mode="auto"` discovers first over stdio too.
-
-Also differs from the SDK: it validates results and structured content, and raises on a mismatch;
-here callers get the result unchanged, unknown fields included.
+Differs from the SDK: over stdio `initialize` comes first, because some servers exit on any other
+first message; results are not validated, so callers get unknown fields too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp import ClientSession, MCPError
@@ -33,6 +28,9 @@ from bridge.offload import offload
 from bridge.upstream.listing import reduce_page
 from bridge.upstream.refusal import refusal_in
 from bridge.upstream.transport import Endpoint
+
+if TYPE_CHECKING:
+    from bridge.upstream.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -59,19 +57,9 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     a request was handled, not when the response was sent.
     """
 
-    def __init__(
-        self,
-        read: Any,
-        write: Any,
-        *,
-        on_end: Callable[[], None],
-        on_notification: Callable[[], None],
-        on_too_many_requests: Callable[[], None],
-    ) -> None:
+    def __init__(self, read: Any, write: Any, connection: Connection) -> None:
         super().__init__(read, write)
-        self._on_end = on_end
-        self._on_notification = on_notification
-        self._on_too_many_requests = on_too_many_requests
+        self._connection = connection
         self._flooded = False
         self._open_requests = 0
         self._discovered: Mapping[str, Json] = {}
@@ -88,7 +76,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
     async def _dispatch_request(self, *args: Any) -> None:
         if self._open_requests >= MAX_OPEN_REQUESTS and not self._flooded:
             self._flooded = True
-            self._on_too_many_requests()
+            self._connection.disconnect_flooding(MAX_OPEN_REQUESTS)
         if self._flooded:
             return
         self._open_requests += 1
@@ -119,7 +107,13 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
             slot.append(dict(answer))
         if method == "tools/list":
             return await offload(answer, partial(reduce_page, answer))
-        return answer if slot is None else _without_content(answer)
+        if slot is None:
+            return answer
+        # The SDK builds its models on the event loop, and the caller reads `raw_results`.
+        empty: dict[str, Any] = {name: [] for name in answer if isinstance(answer[name], list)}
+        if "structuredContent" in answer:
+            empty["structuredContent"] = {}
+        return {**answer, **empty}
 
     async def run(
         self,
@@ -129,48 +123,27 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         **options: Any,
     ) -> None:
 
-        async def noticed(*notification: Any) -> None:
-            self._on_notification()
+        async def notice(*notification: Any) -> None:
+            self._connection.start_notification()
             await on_notify(*notification)
 
-        def intercepted(method: str, params: Mapping[str, Any] | None) -> bool:
+        def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
             taken = on_notify_intercept is not None and on_notify_intercept(method, params)
             if taken:
                 # Handled completely; no response may wait for it.
-                self._on_notification()
+                self._connection.start_notification()
             return taken
 
         try:
-            await super().run(on_request, noticed, intercepted, **options)
+            await super().run(on_request, notice, intercept, **options)
         finally:
-            self._on_end()
-
-
-def _without_content(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result with empty lists and structured content, for the SDK's models.
-
-    The SDK builds them on the event loop, and the caller reads `raw_results`.
-    """
-    empty: dict[str, Any] = {name: [] for name, value in answer.items() if isinstance(value, list)}
-    return {
-        **answer,
-        **empty,
-        **({"structuredContent": {}} if "structuredContent" in answer else {}),
-    }
+            self._connection.handle_disconnect()
 
 
 async def negotiate_version(
     client: ClientSession, endpoint: Endpoint, mode: ProtocolMode, start_timeout: float
 ) -> None:
-    """Negotiate the protocol revision.
-
-    Args:
-        mode: "legacy" sends `initialize` only, "modern" `server/discover` only.
-        start_timeout: Seconds for all of the start.
-
-    Raises:
-        MCPError: The server refused, or supports no common revision.
-    """
+    """Negotiate the protocol revision, within `start_timeout` seconds."""
     if mode == "modern":
         await client.discover()
         return
@@ -183,8 +156,14 @@ async def negotiate_version(
                 await client.discover()
                 return
         except MCPError as error:
+            # The server may list its supported revisions, of which none has `initialize`.
+            data = error.data if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
+            supported = data.get("supported") if isinstance(data, Mapping) else None
+            listed = set(map(str, supported)) if isinstance(supported, list) else None
             refusal, _ = refusal_in(error)
-            if _rules_out_initialize(error) or (refusal is not None and refusal.wants_login):
+            if listed is not None and listed.isdisjoint(HANDSHAKE_PROTOCOL_VERSIONS):
+                raise
+            if refusal is not None and refusal.wants_login:
                 raise
         except (ValidationError, RuntimeError):
             logger.debug("the result of server/discover is invalid; initialize follows")
@@ -199,13 +178,3 @@ async def negotiate_version(
             await client.discover()
             return
         raise error from None
-
-
-def _rules_out_initialize(error: MCPError) -> bool:
-    """Whether the server lists its supported revisions, and none has `initialize`."""
-    if error.code != UNSUPPORTED_PROTOCOL_VERSION or not isinstance(error.data, Mapping):
-        return False
-    supported = error.data.get("supported")
-    return isinstance(supported, list) and not set(map(str, supported)) & set(
-        HANDSHAKE_PROTOCOL_VERSIONS
-    )

@@ -1,7 +1,6 @@
 """Servers that are installed when they start: package runners such as `npx`, `uvx`, `docker run`.
 
-Owns which commands those are, the small process that guards an installation beyond the bridge's
-end, and the recognition of a cache that a killed installation has left broken.
+A small process guards an installation beyond the bridge's end.
 """
 
 from __future__ import annotations
@@ -85,21 +84,16 @@ def _name(command: str) -> str:
 
 
 def broken_cache(report: str) -> str:
-    """Return the directory of an installation that misses something; empty if there is none.
-
-    Args:
-        report: The end of a server's stderr.
-    """
+    """Return the directory of an installation that misses something, by the end of a stderr."""
     found = _CACHE_ENTRY.search(report)
     return found[0] if found and _INCOMPLETE.search(report) else ""
 
 
 def keep(child: Child, definition: str, seconds: float) -> InstallationKeeper | None:
-    """Guard a starting server with a process; return None, with a warning, if that cannot start.
+    """Guard a starting server with a process, for at most `seconds`; None if that cannot start.
 
-    While the process lives, no bridge takes the server's processes for orphans or starts this
-    definition a second time: npm before version 11 breaks its cache when two processes install the
-    same package. `seconds` from now it kills what is left, if the bridge has ended.
+    While it lives, no bridge takes the server's processes for orphans or starts this definition a
+    second time, which breaks npm's cache.
     """
     try:
         process = subprocess.Popen(
@@ -121,8 +115,6 @@ def keep(child: Child, definition: str, seconds: float) -> InstallationKeeper | 
 
 
 class InstallationKeeper:
-    """The process that guards a starting server."""
-
     def __init__(self, child: Child, process: subprocess.Popen[bytes]) -> None:
         self._child, self._process = child, process
 
@@ -137,19 +129,14 @@ class InstallationKeeper:
         return any(unread)
 
     def dismiss(self) -> None:
-        """End it: the bridge is responsible for the server."""
         self._process.kill()
-        self._close()
-        self._process.wait()
+        self._process.communicate()
 
     def take_over(self) -> None:
         """Leave the processes to it, as the bridge's own end does."""
-        self._close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._child.close_stdin()
         for ended in (self._process.wait, self._child.reap):
             # Bridges live on if only a definition was changed, and should keep no zombies.
             threading.Thread(target=ended, daemon=True).start()
-
-    def _close(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()

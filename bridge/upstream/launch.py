@@ -1,8 +1,7 @@
 """Decides how a server's process starts: its command line, its directory and its environment.
 
-The bridge often runs in a repository that may be hostile. A server that does not belong to it must
-start as it does in a terminal, but run no code of the repository by accident. So `npx`, `npm exec`
-and `python -m` start differently; every other command line is used as it is written.
+The bridge often runs in a repository that may be hostile. So `npx`, `npm exec` and `python -m` of
+a server that does not belong to it start differently, and run none of its code by accident.
 """
 
 from __future__ import annotations
@@ -80,8 +79,6 @@ class Containers:
 
 
 class Launch(NamedTuple):
-    """A process to start, in the bridge's directory if `cwd` is None."""
-
     argv: Sequence[str]
     environ: Mapping[str, str]
     cwd: str | None = None
@@ -102,8 +99,7 @@ def label_container(argv: Sequence[str], labels: Mapping[str, str]) -> tuple[lis
 def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:
     """Return the environment that a server and its child processes have: all of the bridge's.
 
-    Clients do so, and entries rely on it: a proxy, a token, a version manager's variables. The
-    server runs with the user's rights either way; the sandbox gets none of this.
+    Clients do so, and entries rely on it: a proxy, a token, a version manager's variables.
     """
     inherited = {k: v for k, v in environ.items() if not k.startswith(PRIVATE_PREFIX)}
     return {**inherited, **spec.env, **spec.changes}
@@ -114,9 +110,6 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
 
     Args:
         empty: A directory to create, in which there is no project.
-
-    Raises:
-        OSError: The directory cannot be created, or there is no current one.
     """
     command = spec.executable or spec.command
     launch = Launch([command, *spec.args], environ, spec.cwd)
@@ -149,8 +142,7 @@ def _launch_package(
     """Return how npm starts without the project, and the server in the directory all the same.
 
     npm takes programs (`node` and `sh` too), settings and a registry from the project that it
-    starts in. `--prefix` would leave it the programs, and would take away the user's global
-    packages and settings, also from what the server starts.
+    starts in. `--prefix` would leave it the programs, and take away the user's global packages.
     """
     empty.mkdir(mode=0o555, parents=True, exist_ok=True)
     here, command = Path.cwd(), spec.executable or spec.command
@@ -197,11 +189,7 @@ _USUAL_DIRECTORIES = (
 
 
 def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return why a server's command is not found, and what to write; None if it is there.
-
-    Args:
-        environ: The server's environment.
-    """
+    """Return why a server's command is not found, and what to write; None if it is there."""
     command, place = spec.command, f"in {spec.source.path}"
     path, home = environ.get("PATH", os.defpath), environ.get("HOME", "~")
     if shutil.which(command, os.F_OK, path) or Path(spec.cwd or ".", command).exists():
@@ -233,7 +221,6 @@ def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, 
 def explain_spawn_failure(
     spec: ServerSpec, environ: Mapping[str, str], error: OSError | ValueError
 ) -> tuple[str, str]:
-    """Return what went wrong, and what to do about it."""
     command = spec.command
     place = f"in {spec.source.path}"
     if spec.cwd is not None and not Path(spec.cwd).is_dir():

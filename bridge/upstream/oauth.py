@@ -1,10 +1,7 @@
-"""Gives each request to a server its OAuth token, and renews the tokens.
+"""Gives each request to a server its OAuth token, and renews the tokens; opens no browser.
 
-It opens no browser and asks no person; `oauth_login.py` does.
-
-The SDK's provider is not used here. It lets one request at a time through until the response has
-begun, so that calls would wait for each other; and it does not store when a token expires and where
-it is renewed.
+The SDK's provider lets one request at a time through until the response has begun. It does not
+store when a token expires and where it is renewed.
 """
 
 from __future__ import annotations
@@ -25,12 +22,12 @@ from mcp.shared.auth import OAuthToken
 
 from bridge.model import ServerSpec
 from bridge.upstream.oauth_web import (
+    WebClient,
     WebError,
     fetch,
     joined_scopes,
     read_tokens,
     same_origin,
-    web_client,
 )
 from bridge.upstream.token_store import TokenRecord, TokenStore, TokenStoreError, key_of
 
@@ -45,11 +42,7 @@ OnTokens = Callable[[str, Mapping[str, str]], None]
 
 
 class Logins:
-    """The logins of one user, each read from the store at its first use.
-
-    Args:
-        on_tokens: Called with each token before it is used, and with each renewed token.
-    """
+    """The logins of one user; `on_tokens` gets each token before it is used."""
 
     def __init__(self, directory: Path, *, on_tokens: OnTokens | None = None) -> None:
         self.store = TokenStore(directory)
@@ -64,11 +57,7 @@ class Logins:
 
 @dataclass(eq=False, repr=False)
 class Login:
-    """The login to one server; many tasks may use it at once.
-
-    Attributes:
-        problem: Why the login has no token, as a sentence for people; empty if it has one.
-    """
+    """The login to one server; many tasks may use it at once."""
 
     spec: ServerSpec
     store: TokenStore
@@ -86,9 +75,6 @@ class Login:
         self._not_before = -math.inf
         self._over = False
         self.problem = ""
-
-    def __repr__(self) -> str:
-        return f"<Login {self._key.server!r} loaded={self._loaded}>"
 
     @property
     def exists(self) -> bool:
@@ -117,10 +103,8 @@ class Login:
     async def other_token(self, refused: str, *, renew: bool = True) -> str:
         """Return another token than the one that was refused; empty if there is none.
 
-        Another task or process, or the user at a terminal, may already have renewed it.
-
-        Args:
-            renew: Renew the token if no one has: it has expired, and lacks no permission.
+        Another task or process, or the user at a terminal, may already have renewed it. If not,
+        it is renewed unless `renew` is false, because it lacks a permission.
         """
         async with self._lock:
             # Without a login there is nothing to lock; the user may have logged in since.
@@ -198,7 +182,7 @@ class Login:
                 if stored.resource:
                     data["resource"] = stored.resource
                 request = client_request(stored.token_endpoint, data, stored, secret)
-                async with web_client() as client:
+                async with WebClient(timeout=None) as client:
                     response = await fetch(client, request, self._url)
                 record = with_token(stored, read_tokens(response), self.clock())
                 self._use(record)
@@ -223,10 +207,7 @@ class Login:
 
 
 def sets_authorization(spec: ServerSpec) -> bool:
-    """Return whether a server's configuration sets the Authorization header itself.
-
-    A user name and password in the URL become such a header.
-    """
+    """Return whether a server's configuration sets the Authorization header itself."""
     authority = spec.url.partition("://")[2].partition("/")[0]
     return "@" in authority or any(name.strip().lower() == "authorization" for name in spec.headers)
 
@@ -258,7 +239,6 @@ def explain_no_renewal(record: TokenRecord, spec: ServerSpec) -> str:
 def client_request(
     url: str, data: dict[str, str], record: TokenRecord, secret: str
 ) -> httpx2.Request:
-    """Return a POST request that identifies the bridge by its client registration."""
     form = {**data, "client_id": record.client_id}
     headers = {}
     if secret and record.auth_method == "client_secret_basic":

@@ -1,7 +1,6 @@
 """HTTP clients, and requests to authorization servers with bounds on addresses, time and size.
 
-The addresses come from a server that may be hostile, and the requests carry secrets. So each
-address is checked before anything is sent, and responses are read up to a bound.
+The addresses come from a server that may be hostile, and the requests carry secrets.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class WebClient(httpx2.AsyncClient):
 
 
 def explain_route(url: httpx2.URL, error: BaseException) -> str:
-    """Return how the environment bears on a failed connection; empty if it does not."""
+    """Return what the environment may have to do with a failed connection; may be empty."""
     explanation = ""
     names = (f"{url.scheme}_proxy", f"{url.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
     variable = next(filter(os.environ.get, names), "")
@@ -136,11 +135,6 @@ def explain_route(url: httpx2.URL, error: BaseException) -> str:
     return explanation
 
 
-def web_client() -> WebClient:
-    """Return a client for `fetch`, which adds a timeout for each response as a whole."""
-    return WebClient(timeout=RESPONSE_SECONDS)
-
-
 async def fetch(
     client: httpx2.AsyncClient,
     request: httpx2.Request,
@@ -150,11 +144,7 @@ async def fetch(
 ) -> httpx2.Response:
     """Send a request and return its response, within bounds and without following redirects.
 
-    Args:
-        head_only: Do not read the body, which may be an endless event stream.
-
-    Raises:
-        WebError: It may not be sent, or there was no response within the bounds.
+    With `head_only` the body is not read, which may be an endless event stream.
     """
     if problem := url_problem(request.url, server):
         raise WebError(f"{safe_url(request.url)} is not used: {problem}")
@@ -162,12 +152,22 @@ async def fetch(
     request.headers["accept-encoding"] = "identity"
     request.headers.setdefault("accept", "application/json")
     where = safe_url(request.url)
+    body = bytearray()
     try:
         with anyio.fail_after(RESPONSE_SECONDS):
             response = await client.send(request, stream=True, follow_redirects=False)
+            encoding = response.headers.get("content-encoding", "identity").strip().lower()
             try:
-                if not head_only:
-                    return await _read_body(response, where)
+                if head_only:
+                    return response
+                if encoding != "identity":
+                    text = "answered with a compressed document, which was not asked for"
+                    raise WebError(f"{where} {text}")
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > MAX_DOCUMENT_BYTES:
+                        text = f"answered with more than {MAX_DOCUMENT_BYTES} bytes"
+                        raise WebError(f"{where} {text}")
             finally:
                 await response.aclose()
     except TimeoutError:
@@ -175,27 +175,8 @@ async def fetch(
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
         why = explain_route(request.url, error)
         raise WebError(f"{where} cannot be reached ({type(error).__name__}){why}") from error
-    return response
-
-
-async def _read_body(response: httpx2.Response, where: str) -> httpx2.Response:
-    """Return the response with its body read.
-
-    Raises:
-        WebError: The body is compressed or too long.
-    """
-    if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise WebError(f"{where} answered with a compressed document, which was not asked for")
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > MAX_DOCUMENT_BYTES:
-            raise WebError(f"{where} answered with more than {MAX_DOCUMENT_BYTES} bytes")
     return httpx2.Response(
-        response.status_code,
-        headers=response.headers,
-        content=bytes(body),
-        request=response.request,
+        response.status_code, headers=response.headers, content=bytes(body), request=request
     )
 
 
@@ -245,7 +226,6 @@ def describe_response(response: httpx2.Response) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return the beginning of a text as one line, for an error."""
     text = "".join(c if c.isprintable() else " " for c in text)
     return text[:MAX_FAILURE_CHARS] + ("…" if len(text) > MAX_FAILURE_CHARS else "")
 
@@ -260,7 +240,6 @@ def error_name(response: httpx2.Response) -> str:
 
 def safe_error_name(error: object) -> str:
     """Return an error's name if it is safe to show, else an empty string."""
-    # Only error names are shown to people.
     return error if isinstance(error, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", error) else ""
 
 

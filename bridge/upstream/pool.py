@@ -1,7 +1,6 @@
 """The pool of a user's servers, each started when it is first needed.
 
-Owns the set of servers, changes of their configuration, and the task group of the connections'
-owner tasks. `server.py` handles one server.
+Owns changes of their configuration, and the task group of the connections' owner tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownError
-from bridge.guest.schema.names import nearest
 from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec
 from bridge.upstream.client_features import Roots
 from bridge.upstream.connection import Connection, ListName
@@ -36,22 +34,14 @@ logger = logging.getLogger(__name__)
 
 
 class StartAdmission(Protocol):
-    """Decides on each start, in two steps: `permit` may ask the user, `start` records it."""
+    """Decides on each start, in two steps that may raise a BridgeError."""
 
     async def permit(self, spec: ServerSpec) -> None:
-        """Check that a server may start; runs in the task that needs it and may ask the user.
-
-        Raises:
-            BridgeError: It may not.
-        """
+        """Check that a server may start, in the task that needs it; may ask the user."""
         return
 
     async def start(self, spec: ServerSpec) -> None:
-        """Check and record a start that happens next; runs in the connection's owner task.
-
-        Raises:
-            BridgeError: It must not happen.
-        """
+        """Check and record a start that happens next, in the connection's owner task."""
         return
 
 
@@ -68,8 +58,8 @@ class Pool:
     """The servers that are configured, as an async context manager.
 
     Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
-    Methods that take a server's name raise UnknownError if there is none of that name, and
-    requests UpstreamError if it cannot be started, refuses, or does not answer in time.
+    Methods that take a server's name raise UnknownError if there is none of that name. Requests
+    raise UpstreamError if it cannot be started, refuses, or does not answer in time.
 
     Attributes:
         on_tools_changed: Called with a server's name when its list of tools changed, or when its
@@ -163,7 +153,6 @@ class Pool:
         self._servers = servers
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all servers, in the configuration's order."""
         return tuple(self._servers)
 
     def spec(self, server: str) -> ServerSpec:
@@ -178,10 +167,7 @@ class Pool:
     async def call_tool(
         self, server: str, tool: str, arguments: Mapping[str, Json], *, timeout: float | None = None
     ) -> dict[str, Json]:
-        """Call a tool, starting its server if needed.
-
-        The result is the server's CallToolResult as JSON; one with `isError` is returned like any
-        other. A cancelled or timed-out call sends `notifications/cancelled`.
+        """Call a tool, starting its server if needed, and return the CallToolResult as JSON.
 
         Args:
             timeout: Seconds for the call, from when the server is ready.
@@ -193,10 +179,8 @@ class Pool:
         upstream_server = self._servers.get(server)
         if upstream_server is not None:
             return upstream_server
-        names = ", ".join(repr(name) for name in self._servers) or "none"
-        near = nearest(server[:200], self._servers)
-        hint = f" Did you mean {near!r}?" if near else ""
-        msg = f"There is no server named {server!r}.{hint}"
+        names = ", ".join(map(repr, self._servers)) or "none"
+        msg = f"There is no server named {server!r}."
         raise UnknownError(msg, remedy=f"Available: {names}.", code="unknown_server")
 
     def roots_of(self, spec: ServerSpec) -> Roots:
@@ -212,12 +196,18 @@ class Pool:
             connection.roots_shared = False
 
     def connect(self, upstream_server: UpstreamServer, after: anyio.Event | None) -> Connection:
-        """Make a connection and start its owner task, which waits for the end of another one."""
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
         connection = Connection(upstream_server, self)
         self._connections.add(connection)
-        self._tasks.start_soon(self._run_connection, connection, after)
+
+        async def own() -> None:
+            try:
+                await connection.run(after)
+            finally:
+                self._connections.discard(connection)
+
+        self._tasks.start_soon(own)
         return connection
 
     def lists_changed(self, upstream_server: UpstreamServer, *lists: ListName) -> None:
@@ -226,12 +216,6 @@ class Pool:
         # A change of a list that was never requested concerns no caller.
         if "tools" in lists and upstream_server.listed and self.on_tools_changed is not None:
             self.on_tools_changed(upstream_server.spec.name)
-
-    async def _run_connection(self, connection: Connection, after: anyio.Event | None) -> None:
-        try:
-            await connection.run(after)
-        finally:
-            self._connections.discard(connection)
 
     def endpoint(self, spec: ServerSpec) -> Endpoint:
         """Return a server's address, for one connection."""

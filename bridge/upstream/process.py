@@ -1,18 +1,9 @@
 """Starts a server process, and stops it with all processes that it started.
 
-Owns the process, its three pipes and the order in which it is stopped. `stdio.py` sends messages
-through the pipes.
-
-A process belongs to a server's tree if its session or process group is the server's, if its
-environment contains the server's tag, or if its parent belongs to the tree. The tag identifies
-processes that made a session of their own and lost their parent. A process that also cleared its
-environment, or that runs as another user, is not found. Without /proc (macOS) the tree is the
-process group.
-
-If the bridge is killed with SIGKILL, the server reads end of file on its stdin and should exit.
-PR_SET_PDEATHSIG is not used: without `preexec_fn` (unsafe in a process with threads) it needs a
-helper program, it fires when the spawning *thread* ends, and it reaches no grandchild. Processes
-that ignore the end of file are found by their tag when the next bridge starts.
+To its tree belongs what has its session, its process group, its tag in the environment, or a parent
+in the tree; without /proc (macOS) its group. If the bridge is killed, the server reads end of file
+on its stdin; the next bridge finds by their tag what ignores that. PR_SET_PDEATHSIG fires when the
+spawning *thread* ends, and reaches no grandchild.
 """
 
 from __future__ import annotations
@@ -25,7 +16,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,24 +77,17 @@ class TreeProcess:
 
 
 def parse_stat(text: str) -> ProcessStat | None:
-    """Parse /proc/<pid>/stat, whose second field may hold spaces and brackets."""
+    # The second field may hold spaces and brackets.
     head, _, rest = text.rpartition(")")
     fields = rest.split()
     pid = head.partition(" ")[0]
     if len(fields) < 20 or not pid.isdigit():
         return None
-    return ProcessStat(
-        pid=int(pid),
-        state=fields[0],
-        parent=int(fields[1]),
-        group=int(fields[2]),
-        session=int(fields[3]),
-        started=int(fields[19]),
-    )
+    parent, group, session, *others = map(int, fields[1:20])
+    return ProcessStat(int(pid), fields[0], parent, group, session, others[-1])
 
 
 def new_tag() -> str:
-    """Return a new value for `TAG_VARIABLE`, which identifies this bridge process."""
     return f"{_own_tag()}.{secrets.token_hex(8)}"
 
 
@@ -115,27 +99,6 @@ def open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:
         return None
-
-
-def tree_processes(leader: int, tag: str) -> list[TreeProcess]:
-    """Return the live processes of the tree whose first process is `leader`.
-
-    `leader` must not have been reaped: until then its pid names no other process or group.
-    """
-    return _open_processes(lambda: _tree(leader, tag))
-
-
-def orphans() -> list[TreeProcess]:
-    """Return the processes left by bridges that died without stopping them."""
-    return _open_processes(_orphan_pids)
-
-
-def signal_group(leader: int, number: int) -> bool:
-    """Signal the process group of an unreaped leader; return whether it had any process."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, number)
-        return True
-    return False
 
 
 def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:
@@ -150,6 +113,7 @@ def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:
 
 
 def _tree(leader: int, tag: str) -> set[int]:
+    # The leader was not reaped: until then its pid names no other process or group.
     entries = _live_processes()
     marker = f"{TAG_VARIABLE}={tag}".encode()
     found = {
@@ -157,7 +121,10 @@ def _tree(leader: int, tag: str) -> set[int]:
         for entry in entries
         if leader in (entry.pid, entry.session, entry.group) or marker in _environ(entry.pid)
     }
-    _add_descendants(found, entries)
+    size = 0
+    while size != len(found):
+        size = len(found)
+        found.update(entry.pid for entry in entries if entry.parent in found)
     return found - {1, os.getpid()}
 
 
@@ -177,20 +144,7 @@ def _orphan_pids() -> set[int]:
     return found - {1, os.getpid()}
 
 
-def _add_descendants(found: set[int], entries: Iterable[ProcessStat]) -> None:
-    children: dict[int, list[int]] = {}
-    for entry in entries:
-        children.setdefault(entry.parent, []).append(entry.pid)
-    queue = list(found)
-    while queue:
-        for child in children.get(queue.pop(), ()):
-            if child not in found:
-                found.add(child)
-                queue.append(child)
-
-
 def _live_processes() -> list[ProcessStat]:
-    """Return all processes but zombies, which cannot be signalled."""
     entries = []
     for path in PROC.iterdir():
         if not path.name.isdigit():
@@ -208,11 +162,6 @@ def _environ(pid: int) -> list[bytes]:
     return []
 
 
-def _keepers(definition: str) -> set[int]:
-    kept = {entry.pid: _variable(entry.pid, KEPT_VARIABLE) for entry in _live_processes()}
-    return {pid for pid, value in kept.items() if value.partition(" ")[2] == definition}
-
-
 def _variable(pid: int, name: str) -> str:
     prefix = f"{name}=".encode()
     for item in _environ(pid):
@@ -222,7 +171,6 @@ def _variable(pid: int, name: str) -> str:
 
 
 def _own_tag() -> str:
-    """Return this process's pid namespace, pid and start time, separated by dots."""
     if not HAS_PROC:
         return f"0.{os.getpid()}.0"
     space = "".join(filter(str.isdigit, str((PROC / "self" / "ns" / "pid").readlink())))
@@ -241,9 +189,7 @@ _EXISTENCE_SIGNAL = 0  # Signal 0 only checks whether a process exists.
 
 
 class Child:
-    """A running server process in a session of its own.
-
-    Made by `spawn`, ended by `stop`; in between its pipes are non-blocking descriptors.
+    """A running server process in a session of its own; its pipes are non-blocking descriptors.
 
     Attributes:
         output, errors: Readers of its stdout and its stderr.
@@ -270,7 +216,7 @@ class Child:
         self._exit_code: int | None = None
         self._ended = anyio.Event()
 
-    def exited(self) -> bool:
+    def has_exited(self) -> bool:
         """Return whether it has ended, without reaping it.
 
         While it is not reaped, its pid cannot be reused, so that a signal to its group or session
@@ -282,7 +228,7 @@ class Child:
 
     async def watch(self) -> None:
         """Wait for its end and wake the tasks in `wait_exited`. Exactly one task runs this."""
-        while not self.exited():
+        while not self.has_exited():
             if self._pidfd is None:
                 await anyio.sleep(0.25)
             else:
@@ -294,7 +240,7 @@ class Child:
 
     def describe_exit(self) -> str:
         """Return how it ended, as a predicate whose subject is the server."""
-        if not self.exited() or self._exit_code is None:
+        if not self.has_exited() or self._exit_code is None:
             return "closed its end of the connection"
         if self._exit_code >= 0:
             return f"exited with status {self._exit_code}"
@@ -356,15 +302,18 @@ class Child:
     async def _signal_tree(self, number: int, wait_seconds: float) -> bool:
         """Signal the tree's processes and wait for their end; return whether there were any."""
         # A limiter of its own: all threads of the shared one may be busy.
-        tree = await anyio.to_thread.run_sync(
-            tree_processes, self.pid, self.tag, limiter=anyio.CapacityLimiter(1)
-        )
+        find = partial(_tree, self.pid, self.tag)
+        limiter = anyio.CapacityLimiter(1)
+        tree = await anyio.to_thread.run_sync(_open_processes, find, limiter=limiter)
         try:
             if not tree and HAS_PROC:
                 return False
             # The group too: one signal reaches all its processes, including those just forked.
-            if not signal_group(self.pid, number) and not tree:
-                return False
+            try:
+                os.killpg(self.pid, number)
+            except (ProcessLookupError, PermissionError):
+                if not tree:
+                    return False
             await signal_and_wait(tree, number, wait_seconds)
             return True
         finally:
@@ -373,9 +322,7 @@ class Child:
 
 
 def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None, tag: str) -> Child:
-    """Start a server's process.
-
-    Synchronous, so that it cannot be cancelled between the spawn and the return.
+    """Start a server's process; synchronous, so that it cannot be cancelled after the spawn.
 
     Raises:
         OSError: The command or the directory cannot be used.
@@ -417,8 +364,12 @@ async def signal_and_wait(tree: Sequence[TreeProcess], number: int, seconds: flo
 
 async def wait_for_installation(definition: str) -> None:
     """Wait until no process of any bridge is just starting, and maybe installing, this server."""
-    find = partial(_open_processes, partial(_keepers, definition))
-    while found := await anyio.to_thread.run_sync(find):
+
+    def keepers() -> set[int]:
+        kept = {entry.pid: _variable(entry.pid, KEPT_VARIABLE) for entry in _live_processes()}
+        return {pid for pid, value in kept.items() if value.partition(" ")[2] == definition}
+
+    while found := await anyio.to_thread.run_sync(_open_processes, keepers):
         try:
             await signal_and_wait(found, _EXISTENCE_SIGNAL, 2.0)
         finally:
@@ -428,7 +379,7 @@ async def wait_for_installation(definition: str) -> None:
 
 async def reap_orphans() -> int:
     """Stop the processes left by bridges that died; return how many there were."""
-    found = await anyio.to_thread.run_sync(orphans)
+    found = await anyio.to_thread.run_sync(_open_processes, _orphan_pids)
     try:
         if found:
             await signal_and_wait(found, signal.SIGTERM, 2.0)

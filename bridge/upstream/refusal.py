@@ -1,7 +1,6 @@
 """Reads an HTTP response with an error status, or a request without a response: pure.
 
-The transport answers such a request with a JSON-RPC error that carries its `Refusal`, so that each
-error names the response to its own request. `failure.py` turns it into an error for people.
+The transport answers such a request with a JSON-RPC error that carries its `Refusal`.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ _SCOPES = re.compile(r"\bscope=(?:\"([^\"]{0,4096})\"|([^\s,\"]{1,256}))", re.IG
 _KEY = f"mcp-code-bridge/{secrets.token_hex(16)}"
 """The member of an error's data that holds its `Refusal`; no server knows its name."""
 
-_DATA = f"{_KEY}/data"
-"""The member that holds data which is no object."""
+_DATA = f"{_KEY}/data"  # The member that holds data which is no object.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,14 +15,12 @@ from bridge.upstream.refusal import Refusal
 class Endpoint:
     """One server's address, for one connection; opened again only after `fall_back`.
 
-    `stdio.StdioEndpoint` and `http.HttpEndpoint` replace what they have.
-
     Attributes:
-        transport: The transport's name.
         last_heard: When the server sent something last, by `clock.current_time`.
         direct: Sends requests past the SDK's session, over stdio; None before `open`.
         refusal: The last HTTP response that was an error.
         on_login: Receives the address at which a starting server waits for its user to log in.
+        pid: The server's process, over stdio.
     """
 
     transport: TransportName
@@ -30,11 +28,7 @@ class Endpoint:
     direct: DirectDispatcher | None = None
     refusal: Refusal | None = None
     on_login: Callable[[str], None] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id, over stdio."""
-        return None
+    pid: int | None = None
 
     @property
     def installing(self) -> bool:
@@ -64,14 +58,10 @@ class Endpoint:
         return
 
     def open(self, until: float) -> Transport:
-        """Connect; leaving the context closes everything.
-
-        Args:
-            until: When the caller gives up. Left before, an installation may end by itself.
-        """
+        """Connect, until the caller gives up; leaving the context closes everything."""
         raise NotImplementedError
 
-    def started(self) -> None:
+    def finish_start(self) -> None:
         """Note that the server is ready, or will not be: its start is over."""
         return
 

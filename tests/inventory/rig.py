@@ -45,6 +45,5 @@ async def opened(
 
 
 def starts(directory: Path) -> int:
-    """Return how many servers were started."""
     file = directory / "pids"
     return len(file.read_text().split()) if file.exists() else 0

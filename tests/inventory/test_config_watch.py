@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from bridge.discovery.finder import DiscoveryContext
-from bridge.inventory.config_watch import ConfigWatcher, WatchPlan, watch_plan
+from bridge.inventory.config_watch import WatchPlan, watch_config, watch_plan
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -24,9 +24,7 @@ def context_of(root: Path) -> DiscoveryContext:
     )
 
 
-def test_the_users_and_the_projects_files_are_watched_and_nothing_beside_them(
-    tmp_path: Path,
-) -> None:
+def test_the_users_and_the_projects_files_are_watched(tmp_path: Path) -> None:
     """A home sees hundreds of changes an hour, and a repository more."""
     made = watch_plan(context_of(tmp_path))
     home, project = tmp_path / "home", tmp_path / "project"
@@ -59,7 +57,7 @@ def test_any_file_counts_in_a_directory_of_which_any_may_define_a_server(tmp_pat
 
 
 def test_a_link_is_watched_at_both_ends(tmp_path: Path) -> None:
-    """Whoever keeps configurations in a repository of their own edits them there."""
+    """People who keep configurations in a repository of their own edit them there."""
     context = context_of(tmp_path)
     away = tmp_path / "dotfiles"
     away.mkdir()
@@ -86,21 +84,17 @@ class Refresh:
         self._asked = anyio.Event()
 
     async def __call__(self) -> None:
-        """Count."""
         self.count += 1
         self._asked.set()
 
     async def until(self, count: int) -> None:
-        """Return once it was asked for so often."""
         with anyio.fail_after(PATIENCE_SECONDS):
             while self.count < count:
                 self._asked = anyio.Event()
                 await self._asked.wait()
 
 
-async def test_a_file_that_appears_below_a_directory_that_did_not_exist_is_noticed(
-    tmp_path: Path,
-) -> None:
+async def test_a_file_in_a_new_directory_is_noticed(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     wanted = context.home / ".cursor" / "mcp.json"
     plans: list[WatchPlan] = []
@@ -110,7 +104,7 @@ async def test_a_file_that_appears_below_a_directory_that_did_not_exist_is_notic
         return plans[-1]
 
     refresh = Refresh()
-    async with ConfigWatcher(make, refresh).running():
+    async with watch_config(make, refresh):
         await refresh.until(1)
         wanted.parent.mkdir()
         await until(lambda: any(str(wanted.parent) in made.directories for made in plans))
@@ -122,11 +116,11 @@ async def test_a_file_that_appears_below_a_directory_that_did_not_exist_is_notic
 async def test_what_the_kernel_does_not_tell_of_is_noticed_by_looking(tmp_path: Path) -> None:
     made = watch_plan(context_of(tmp_path))
     refresh = Refresh()
-    async with ConfigWatcher(lambda: made, refresh, check_seconds=0.05).running():
+    async with watch_config(lambda: made, refresh, check_seconds=0.05):
         await refresh.until(4)
 
 
-def refused() -> WatchPlan:
+def refuse() -> WatchPlan:
     """Stand for the kernel, whose watches may be used up."""
     message = "OS file watch limit reached"
     raise ExceptionGroup("unhandled", [RuntimeError(message)])
@@ -138,19 +132,15 @@ async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
     refresh = Refresh()
     threads = anyio.to_thread.current_default_thread_limiter()
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with ConfigWatcher(
-            lambda: made, refresh, check_seconds=1.2 * PATIENCE_SECONDS
-        ).running():
+        async with watch_config(lambda: made, refresh, check_seconds=1.2 * PATIENCE_SECONDS):
             await refresh.until(1)
             # The library waits in a thread of its own.
             await until(lambda: threads.borrowed_tokens == 1)
 
 
-async def test_where_nothing_can_be_watched_it_is_looked_at_and_said_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_without_watches_it_polls_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     refresh = Refresh()
-    async with ConfigWatcher(refused, refresh, poll_seconds=0.01).running():
+    async with watch_config(refuse, refresh, poll_seconds=0.01):
         await refresh.until(3)
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 1
@@ -165,12 +155,11 @@ async def test_a_configuration_that_cannot_be_read_does_not_end_the_watching() -
         message = "cannot be read"
         raise ValueError(message)
 
-    async with ConfigWatcher(refused, refresh, poll_seconds=0.01).running():
+    async with watch_config(refuse, refresh, poll_seconds=0.01):
         await asked.until(3)
 
 
 async def test_what_the_body_raises_comes_out_as_it_is() -> None:
-    """Not in a group, which no one up there looks into."""
     with pytest.raises(KeyError):
-        async with ConfigWatcher(refused, Refresh()).running():
+        async with watch_config(refuse, Refresh()):
             raise KeyError

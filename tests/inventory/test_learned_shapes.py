@@ -19,11 +19,15 @@ from bridge.catalog.shapes import schema, shape_of
 from bridge.inventory.inventory import ToolInventory
 from bridge.inventory.learned_shapes import (
     FIRST_RESULTS,
+    MAX_SCHEMA_BYTES,
+    MAX_TOOLS,
     SAMPLE_EVERY,
     LearnedShapes,
+    ShapeRecord,
+    add_shapes,
+    load_shapes,
     version_digest,
 )
-from bridge.inventory.shape_store import MAX_SCHEMA_BYTES, MAX_TOOLS, ShapeRecord, ShapeStore
 from bridge.inventory.tool_cache import listing_digest
 from bridge.model import ServerSpec, Source, Tool
 from bridge.store import Store
@@ -48,15 +52,13 @@ def opened(directory: Path, *specs: ServerSpec) -> LearnedShapes:
     return observed
 
 
-def stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
-    """Return the tools that are kept, by name."""
+def read_stored(directory: Path, spec: ServerSpec = SPEC) -> dict[str, Any]:
     with Store(directory).reading() as kept:
         text = kept.get("shapes", "", listing_digest(spec))
     return {entry["tool"]: entry for entry in json.loads(text or '{"tools": {}}')["tools"].values()}
 
 
 async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> None:
-    """With the number of results; the file is no one else's."""
     directory = tmp_path / "state"
     first = opened(directory)
     assert first.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
@@ -106,7 +108,6 @@ def test_nothing_is_learnt_of_a_tool_that_declares_what_it_returns(tmp_path: Pat
 
 
 async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> None:
-    """Neither undoes the other's work, in whatever order they end."""
     one, two = opened(tmp_path), opened(tmp_path)
     one.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     two.learn("shop", TOOL, {"parts": {"value": {"name": "x"}}})
@@ -115,13 +116,13 @@ async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> 
     await two.close()
     one.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     await one.close()
-    found = stored(tmp_path)
+    found = read_stored(tmp_path)
     assert [*found] == ["find", "other"] or [*found] == ["other", "find"]
     assert [*found["find"]["returns"]["properties"]] == ["id", "name"]
     assert found["find"]["count"] == 3
 
 
-async def test_what_could_not_be_written_is_written_later(
+async def test_a_failed_write_is_made_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
@@ -129,9 +130,9 @@ async def test_what_could_not_be_written_is_written_later(
     observed.learn("shop", TOOL, {"parts": {"value": 1}})
     with Store(tmp_path).writing():
         await observed.save()
-    assert not stored(tmp_path)
+    assert not read_stored(tmp_path)
     await observed.save()
-    assert stored(tmp_path)["find"]["count"] == 1
+    assert read_stored(tmp_path)["find"]["count"] == 1
 
 
 async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observed.save_regularly)
         observed.learn("shop", TOOL, {"parts": {"value": 1}})
-        await until(lambda: bool(stored(tmp_path)))
+        await until(lambda: bool(read_stored(tmp_path)))
         tasks.cancel_scope.cancel()
 
 
@@ -186,18 +187,19 @@ def test_a_shape_that_gets_too_large_loses_its_depths_for_good() -> None:
 
 
 def test_the_records_of_a_server_are_bounded(tmp_path: Path) -> None:
-    files = ShapeStore(Store(tmp_path))
+    files = Store(tmp_path)
     many = {
         f"{n:032x}": ShapeRecord(name=f"t{n}", count=1, day=f"2026-01-{1 + n % 28:02}")
         for n in range(MAX_TOOLS + 5)
     }
-    assert files.add([(SPEC, many)])
-    assert len(files.load([SPEC])[SPEC.name]) == MAX_TOOLS
-    assert min(memory.day for memory in files.load([SPEC])[SPEC.name].values()) >= "2026-01-01"
+    assert add_shapes(files, [(SPEC, many)])
+    assert len(load_shapes(files, [SPEC])[SPEC.name]) == MAX_TOOLS
+    assert (
+        min(memory.day for memory in load_shapes(files, [SPEC])[SPEC.name].values()) >= "2026-01-01"
+    )
 
 
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
-    """So that a loop of ten thousand calls pays for few, and what is rare is seen in the end."""
     observed = opened(tmp_path)
     for _ in range(FIRST_RESULTS):
         observed.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
@@ -221,10 +223,9 @@ def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
     pin=st.integers(10**11, 10**17),
 )
 def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int) -> None:
-    """Wherever in a result it stands; a token is not even kept where a name should be."""
     name, text, item, below = secrets
     token = "ghp_" + "".join(filter(str.isalnum, name)) + "7aB9" * 4
-    files = ShapeStore(Store(tmp_path))
+    files = Store(tmp_path)
     result = {"a": text, "b": [item, pin, {"c": below, "d": float(pin)}], token: text}
     for wire in (
         {"json": result},
@@ -232,7 +233,7 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
         {"blocks": [{"json": item}, {"blob": {"mimeType": "x/y", "data": below, "uri": text}}]},
     ):
         memory = ShapeRecord(name="find", count=1).with_shape(shape_of(wire))
-        assert files.add([(SPEC, {version_digest(TOOL): memory})])
+        assert add_shapes(files, [(SPEC, {version_digest(TOOL): memory})])
     for path in tmp_path.iterdir():
         content = path.read_bytes().decode("latin-1")
         assert not [secret for secret in (text, item, below, token, str(pin)) if secret in content]
@@ -263,8 +264,7 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
 ROWS = ('[{"id": 1}]', '[{"id": 2}, {"id": 3}]', "[]", '[{"id": 4}]')
 
 
-def learned(directory: Path, *texts: str) -> Any:
-    """Return the schema that is learned from these texts; None for none."""
+def learn_texts(directory: Path, *texts: str) -> Any:
     shapes = opened(directory)
     for text in texts:
         shapes.learn("shop", TOOL, {"parts": {"text": text}})
@@ -282,10 +282,10 @@ def learned(directory: Path, *texts: str) -> Any:
         (("none", *ROWS), {"anyOf": [{"type": "string"}, {"type": "array", "items": ROW}]}),
     ],
 )
-def test_parsed_texts_teach_a_shape_after_three_results_of_it(
+def test_three_parsed_texts_teach_a_shape(
     tmp_path: Path, texts: tuple[str, ...], schema: dict[str, Any]
 ) -> None:
-    assert learned(tmp_path, *texts) == schema
+    assert learn_texts(tmp_path, *texts) == schema
 
 
 async def test_a_tool_that_sent_several_texts_is_remembered(tmp_path: Path) -> None:

@@ -44,7 +44,6 @@ def project(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def bridge(project: Path) -> AsyncIterator[Engine]:
-    """A bridge in that repository."""
     backend = FakeBackend()
 
     settings = settings_in(project.parent)
@@ -76,20 +75,16 @@ def every_layout(project: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def missing(layouts: Mapping[str, tuple[str, str]]) -> list[str]:
+def find_missing(layouts: Mapping[str, tuple[str, str]]) -> list[str]:
     return [path for path, _ in layouts.values() if not Path(path).exists()]
 
 
 def marks(project: Path) -> list[Path]:
-    """What is left by scripts that were started."""
     return list(project.glob("ran.*"))
 
 
 @pytest.mark.slow
-async def test_no_file_that_a_program_writes_into_the_project_starts_anything(
-    project: Path,
-) -> None:
-    """Out of the sandbox in one run: written through a tool, then searched, listed or named."""
+async def test_no_file_that_a_program_writes_starts_anything(project: Path) -> None:
     layouts = every_layout(project)
     approved = {"enableAllProjectMcpServers": True}
     write(project.parent / ".claude" / "settings.json", approved)
@@ -100,7 +95,7 @@ async def test_no_file_that_a_program_writes_into_the_project_starts_anything(
     async with bridge(project) as engine:
         written = await run(engine, code)
         assert written.status == "success", written.error
-        assert missing(layouts) == []
+        assert find_missing(layouts) == []
         found = await run(
             engine,
             "(await runtime.list_servers(), len(await runtime.search_tool_docs('evil')))",
@@ -131,9 +126,7 @@ async def test_no_file_that_a_program_writes_into_the_project_starts_anything(
     assert marks(project) == []
 
 
-async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
-    project: Path,
-) -> None:
+async def test_a_person_sees_the_definition_and_answers(project: Path) -> None:
     entry = {**SHOP["mcpServers"]["shop"], "env": {"NODE_OPTIONS": "\x1b[2J\u202e"}}
     write(project / ".mcp.json", {"mcpServers": {"shop": entry}})
     async with bridge(project) as engine:
@@ -160,10 +153,9 @@ async def test_a_person_is_shown_the_definition_and_answers_for_now_or_for_good(
             await run(engine, USE_SHOP)
 
 
-async def test_a_permanent_yes_to_a_changed_definition_is_asked_for_once(
+async def test_a_permanent_yes_is_asked_for_once(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by the policy as well, which knew another definition by the name."""
     (project.parent / "config.toml").write_text("[policy]\n")
     monkeypatch.setenv("MCP_BRIDGE_CONFIG", str(project.parent / "config.toml"))
     for entry in (SHOP["mcpServers"]["shop"], {**SHOP["mcpServers"]["shop"], "env": {"A": "b"}}):
@@ -224,7 +216,6 @@ async def test_the_refusal_names_the_file_in_the_project_and_says_why_once(proje
 
 
 async def test_a_persons_yes_is_in_the_audit_log(project: Path) -> None:
-    """With what exactly it was given for; a no is none."""
     write(project / ".mcp.json", SHOP)
     audit = settings_in(project.parent).state_dir / "audit"
     for answer in ("no", "session", "always"):
@@ -259,7 +250,6 @@ async def test_a_yes_that_cannot_be_recorded_does_not_hold(project: Path) -> Non
 
 
 async def test_nobody_is_asked_on_behalf_of_whoever_it_may_be(project: Path) -> None:
-    """Over HTTP without authentication, whoever asks could answer, too."""
     write(project / ".mcp.json", SHOP)
     client = deciding("always")
     async with bridge(project) as engine:
@@ -279,7 +269,6 @@ async def test_a_definition_too_long_to_be_shown_is_not_asked_about(project: Pat
 
 
 async def test_an_approval_from_elsewhere_is_noticed_by_a_bridge_that_runs(project: Path) -> None:
-    """As of `mcp-code-bridge servers approve` in a terminal."""
     write(project / ".mcp.json", SHOP)
     async with bridge(project) as running:
         assert running.servers.names() == ("files",)
@@ -291,7 +280,6 @@ async def test_an_approval_from_elsewhere_is_noticed_by_a_bridge_that_runs(proje
 async def test_a_project_takes_no_name_that_programs_call_a_users_server_by(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the bridge had to spell it: a saved program would call the project's."""
     monkeypatch.setenv("MCP_BRIDGE_PROJECT_SERVERS", "all")
     used = {"command": sys.executable, "args": [str(FILES)]}
     write(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import stat
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +16,25 @@ import pytest
 
 from bridge.callers.client import RunCaller
 from bridge.clock import Clock
+from bridge.discovery.consents import ConsentFile
+from bridge.discovery.finder import DiscoveryContext
+from bridge.errors import ServerStartError
+from bridge.inventory.configuration import ConfigFinder
+from bridge.inventory.consents import ProjectConsents
 from bridge.inventory.refresher import FIRST_STARTS, REFRESH_SECONDS
 from bridge.inventory.servers import Servers
-from bridge.inventory.tool_cache import Listing, ToolCache
-from bridge.model import ServerSpec, Tool
+from bridge.inventory.tool_cache import AGE, Listing, ToolCache, listing_digest
+from bridge.model import RunRequest, ServerSpec, Tool, ToolFilter
+from bridge.runs import Engine
+from bridge.settings import Settings
 from bridge.store import Store
 from bridge.upstream.client_features import ServerCaller, current_caller, on_behalf_of
 from bridge.upstream.pool import Pool
 from bridge.upstream.server import UpstreamServer
-from tests.engine_rig import ListFinder
+from tests.engine_rig import WORKSHOP, ListFinder, engine_on, workshop
+from tests.fakes.backend import FakeBackend
 from tests.inventory.rig import opened, raw, starts
-from tests.waiting import until
+from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
 OLD = Tool(server="a", name="old_tool")
 
@@ -42,7 +54,6 @@ def states(servers: Servers) -> set[str]:
 
 
 async def test_what_is_known_is_looked_up_without_starting_anything(tmp_path: Path) -> None:
-    """However many servers there are, if none of it is old."""
     specs = [raw(name) for name in "abc"]
     for spec in specs:
         remember(tmp_path, spec, age=REFRESH_SECONDS / 2)
@@ -53,9 +64,7 @@ async def test_what_is_known_is_looked_up_without_starting_anything(tmp_path: Pa
     assert starts(tmp_path) == 0
 
 
-async def test_a_server_that_nothing_is_known_of_is_started_for_that_and_stopped(
-    tmp_path: Path,
-) -> None:
+async def test_an_unknown_server_is_started_and_stopped(tmp_path: Path) -> None:
     """Its tools are in the first answer, and in every one after it."""
     specs = [raw(f"s{number}") for number in range(FIRST_STARTS + 2)]
     async with opened(tmp_path, *specs) as servers:
@@ -70,7 +79,7 @@ async def test_a_server_that_nothing_is_known_of_is_started_for_that_and_stopped
     assert starts(tmp_path) == len(specs)
 
 
-async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(
+async def test_a_background_list_has_no_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may outlive the run that began it; what its server asks is not for that run's client."""
@@ -93,7 +102,6 @@ async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(
 
 
 async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
-    """Whether a run has loaded it, or a call went to it by name: it may hold state."""
     async with opened(tmp_path, raw("loaded"), raw("called"), raw("asked")) as servers:
         await servers.load(["loaded"])
         await servers.pool.call_tool("called", "echo", {})
@@ -106,9 +114,7 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
         assert servers.pool.state("loaded").pid is None or starts(tmp_path) == 3
 
 
-async def test_a_straggler_does_not_hold_up_a_search_and_is_stopped_once_it_is_there(
-    tmp_path: Path,
-) -> None:
+async def test_a_straggler_does_not_hold_up_a_search(tmp_path: Path) -> None:
     """The first search goes without it; a later one has it."""
     async with opened(tmp_path, raw("a"), straggler_seconds=0.0) as servers:
         assert list(await servers.load_unknown(["a"])) == ["a"]
@@ -119,9 +125,7 @@ async def test_a_straggler_does_not_hold_up_a_search_and_is_stopped_once_it_is_t
 
 
 @pytest.mark.parametrize("age", [REFRESH_SECONDS + 60, -3600.0], ids=["old", "future"])
-async def test_what_is_old_is_asked_again_after_the_answer_and_once(
-    tmp_path: Path, age: float
-) -> None:
+async def test_an_old_list_is_asked_again_once(tmp_path: Path, age: float) -> None:
     """The answer is what is known, and the server is stopped again."""
     spec = raw("a")
     remember(tmp_path, spec, age=age)
@@ -164,9 +168,7 @@ async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) ->
     assert starts(tmp_path) == 1
 
 
-async def test_a_server_with_other_values_in_its_environment_is_asked_again(
-    tmp_path: Path,
-) -> None:
+async def test_a_server_with_other_variables_is_asked_again(tmp_path: Path) -> None:
     """They are no part of what the catalogue is kept under, but may change the tools."""
     finder = ListFinder(raw("a", "", SETTING="1"))
     remember(tmp_path, finder.specs[0], age=1.0)
@@ -178,7 +180,6 @@ async def test_a_server_with_other_values_in_its_environment_is_asked_again(
 
 
 async def test_a_person_may_have_all_servers_asked_anew(tmp_path: Path) -> None:
-    """And is told what failed, although something is known of it."""
     good, bad = raw("good"), raw("bad", "exit")
     for spec in (good, bad):
         remember(tmp_path, spec, age=1.0)
@@ -200,3 +201,291 @@ async def test_a_running_server_s_change_of_tools_is_learnt_soon(tmp_path: Path)
     listing = ToolCache(Store(tmp_path)).load(raw("a"))
     assert listing is not None
     assert "grown" in [tool.name for tool in listing.tools]
+
+
+LISTING = Listing(
+    server="work-shop",
+    tools=(Tool(server="work-shop", name="t", title="T", input_schema={"type": "object"}),),
+    info={"name": "workshop", "version": "1.2", "protocol": "2025-11-25"},
+    listed_at=1_700_000_000.5,
+    start_seconds=0.25,
+)
+
+
+def test_a_listing_is_read_back_as_it_was(tmp_path: Path) -> None:
+    """For the definition it was saved for, and no other."""
+    cache = ToolCache(Store(tmp_path))
+    assert cache.load(workshop()) is None
+    cache.save(workshop(), LISTING)
+    assert cache.load(workshop()) == LISTING
+    assert cache.load(workshop("other")) is None
+    assert cache.load(replace(workshop(), args=("other",))) is None
+
+
+def test_its_size_is_that_of_what_a_client_would_load() -> None:
+    assert LISTING.schema_bytes == len(
+        '{"name":"t","description":"","inputSchema":{"type":"object"}}'
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b'[{"server": "work-shop", "name": "t"}]',
+        b'{"form": 1, "server": "work-shop", "tools": []}',
+        b'{"server": "someone-else", "tools": []}',
+        b'{"server": "work-shop", "tools": [{"server": "someone-else", "name": "t"}]}',
+    ],
+    ids=["empty", "torn", "binary", "list", "older", "form", "foreign", "foreign-tool"],
+)
+def test_a_damaged_listing_is_as_if_it_were_not_there(tmp_path: Path, content: bytes) -> None:
+    cache = ToolCache(Store(tmp_path))
+    cache.save(workshop(), LISTING)
+    with Store(tmp_path).writing() as kept:
+        kept.put("listing", "", listing_digest(workshop()), content)
+    assert cache.load(workshop()) is None
+    cache.save(workshop(), LISTING)
+    assert cache.load(workshop()) == LISTING
+
+
+def test_a_directory_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    ToolCache(Store(blocked)).save(workshop(), LISTING)
+    assert ToolCache(Store(blocked)).load(workshop()) is None
+
+
+def test_only_the_user_can_read_it_and_no_secret_is_in_it(tmp_path: Path) -> None:
+    """Values of variables and headers are neither in the file nor in its name."""
+    cache = ToolCache(Store(tmp_path))
+    spec = replace(workshop(), env={"TOKEN": "s3cret"}, headers={"Authorization": "s3cret"})
+    cache.save(spec, LISTING)
+    for path in tmp_path.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert b"s3cret" not in path.read_bytes()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+    other = replace(spec, env={"TOKEN": "another"}, headers={"Authorization": "another"})
+    assert cache.load(other) == LISTING
+
+
+def test_a_definition_is_told_from_others_by_what_it_starts_and_lets_through() -> None:
+    spec = workshop()
+    others = (
+        replace(spec, name="other"),
+        replace(spec, command="other"),
+        replace(spec, args=("other",)),
+        replace(spec, cwd="/other"),
+        replace(spec, transport="http", url="http://other/"),
+        replace(spec, env={"OTHER": ""}),
+        replace(spec, headers={"Other": ""}),
+        replace(spec, tools=ToolFilter(only=frozenset({"a"}))),
+        replace(spec, tools=ToolFilter(without=frozenset({"a"}))),
+    )
+    digests = {listing_digest(other) for other in (spec, *others)}
+    assert len(digests) == 1 + len(others)
+    assert listing_digest(replace(spec, description="x", call_timeout=1.0)) in digests
+
+
+def test_what_is_old_is_removed(tmp_path: Path) -> None:
+    store, now = Store(tmp_path), time.time()
+    with store.writing() as kept:
+        for name, age in {"a": 100.0, "e": AGE + 1}.items():
+            kept.put("listing", "", name, b"{}", updated=now - age)
+        kept.put("shapes", "", "old", b"{}", updated=0.0)
+    ToolCache(store).save(workshop(), LISTING)
+    with store.reading() as kept:
+        assert [each.name for each in kept.listed("listing")] == [listing_digest(workshop()), "a"]
+        assert kept.get("shapes", "", "old")
+
+
+async def test_the_next_bridge_describes_tools_without_starting_servers(
+    engine: Engine, settings: Settings, backend: FakeBackend
+) -> None:
+    assert ".add(" not in await engine.guide.tool_description()
+    await engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=2)"))
+    assert ".add(" in await engine.guide.tool_description()
+    listing = engine.servers.listing("work-shop")
+    assert listing is not None
+    assert listing.info["protocol"]
+    assert listing.start_seconds is not None
+    async with engine_on(backend, settings, finder=ListFinder(workshop())) as second:
+        assert ".add(" in await second.guide.tool_description()
+        assert second.servers.pool.states()["work-shop"].state == "idle"
+        assert second.servers.listing("work-shop") == listing
+
+
+SLOW = Tool(server="slow", name="old_tool")
+
+
+async def test_a_server_that_hangs_at_start_is_waited_for_once_and_briefly(tmp_path: Path) -> None:
+    """The others are there, every time; its start continues, once."""
+    async with opened(tmp_path, raw("slow", "silent"), raw("good"), straggler_seconds=2.0) as s:
+        await s.load(["good"])
+        tools, errors = await s.load(["slow", "good"], tolerant=True)
+        assert list(tools) == ["good"]
+        assert isinstance(errors["slow"], ServerStartError)
+        assert "did not answer within 2 s" in str(errors["slow"])
+        for _ in range(50):
+            tools, errors = await s.load(["slow", "good"], tolerant=True)
+            assert (list(tools), list(errors)) == (["good"], ["slow"])
+        assert s.pool.states()["slow"].state == "starting"
+    assert starts(tmp_path) == 2
+
+
+async def test_the_tools_a_straggler_had_last_time_count_meanwhile(tmp_path: Path) -> None:
+    """A program may name them; its call waits for the server."""
+    spec = raw("slow", "silent")
+    ToolCache(Store(tmp_path)).save(spec, Listing(server="slow", tools=(SLOW,)))
+    async with opened(tmp_path, spec, straggler_seconds=0.1) as servers:
+        assert await servers.load(["slow"], tolerant=True) == ({"slow": (SLOW,)}, {})
+
+
+async def test_a_straggler_is_there_once_it_has_started(tmp_path: Path) -> None:
+    async with opened(tmp_path, raw("slow"), straggler_seconds=0.0) as servers:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await servers.load(["slow"], tolerant=True)
+        await servers.load(["slow"], tolerant=True)
+        await until(lambda: servers.entries()[0].known)
+        assert servers.pool.states()["slow"].state == "ready"
+    assert starts(tmp_path) == 1
+
+
+async def test_a_cancelled_search_leaves_the_question_to_the_others(tmp_path: Path) -> None:
+    """They get the answer to the question that it asked."""
+    async with opened(tmp_path, raw("slow")) as servers:
+        async with anyio.create_task_group() as tasks:
+
+            async def search() -> None:
+                await servers.load(["slow"], tolerant=True)
+
+            tasks.start_soon(search)
+            await until_exists(tmp_path / "pids")
+            tasks.cancel_scope.cancel()
+        tools, errors = await servers.load(["slow"], tolerant=True)
+        assert (list(tools), errors) == (["slow"], {})
+    assert starts(tmp_path) == 1
+
+
+async def test_a_failed_server_is_left_alone(tmp_path: Path) -> None:
+    finder = ListFinder(raw("bad", "exit"))
+    async with opened(tmp_path, finder=finder) as servers:
+        for _ in range(3):
+            _, errors = await servers.load(["bad"], tolerant=True)
+            assert "exited with status 3" in str(errors["bad"])
+        assert starts(tmp_path) == 1
+        with pytest.raises(ServerStartError):
+            await servers.load(["bad"])
+        assert starts(tmp_path) == 2
+        await servers.load(["bad"], tolerant=True, patient=True)
+        assert starts(tmp_path) == 3
+        finder.specs = (raw("bad"),)
+        assert await servers.refresh()
+        tools, _ = await servers.load(["bad"], tolerant=True)
+        assert list(tools) == ["bad"]
+
+
+async def test_a_failure_is_forgotten_in_time_and_by_success(tmp_path: Path) -> None:
+    """A server that was fixed needs no restart of the bridge."""
+    spec = raw("bad", "fail-once", FAIL_ONCE=str(tmp_path / "first"))
+    async with opened(tmp_path, spec) as servers:
+        _, errors = await servers.load(["bad"], tolerant=True)
+        assert list(errors) == ["bad"]
+        await servers.load(["bad"])
+        tools, errors = await servers.load(["bad"], tolerant=True)
+        assert (list(tools), errors) == (["bad"], {})
+    (tmp_path / "first").unlink()
+    async with opened(tmp_path, spec, failure_seconds=0.0) as servers:
+        _, errors = await servers.load(["bad"], tolerant=True)
+        assert list(errors) == ["bad"]
+        tools, errors = await servers.load(["bad"], tolerant=True)
+        assert (list(tools), errors) == (["bad"], {})
+
+
+def config(*names: str) -> str:
+    entry = {"command": sys.executable, "args": [str(WORKSHOP)]}
+    return json.dumps({"mcpServers": dict.fromkeys(names, entry)})
+
+
+def config_finder(home: Path, extra: Path | None = None) -> ConfigFinder:
+    context = DiscoveryContext(
+        home=home,
+        cwd=home,
+        platform="linux",
+        environ={},
+        extra_config=extra,
+        system_root=home / "system",
+    )
+    return ConfigFinder(context, ProjectConsents(ConsentFile(home / "consents.json")))
+
+
+def configured(home: Path, extra: Path | None = None) -> Servers:
+    pool = Pool((), log_dir=home / "logs", environ=os.environ)
+    return Servers(config_finder(home, extra), pool, ToolCache(Store(home)))
+
+
+@pytest.mark.parametrize("torn", ["", config("one", "two")[:-9]], ids=["empty", "half"])
+async def test_a_half_written_file_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, torn: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    file = tmp_path / ".claude.json"
+    file.write_text(config("one", "two"))
+    async with configured(tmp_path) as servers:
+        await servers.load(["one"])
+        pid = servers.pool.states()["one"].pid
+        for text in (torn, torn + " ", torn + "  "):
+            file.write_text(text)
+            assert await servers.refresh()
+            assert servers.names() == ("one", "two")
+            assert servers.resolve("one") == "one"
+        assert str(file) in str(servers.discovery.warnings)
+        assert str(file) in caplog.text
+        assert servers.pool.states()["one"].pid == pid
+        file.write_text(config("two", "three"))
+        await servers.refresh()
+        assert servers.names() == ("two", "three")
+        assert not any(not warning.key for warning in servers.discovery.warnings)
+
+
+async def test_a_server_of_a_torn_file_gives_way_to_one_defined_elsewhere(tmp_path: Path) -> None:
+    file, other = tmp_path / ".claude.json", tmp_path / "extra.json"
+    file.write_text(config("one", "two"))
+    other.write_text(config("three"))
+    async with configured(tmp_path, other) as servers:
+        file.write_text("{")
+        other.write_text(config("three", "two"))
+        await servers.refresh()
+        assert sorted(servers.names()) == ["one", "three", "two"]
+        assert servers.pool.spec("two").source.path == str(other)
+
+
+async def test_the_servers_of_a_deleted_file_go(tmp_path: Path) -> None:
+    file, other = tmp_path / ".claude.json", tmp_path / "extra.json"
+    file.write_text(config("one"))
+    other.write_text(config("two"))
+    async with configured(tmp_path, other) as servers:
+        file.write_text("{")
+        await servers.refresh()
+        assert sorted(servers.names()) == ["one", "two"]
+        file.unlink()
+        await servers.refresh()
+        assert servers.names() == ("two",)
+        other.unlink()
+        await servers.refresh()
+        assert servers.names() == ()
+        assert str(other) in str(servers.discovery.warnings)
+
+
+async def test_who_does_not_wait_for_the_configuration_gets_it_by_asking(tmp_path: Path) -> None:
+    pool = Pool((), log_dir=tmp_path, environ={})
+    servers = Servers(ListFinder(workshop()), pool, ToolCache(Store(tmp_path)), eager=False)
+    async with servers:
+        assert servers.names() == ()
+        with anyio.fail_after(PATIENCE_SECONDS):
+            await servers.refresh()
+        assert servers.names() == ("work-shop",)

@@ -48,7 +48,6 @@ async def _run(engine: Engine, code: str) -> RunResult:
 
 
 async def test_a_program_reads_resources_of_every_kind(reading: Engine) -> None:
-    """Text by its type, binary as a blob, several contents as a list; templates are filled in."""
     code = """
 both = await mcp_library.read_resource("books://both")
 assert both[0] == "{}", both
@@ -107,7 +106,6 @@ except MCPError as error:
 
 
 async def test_a_program_lists_what_there_is(reading: Engine) -> None:
-    """Of one server, or of all that are loaded; those without any are passed over."""
     code = """
 everywhere = await runtime.list_resources()
 assert everywhere == await runtime.list_resources("library"), everywhere
@@ -224,8 +222,6 @@ async def test_the_server_may_be_left_out_where_one_is_loaded(reading: Engine) -
 async def test_what_results_teach_is_known_at_once_and_to_the_next_bridge(
     settings: Settings, backend: FakeBackend, finder: ListFinder
 ) -> None:
-    """Of successes only, and not in the text that stands in front of the conversation."""
-
     code = """
 for _ in range(3):
     await mcp_work_shop.rows()

@@ -23,14 +23,12 @@ def spec(**fields: Any) -> ServerSpec:
 
 
 def found(*values: str, specs: tuple[ServerSpec, ...] = (), **environ: str) -> list[str]:
-    """Return what each of these texts becomes."""
     secrets = Secrets(environ)
     secrets.configure(specs)
     return [secrets.redactor.text(value) for value in values]
 
 
 def test_variables_of_a_server_are_secret_by_name_or_look() -> None:
-    """Also inside JSON, and the password alone of an address."""
     headers = json.dumps({"Authorization": "Bearer ntn-abc-123", "Notion-Version": "2022-06-28"})
     env = {
         "SHOP_TOKEN": "tok-1-abc",
@@ -67,7 +65,6 @@ def test_words_of_a_command_are_read_as_options() -> None:
 
 
 def test_headers_and_addresses_of_a_remote_server() -> None:
-    """Without the scheme; a password inside Base64 by itself as well."""
     pair = base64.b64encode(b"ann:pw-1-abc").decode()
     remote = spec(
         transport="http",
@@ -116,7 +113,6 @@ def test_secrets_follow_the_configuration_and_the_logins() -> None:
 
 
 def test_tools_are_cleared_again_when_more_turns_out_to_be_secret() -> None:
-    """And no one is told of a change if what tools say has not changed."""
     secrets = Secrets()
     known = ToolInventory(None, secrets.redactor)
     secrets.changed = known.redact_again
@@ -150,8 +146,7 @@ def test_whoever_gives_out_tokens_cannot_have_words_and_numbers_cut_out() -> Non
     assert secrets.redactor.text("tok-12-ab 123456789012345").count("redacted") == 2
 
 
-def masked(name: str, value: str, *names: str) -> bool:
-    """Return whether a variable's value is taken out of texts."""
+def is_masked(name: str, value: str, *names: str) -> bool:
     secrets = Secrets({}, names)
     secrets.configure((spec(env={name: value}),))
     return secrets.redactor.text(f"<{value}>") != f"<{value}>"
@@ -159,18 +154,18 @@ def masked(name: str, value: str, *names: str) -> bool:
 
 @pytest.mark.parametrize(("name", "value"), lines(SECRET))
 def test_a_popular_secret_is_one(name: str, value: str) -> None:
-    assert masked(name, value)
+    assert is_masked(name, value)
 
 
 @pytest.mark.parametrize(("name", "value"), lines(PUBLIC))
 def test_a_popular_name_or_placeholder_is_no_secret(name: str, value: str) -> None:
-    assert not masked(name, value)
+    assert not is_masked(name, value)
 
 
 def test_a_setting_names_what_is_a_secret_and_what_is_none() -> None:
-    assert masked("ACME_PIN", "postgres", "acme_*", "-x_token")
-    assert not masked("X_TOKEN", f"ghp_{'aB3d' * 9}", "acme_*", "-x_token")
-    assert not masked("X_URL", "pg://me:p4ss-w0rd@h/db", "-*_url")
+    assert is_masked("ACME_PIN", "postgres", "acme_*", "-x_token")
+    assert not is_masked("X_TOKEN", f"ghp_{'aB3d' * 9}", "acme_*", "-x_token")
+    assert not is_masked("X_URL", "pg://me:p4ss-w0rd@h/db", "-*_url")
 
 
 def test_a_short_secret_is_masked_only_as_a_whole_word() -> None:

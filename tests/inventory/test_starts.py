@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,39 +65,36 @@ def _noted(spec: ServerSpec, settings: Settings, starts: Path, *more: str) -> Se
     return replace(spec, args=noting)
 
 
-@pytest.fixture
-def starts(tmp_path: Path) -> Path:
-    """What servers note at their start."""
-    return tmp_path / "starts"
+class Bench:
+    """The user's server, another one of its name, and what they note when they are started."""
+
+    def __init__(self, settings: Settings, tmp_path: Path, log: Path) -> None:
+        self.settings, self.tmp_path, self.log = settings, tmp_path, log
+        self._starts = tmp_path / "starts"
+        self.one = _noted(recorder("log", log), settings, self._starts)
+        # It looks the same once it is started.
+        self.other = _noted(recorder("log", log), settings, self._starts, "another")
+
+    def opened(self, *specs: ServerSpec, policy: str = "") -> AbstractAsyncContextManager[Engine]:
+        return opened(self.settings, [*specs], policy=policy, tmp_path=self.tmp_path)
+
+    def noticed(self) -> list[str]:
+        return self._starts.read_text().splitlines() if self._starts.exists() else []
+
+    def count(self) -> int:
+        return len(self.noticed())
+
+    def records(self, kind: str = "start") -> list[dict[str, Any]]:
+        lines = audited(self.settings).splitlines()
+        return [record for line in lines if (record := json.loads(line))["kind"] == kind]
 
 
 @pytest.fixture
-def one(settings: Settings, log: Path, starts: Path) -> ServerSpec:
-    """The server that the user has."""
-    return _noted(recorder("log", log), settings, starts)
-
-
-@pytest.fixture
-def other(settings: Settings, log: Path, starts: Path) -> ServerSpec:
-    """Another server of its name, which looks the same once it is started."""
-    return _noted(recorder("log", log), settings, starts, "another")
-
-
-def _noticed(starts: Path) -> list[str]:
-    return starts.read_text().splitlines() if starts.exists() else []
-
-
-def _count(starts: Path) -> int:
-    return len(_noticed(starts))
-
-
-def _records(settings: Settings, kind: str = "start") -> list[dict[str, Any]]:
-    lines = audited(settings).splitlines()
-    return [record for line in lines if (record := json.loads(line))["kind"] == kind]
+def bench(settings: Settings, tmp_path: Path, log: Path) -> Bench:
+    return Bench(settings, tmp_path, log)
 
 
 def _redefine(engine: Engine, *specs: ServerSpec) -> None:
-    """Change the configuration under an engine."""
     finder = engine.servers._finder
     assert isinstance(finder, ListFinder)
     finder.specs = specs
@@ -110,46 +108,40 @@ async def _run(
         return await engine.run(RunRequest(code=code, **fields), client)
 
 
-async def test_a_start_is_on_record_before_there_is_a_process(
-    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
-) -> None:
-    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+async def test_a_start_is_on_record_before_there_is_a_process(bench: Bench) -> None:
+    async with bench.opened(bench.one) as engine:
         result = await _run(engine)
     assert result.status == "success", result.error
-    (record,) = _records(settings)
+    (record,) = bench.records()
     assert record["server"] == "log"
-    assert record["definition"] == one.definition
+    assert record["definition"] == bench.one.definition
     assert (record["decision"], record["rule"]) == ("allow", "no policy")
     assert record["run"] == result.run_id
     assert record["transport"] == "stdio"
-    (seen,) = _noticed(starts)
+    (seen,) = bench.noticed()
     assert '"kind":"start"' in seen
-    assert one.definition in seen
+    assert bench.one.definition in seen
 
 
-async def test_a_start_that_cannot_be_recorded_does_not_happen(
-    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
-) -> None:
-    settings.state_dir.mkdir(parents=True)
-    (settings.state_dir / "audit").write_text("no directory")
-    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+async def test_a_start_that_cannot_be_recorded_does_not_happen(bench: Bench) -> None:
+    bench.settings.state_dir.mkdir(parents=True)
+    (bench.settings.state_dir / "audit").write_text("no directory")
+    async with bench.opened(bench.one) as engine:
         with pytest.raises(AuditError):
             await engine.servers.load(["log"])
         errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], AuditError)
         with pytest.raises(AuditError):
             await _run(engine)
-    assert _count(starts) == 0
+    assert bench.count() == 0
 
 
 @pytest.mark.parametrize(
     "policy",
     ['[policy]\nstart = "deny"\n', '[policy]\n[policy.servers."l*"]\nstart = "deny"\n'],
 )
-async def test_what_the_policy_denies_is_started_by_nothing(
-    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path, policy: str
-) -> None:
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+async def test_what_the_policy_denies_is_started_by_nothing(bench: Bench, policy: str) -> None:
+    async with bench.opened(bench.one, policy=policy) as engine:
         errors = await engine.servers.load_unknown(["log"])
         assert "is not started" in errors["log"].message
         errors = await engine.servers.load_unknown(["log"], fresh=True, patient=True)
@@ -168,44 +160,38 @@ async def test_what_the_policy_denies_is_started_by_nothing(
         for request in requests:
             with pytest.raises(CallDeniedError):
                 await request
-    assert _count(starts) == 0
-    assert {(record["decision"], record["why"]) for record in _records(settings)} == {
+    assert bench.count() == 0
+    assert {(record["decision"], record["why"]) for record in bench.records()} == {
         ("deny", "call_denied")
     }
 
 
-async def test_refusals_of_one_start_are_recorded_once(
-    settings: Settings, tmp_path: Path, one: ServerSpec
-) -> None:
+async def test_refusals_of_one_start_are_recorded_once(bench: Bench) -> None:
     policy = '[policy]\nstart = "deny"\n'
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with bench.opened(bench.one, policy=policy) as engine:
         for _ in range(20):
             await engine.servers.load_unknown(["log"])
-    assert len(_records(settings)) == 1
+    assert len(bench.records()) == 1
 
 
-async def test_a_restart_is_decided_on_and_recorded_too(
-    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
-) -> None:
-    config = tmp_path / "config.toml"
-    async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
+async def test_a_restart_is_decided_on_and_recorded_too(bench: Bench) -> None:
+    config = bench.tmp_path / "config.toml"
+    async with bench.opened(bench.one, policy=POLICY) as engine:
         await _run(engine)
         with pytest.raises(UpstreamError):
             await engine.servers.pool.call_tool("log", "die", {})
         await _run(engine)
-        assert _count(starts) == len(_records(settings)) == 2
+        assert bench.count() == len(bench.records()) == 2
         with pytest.raises(UpstreamError):
             await engine.servers.pool.call_tool("log", "die", {})
         config.write_text(POLICY.replace("trust = true", 'trust = true\nstart = "deny"'))
         with pytest.raises(CallDeniedError):
             await engine.servers.pool.call_tool("log", "create", {"title": "x"})
-    assert _count(starts) == 2
+    assert bench.count() == 2
 
 
-async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
-    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
-) -> None:
-    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
+async def test_a_run_that_names_a_server_asks_and_nothing_else_does(bench: Bench) -> None:
+    async with bench.opened(bench.one, policy=ASKS) as engine:
         errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], ApprovalNeededError)
         assert "servers approve log" in str(errors["log"].remedy)
@@ -215,13 +201,13 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
         with pytest.raises(ApprovalRefusedError):
             await _run(engine, no)
         assert len(no.asked) == 1
-        assert _count(starts) == 0
+        assert bench.count() == 0
         yes = deciding("once")
         assert (await _run(engine, yes)).status == "success"
         (asked,) = yes.asked
-        for part in ("log", sys.executable, str(RECORDER), one.definition):
+        for part in ("log", sys.executable, str(RECORDER), bench.one.definition):
             assert part in asked["message"]
-        assert _records(settings)[-1]["approval"] == {"holds": "call", "earlier": False}
+        assert bench.records()[-1]["approval"] == {"holds": "call", "earlier": False}
         # What was allowed once is asked about at the next start.
         with pytest.raises(UpstreamError):
             await engine.servers.pool.call_tool("log", "die", {})
@@ -230,124 +216,105 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
         with pytest.raises(UpstreamError):
             await engine.servers.pool.call_tool("log", "die", {})
         assert (await _run(engine)).status == "success"
-    assert _count(starts) == 3
-    (found,) = _records(settings, "approved")
+    assert bench.count() == 3
+    (found,) = bench.records("approved")
     assert (found["how"], found["holds"]) == ("client", "always")
-    assert (found["definition"], found["file"]) == (one.definition, one.source.path)
+    assert (found["definition"], found["file"]) == (bench.one.definition, bench.one.source.path)
     assert found["run"]
 
 
-async def test_a_yes_is_of_use_to_the_run_that_asked_alone(
-    settings: Settings, tmp_path: Path, one: ServerSpec
-) -> None:
-    """Also if that ended before the server was started."""
-    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
+async def test_a_yes_is_of_use_to_the_run_that_asked_alone(bench: Bench) -> None:
+    async with bench.opened(bench.one, policy=ASKS) as engine:
         starts = engine.gate.starts
         first, second = RunCaller(None, Clock()), RunCaller(None, Clock())
         yes = deciding("once")
         first.asker = StartApprover(run="first", ask=yes.elicit)
         second.asker = StartApprover(run="second", ask=deciding("no").elicit)
         with on_behalf_of(first):
-            await starts.permit(one)
+            await starts.permit(bench.one)
         with on_behalf_of(second):
             with pytest.raises(ApprovalNeededError):
-                await starts.start(one)
+                await starts.start(bench.one)
             with pytest.raises(ApprovalRefusedError):
-                await starts.permit(one)
+                await starts.permit(bench.one)
         with on_behalf_of(first):
-            await starts.permit(one)
-            await starts.start(one)
+            await starts.permit(bench.one)
+            await starts.start(bench.one)
     assert len(yes.asked) == 1
 
 
-async def test_another_definition_under_a_name_needs_a_persons_word(
-    settings: Settings,
-    tmp_path: Path,
-    one: ServerSpec,
-    other: ServerSpec,
-    starts: Path,
-    log: Path,
-) -> None:
+async def test_another_definition_needs_a_persons_word(bench: Bench) -> None:
     """Trust and rules were written for what the name meant."""
-    async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
+    async with bench.opened(bench.one, policy=POLICY) as engine:
         await _run(engine)
-    async with opened(settings, [other], policy=POLICY, tmp_path=tmp_path) as engine:
+    async with bench.opened(bench.other, policy=POLICY) as engine:
         assert isinstance((await engine.servers.load_unknown(["log"]))["log"], ApprovalNeededError)
         with pytest.raises(ApprovalNeededError, match="another definition") as caught:
             await _run(engine)
         assert "mcp-code-bridge servers approve log" in str(caught.value.remedy)
         with pytest.raises(ApprovalNeededError):
             await engine.servers.pool.call_tool("log", "create", {"title": "x"})
-        assert (_count(starts), len(recorded(log))) == (1, 1)
+        assert (bench.count(), len(recorded(bench.log))) == (1, 1)
         yes = deciding("always")
         assert (await _run(engine, yes)).status == "success"
         message = yes.asked[0]["message"]
-        assert one.definition[:19] in message
-        assert other.definition[:19] in message
+        assert bench.one.definition[:19] in message
+        assert bench.other.definition[:19] in message
         assert '"another"' in message
-    async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
+    async with bench.opened(bench.one, policy=POLICY) as engine:
         # Both were allowed, as two projects may have two versions.
         assert (await _run(engine)).status == "success"
 
 
-async def test_a_refused_server_does_not_stop_a_run_that_has_others(
-    settings: Settings, tmp_path: Path, log: Path
-) -> None:
+async def test_a_refused_server_does_not_stop_a_run_that_has_others(bench: Bench) -> None:
     """Its use raises the reason, whatever is used of it and however."""
     policy = (
         '[policy]\n[policy.servers.shut]\nstart = "deny"\n[policy.defaults]\nuntrusted = "allow"\n'
     )
-    specs = [recorder("log", log), recorder("shut", log)]
+    specs = [recorder("log", bench.log), recorder("shut", bench.log)]
     uses = ["mcp_shut.create(title='a')", "mcp_shut['create']('a')", "mcp_servers['shut'].x(1)"]
     uses += ["mcp_shut.list_tools()", "runtime.call_tool('shut', 'create', {'title': 'a'})"]
     code = "first = await mcp_log.create(title='one')\nseen = []\n" + "".join(
         f"try: await {use}\nexcept MCPError as e: seen.append((e.server, e.kind, str(e)))\n"
         for use in uses
     )
-    async with opened(settings, specs, policy=policy, tmp_path=tmp_path) as engine:
+    async with bench.opened(*specs, policy=policy) as engine:
         result = await _run(engine, code=f"{code}seen")
         assert result.status == "success", result.error
         assert [(server, kind) for server, kind, _ in result.result] == [("shut", "policy")] * 5
         assert all("shut is not started: denied by the" in why for _, _, why in result.result)
         with pytest.raises(CallDeniedError):
             await _run(engine, code="await mcp_shut.create(title='a')")
-    assert len(recorded(log)) == 1
+    assert len(recorded(bench.log)) == 1
 
 
-async def test_where_every_start_is_asked_about_a_change_is_told(
-    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
-) -> None:
-    """And a command that asks for a start, as logging in does, is no word on a change."""
-    async with opened(settings, [one], policy=ASKS, tmp_path=tmp_path) as engine:
+async def test_where_every_start_is_asked_about_a_change_is_told(bench: Bench) -> None:
+    async with bench.opened(bench.one, policy=ASKS) as engine:
         starts = engine.gate.starts
         await _run(engine, deciding("always"))
-        _redefine(engine, other)
+        _redefine(engine, bench.other)
         client = deciding("once")
         assert (await _run(engine, client)).status == "success"
         assert "changed server" in client.asked[0]["message"]
         with pytest.raises(ApprovalNeededError, match="changed server"):
-            await starts.start(other, asked_for=True)
-        await starts.start(replace(one, name="new"), asked_for=True)
+            await starts.start(bench.other, asked_for=True)
+        await starts.start(replace(bench.one, name="new"), asked_for=True)
 
 
-async def test_nobody_is_asked_about_a_definition_that_cannot_be_shown_whole(
-    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
-) -> None:
-    long = replace(one, args=(*one.args, "x" * 10_000))
+async def test_nobody_is_asked_about_a_definition_that_cannot_be_shown_whole(bench: Bench) -> None:
+    long = replace(bench.one, args=(*bench.one.args, "x" * 10_000))
     client = deciding("once")
-    async with opened(settings, [long], policy=ASKS, tmp_path=tmp_path) as engine:
+    async with bench.opened(long, policy=ASKS) as engine:
         with pytest.raises(ApprovalNeededError, match="too long for a question"):
             await _run(engine, client)
-    assert (client.asked, _count(starts)) == ([], 0)
+    assert (client.asked, bench.count()) == ([], 0)
 
 
-async def test_values_of_variables_make_no_other_server_and_their_names_do(
-    settings: Settings, tmp_path: Path, one: ServerSpec
-) -> None:
-    keyed = replace(one, env={**one.env, "LOG_TOKEN": "hush-1"})
-    renewed = replace(one, env={**one.env, "LOG_TOKEN": "hush-2"})
-    preloaded = replace(one, env={**keyed.env, "LD_PRELOAD": "hush-3"})
-    async with opened(settings, [keyed], policy=POLICY, tmp_path=tmp_path) as engine:
+async def test_values_of_variables_make_no_other_server_and_their_names_do(bench: Bench) -> None:
+    keyed = replace(bench.one, env={**bench.one.env, "LOG_TOKEN": "hush-1"})
+    renewed = replace(bench.one, env={**bench.one.env, "LOG_TOKEN": "hush-2"})
+    preloaded = replace(bench.one, env={**keyed.env, "LD_PRELOAD": "hush-3"})
+    async with bench.opened(keyed, policy=POLICY) as engine:
         await _run(engine)
         _redefine(engine, renewed)
         assert (await _run(engine)).status == "success"
@@ -359,76 +326,64 @@ async def test_values_of_variables_make_no_other_server_and_their_names_do(
     assert "hush" not in client.asked[0]["message"]
 
 
-async def test_without_pinning_another_definition_starts_as_before(
-    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
-) -> None:
+async def test_without_pinning_another_definition_starts_as_before(bench: Bench) -> None:
     policy = POLICY.replace("[policy]", "[policy]\npin = false")
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with bench.opened(bench.one, policy=policy) as engine:
         await _run(engine)
-        _redefine(engine, other)
+        _redefine(engine, bench.other)
         assert (await _run(engine)).status == "success"
 
 
-async def test_a_session_grant_is_not_for_another_definition_of_the_name(
-    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec, log: Path
-) -> None:
+async def test_a_session_grant_is_not_for_another_definition_of_the_name(bench: Bench) -> None:
     policy = '[policy]\n[policy.defaults]\nuntrusted = "ask"\n'
-    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+    async with bench.opened(bench.one, policy=policy) as engine:
         await _run(engine, deciding("session"))
         quiet = FakeClient()
         await _run(engine, quiet)
-        assert (len(recorded(log)), quiet.asked) == (2, [])
-        _redefine(engine, other)
+        assert (len(recorded(bench.log)), quiet.asked) == (2, [])
+        _redefine(engine, bench.other)
         await engine.servers.refresh()
-        await engine.gate.starts.approve(other, "terminal")
+        await engine.gate.starts.approve(bench.other, "terminal")
         asked = FakeClient()
         result = await _run(engine, asked)
         assert result.status == "error"
         assert "Allow " in asked.asked[0]["message"]
-    assert len(recorded(log)) == 2
+    assert len(recorded(bench.log)) == 2
 
 
-async def test_a_plan_is_not_applied_to_another_definition_of_the_name(
-    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec, log: Path
-) -> None:
-    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+async def test_a_plan_is_not_applied_to_another_definition_of_the_name(bench: Bench) -> None:
+    async with bench.opened(bench.one) as engine:
         _, plan = await planned(engine, PROGRAM)
-        _redefine(engine, other)
+        _redefine(engine, bench.other)
         result = await applied(engine, plan, FakeClient(answer=approve))
         assert result.status == "error"
         assert "another definition" in result.error
-    assert recorded(log) == []
+    assert recorded(bench.log) == []
 
 
-async def test_a_retry_takes_no_answers_of_another_definition_and_repeats_nothing_there(
-    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec, log: Path
-) -> None:
-    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+async def test_a_retry_ends_at_another_definition(bench: Bench) -> None:
+    async with bench.opened(bench.one) as engine:
         first = await _run(engine)
-        _redefine(engine, other)
+        _redefine(engine, bench.other)
         result = await _run(engine, retry_of=first.run_id)
         assert result.status == "error"
         assert "another definition" in result.error
-    assert len(recorded(log)) == 1
+    assert len(recorded(bench.log)) == 1
 
 
-async def test_what_was_learnt_of_one_definition_is_not_said_of_another(
-    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
-) -> None:
-    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+async def test_what_was_learnt_of_one_definition_is_not_said_of_another(bench: Bench) -> None:
+    async with bench.opened(bench.one) as engine:
         await _run(engine)
         assert engine.servers.inventory.tools("log")
-        _redefine(engine, other)
+        _redefine(engine, bench.other)
         await engine.servers.refresh()
         assert engine.servers.inventory.tools("log") is None
         assert engine.servers.listing("log") is None
 
 
-async def test_nothing_starts_while_the_policy_does_not_parse(
-    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
-) -> None:
-    async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
-        (tmp_path / "config.toml").write_text("[policy]\nstart = 7\n")
+async def test_nothing_starts_while_the_policy_does_not_parse(bench: Bench) -> None:
+    async with bench.opened(bench.one, policy=POLICY) as engine:
+        (bench.tmp_path / "config.toml").write_text("[policy]\nstart = 7\n")
         errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], BridgeError)
-    assert _count(starts) == 0
+    assert bench.count() == 0

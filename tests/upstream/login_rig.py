@@ -10,7 +10,10 @@ from bridge.model import ServerSpec
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import LoginResult, ShowAddress, log_in
+from bridge.upstream.pool import Pool
 from bridge.upstream.token_store import TokenRecord, key_of
+from tests.fakes.servers.guarded import Guarded
+from tests.upstream.rig import Rig
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -28,3 +31,22 @@ async def kept(spec: ServerSpec, logins: Logins) -> TokenRecord:
     record = await logins.store.load(key_of(spec))
     assert record is not None
     return record
+
+
+class Desk:
+    """A user at a browser, their logins, and a server that wants one."""
+
+    def __init__(self, rig: Rig, logins: Logins, fake: Guarded) -> None:
+        self.rig, self.logins, self.fake = rig, logins, fake
+        self.authority = fake.authority
+        self.spec = rig.remote(fake.url)
+        self.key = key_of(self.spec)
+
+    def pool(self) -> Pool:
+        return self.rig.pool(self.spec, logins=self.logins)
+
+    async def log_in(self, show: ShowAddress = browse) -> LoginResult:
+        return await do_login(self.spec, self.logins, show)
+
+    async def record(self) -> TokenRecord:
+        return await kept(self.spec, self.logins)

@@ -31,12 +31,10 @@ class Answer:
 
 
 def rpc(**fields: Any) -> str:
-    """Return a JSON-RPC message."""
     return json.dumps({"jsonrpc": "2.0", **fields}).replace('"$ID"', "$ID")
 
 
 def error(code: int, message: str) -> str:
-    """Return a JSON-RPC error to the request."""
     return rpc(id="$ID", error={"code": code, "message": message})
 
 
@@ -121,10 +119,8 @@ class OddWeb:
 
     @contextmanager
     def serve(self) -> Iterator[OddWeb]:
-        """Listen on loopback."""
         handler = type("Handler", (_Handler,), {"web": self})
-        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-            server.daemon_threads = True
+        with _Server(("127.0.0.1", 0), handler) as server:
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
             thread.start()
             self.url = f"http://127.0.0.1:{server.server_port}/mcp"
@@ -136,6 +132,11 @@ class OddWeb:
                     events.put("")
                 server.shutdown()
                 thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64  # A test's calls connect at once; the kernel resets those beyond it.
 
 
 class _Handler(BaseHTTPRequestHandler):

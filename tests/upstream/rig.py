@@ -76,7 +76,6 @@ class Rig:
         return [pid for pid in self.started() if is_alive(pid)]
 
     def kill_web(self) -> None:
-        """Kill the newest web server."""
         if self._web is not None:
             self._web.kill()
 
@@ -110,10 +109,8 @@ def is_alive(pid: int) -> bool:
 
 
 async def wait_file(path: str) -> None:
-    """Wait until a server has written a file."""
     await until(lambda: Path(path).exists() and Path(path).stat().st_size > 0)
 
 
 async def wait_dead(pid: int) -> None:
-    """Wait until a process has ended."""
     await until(lambda: not is_alive(pid))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,49 +95,40 @@ async def test_runs_of_one_client_are_one_to_a_server() -> None:
     assert second.clock.running
 
 
-async def test_a_question_that_may_be_of_either_of_two_clients_is_refused() -> None:
+NO_CALL = "no call to this server is under way"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now", "complaint"),
+    [
+        ({}, ["me", "you"], "several clients"),
+        ({}, [], NO_CALL),
+        ({"me": None}, [], NO_CALL),
+        # The server of a call that was given up may ask all the same.
+        ({"me": TimeoutError()}, ["you"], "several clients"),
+        ({"me": ToolCallError("no", server="server", rpc_code=1)}, ["you"], ""),
+    ],
+)
+async def test_a_question_goes_to_the_one_client_with_a_call(
+    earlier: dict[str, Exception | None], now: list[str], complaint: str
+) -> None:
     """Asking the wrong one would show it the other's affairs."""
-    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
-    with on_behalf_of(me), callers.use(), on_behalf_of(you), callers.use():
+    callers, clients = Callers("server"), {name: FakeCaller(name) for name in ("me", "you")}
+    for name, error in earlier.items():
+        with suppress(TimeoutError, ToolCallError), on_behalf_of(clients[name]), callers.use():
+            if error is not None:
+                raise error
+    with callers.use(), ExitStack() as stack:
+        for name in now:
+            stack.enter_context(on_behalf_of(clients[name]))
+            stack.enter_context(callers.use())
         answer = await callers.elicit(CONTEXT, QUESTION)
-        await callers.log(_message("whose?"))
-    assert isinstance(answer, ErrorData)
-    assert "several clients" in answer.message
-    assert me.asked == you.asked == []
-    assert me.logged == you.logged == []
-
-
-async def test_a_question_of_no_call_is_refused() -> None:
-    callers, caller = Callers("server"), FakeCaller()
-    with callers.use():
-        answer = await callers.elicit(CONTEXT, QUESTION)
-    with on_behalf_of(caller), callers.use():
-        pass
-    after = await callers.elicit(CONTEXT, QUESTION)
-    for refused in (answer, after):
-        assert isinstance(refused, ErrorData)
-        assert "no call to this server is under way" in refused.message
-    assert caller.asked == []
-
-
-async def test_a_question_of_a_call_that_was_given_up_is_not_anothers() -> None:
-    """Its server may ask all the same, while somebody else calls."""
-    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
-    with pytest.raises(TimeoutError), on_behalf_of(me), callers.use():
-        raise TimeoutError
-    with on_behalf_of(you), callers.use():
-        answer = await callers.elicit(CONTEXT, QUESTION)
-    assert isinstance(answer, ErrorData)
-    assert you.asked == []
-
-
-async def test_a_call_that_was_answered_leaves_the_way_to_the_next_client_free() -> None:
-    callers, me, you = Callers("server"), FakeCaller("me"), FakeCaller("you")
-    with pytest.raises(ToolCallError), on_behalf_of(me), callers.use():
-        raise ToolCallError("no", server="server", rpc_code=1)
-    with on_behalf_of(you), callers.use():
-        answer = await callers.elicit(CONTEXT, QUESTION)
-    assert isinstance(answer, ElicitResult)
+        if len(now) > 1:
+            await callers.log(_message("whose?"))
+    assert isinstance(answer, ErrorData if complaint else ElicitResult)
+    assert complaint in str(answer)
+    asked = [name for name, client in clients.items() if client.asked or client.logged]
+    assert asked == ([] if complaint else now)
 
 
 async def test_a_message_may_come_just_after_its_call_was_answered() -> None:
@@ -165,16 +157,14 @@ async def test_a_question_ends_with_the_call_that_it_belongs_to() -> None:
     assert "has ended" in answers[0].message
 
 
-async def test_an_answer_that_never_comes_counts_as_cancelled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_missing_answer_counts_as_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asking.ANSWER_SECONDS == 600
     monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.01)
     with anyio.fail_after(PATIENCE_SECONDS):
         caller = FakeCaller(ready=False)
-        assert await forward(caller, "server", "elicitation/create", {}, 1) == {"action": "cancel"}
+        assert await forward(caller, "server", "elicitation/create", {}) == {"action": "cancel"}
         with pytest.raises(CannotAskError, match="no answer within"):
-            await forward(caller, "server", "sampling/createMessage", {}, 1)
+            await forward(caller, "server", "sampling/createMessage", {})
 
 
 async def test_a_question_beyond_the_bounds_is_refused() -> None:
@@ -200,7 +190,7 @@ async def test_a_question_that_no_client_could_read_is_refused() -> None:
     for _ in range(MAX_REQUEST_DEPTH):
         nested = {"items": [nested]}
     with pytest.raises(CannotAskError, match="levels deep"):
-        await forward(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested}, 1)
+        await forward(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested})
 
 
 def _wants(**questions: Json) -> dict[str, Json]:
@@ -210,30 +200,31 @@ def _wants(**questions: Json) -> dict[str, Json]:
 FORM: dict[str, Json] = {"method": "elicitation/create", "params": {"message": "?"}}
 
 
+class Retry:
+    """Repeats a call, which has this result, and records what for."""
+
+    def __init__(self, result: dict[str, Json]) -> None:
+        self.result, self.calls = result, list[Any]()
+
+    async def __call__(self, answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        self.calls.append((answers, state))
+        return self.result
+
+
 async def test_a_call_is_made_again_with_the_answers_to_all_its_questions() -> None:
-    caller = FakeCaller("me")
-    retried: list[Any] = []
-
-    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-        retried.append((answers, state))
-        return {"content": []}
-
+    caller, retry = FakeCaller("me"), Retry({"content": []})
     first = _wants(a=FORM, b={"method": "roots/list"})
     with on_behalf_of(caller):
         result = await resolve_input("server", "tool 't'", first, retry, roots=[Path("/a dir/b")])
     assert result == {"content": []}
     accepted = {"action": "accept", "content": {"client": "me"}}
     roots = {"roots": [{"uri": "file:///a%20dir/b", "name": "b"}]}
-    assert retried == [({"a": accepted, "b": roots}, "s")]
+    assert retry.calls == [({"a": accepted, "b": roots}, "s")]
 
 
 async def test_what_is_between_a_server_and_the_bridge_is_not_passed_on() -> None:
     """A client would take a task for its own, and answer with another one."""
-    caller = FakeCaller()
-
-    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-        return {"content": []}
-
+    caller, retry = FakeCaller(), Retry({"content": []})
     params: Json = {"message": "?", "task": {"ttl": 1}, "_meta": {"progressToken": 1}}
     wanted: Json = {"a": {"method": "elicitation/create", "params": params}}
     result: dict[str, Json] = {"resultType": "input_required", "inputRequests": wanted}
@@ -268,25 +259,15 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
         ({"resultType": "input_required", "inputRequests": ["?"]}, "cannot be understood"),
     ],
 )
-async def test_what_cannot_be_asked_is_an_error_that_says_why(
-    result: dict[str, Json], complaint: str
-) -> None:
-
-    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-        raise AssertionError
-
+async def test_what_cannot_be_asked_is_an_error(result: dict[str, Json], complaint: str) -> None:
+    retry = Retry({})
     with pytest.raises((CannotAskError, ToolCallError), match=complaint):
         await resolve_input("server", "tool 't'", result, retry)
+    assert retry.calls == []
 
 
 async def test_a_server_that_never_has_enough_is_given_up() -> None:
-    rounds = 0
-
-    async def retry(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-        nonlocal rounds
-        rounds += 1
-        return _wants(a=FORM)
-
+    retry = Retry(_wants(a=FORM))
     with on_behalf_of(FakeCaller()), pytest.raises(ToolCallError, match="still asks for input"):
         await resolve_input("server", "tool 't'", _wants(a=FORM), retry)
-    assert rounds == MAX_ROUNDS
+    assert len(retry.calls) == MAX_ROUNDS

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
+from bridge.large_text import LargeText, with_plain_text
+from bridge.upstream import results
 from bridge.upstream.framing import (
     SALVAGE_BYTES,
     Line,
@@ -17,6 +21,16 @@ from bridge.upstream.framing import (
     TooLarge,
     decode_line,
     decode_oversize,
+)
+from bridge.upstream.results import (
+    EDGE_BYTES,
+    LEAST_BYTES,
+    RAW,
+    parse_large_response,
+    parse_response,
+    parse_result,
+    repair_message,
+    split_batch,
 )
 
 
@@ -71,7 +85,6 @@ def test_messages_are_parsed_and_blank_lines_are_nothing() -> None:
 
 
 def test_what_is_no_message_is_noise_with_a_preview() -> None:
-    """Also JSON that is not JSON-RPC, and a message without an id."""
     for data in (b"hello", b"42", b"[]", b"{}", b"\xff\xff", b'{"a":', b'{"id": null}'):
         assert isinstance(decode_line(Line(data)), Noise)
     noise = decode_line(Line(b"y" * 5000))
@@ -80,7 +93,6 @@ def test_what_is_no_message_is_noise_with_a_preview() -> None:
 
 
 def test_a_broken_answer_becomes_an_error_of_its_request() -> None:
-    """Whichever way its members are ordered, and never that of an id inside the result."""
     broken = [
         (b'{"jsonrpc":"2.0","id":7,"result":nonsense}', 7),
         (b'{"id":"a-1","result":nonsense}', "a-1"),
@@ -95,7 +107,6 @@ def test_a_broken_answer_becomes_an_error_of_its_request() -> None:
 
 
 def test_characters_that_are_none_are_replaced() -> None:
-    """Invalid UTF-8 and lone surrogates; pairs of surrogates are characters."""
     for raw, text in [
         (b"\xff", "\ufffd"),
         (b"\\ud83d", "\ufffd"),
@@ -127,3 +138,155 @@ def test_an_oversize_line_of_nobody_is_nobodys() -> None:
     (line,) = frame([b"x" * 2000], 100)
     assert isinstance(line, OversizeLine)
     assert decode_oversize(line, 100) is None
+
+
+TEXT = {"type": "text", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "result"),
+    [
+        ({"content": "x"}, {"content": [TEXT]}),
+        ({"content": TEXT}, {"content": [TEXT]}),
+        ({"content": ["x", TEXT]}, {"content": [TEXT, TEXT]}),
+        ({"content": [{"text": "x"}]}, {"content": [TEXT]}),
+        (
+            {"content": [{"type": "text", "text": {"a": 1}}]},
+            {"content": [{"type": "text", "text": '{"a": 1}'}]},
+        ),
+        ({"content": [TEXT], "isError": "true"}, {"content": [TEXT], "isError": True}),
+        ({"content": [TEXT], "isError": "false"}, {"content": [TEXT], "isError": False}),
+        ({"structuredContent": {"a": 1}}, {"structuredContent": {"a": 1}, "content": []}),
+        ({"toolResult": "x"}, {"content": [TEXT]}),
+        ({"toolResult": {"a": 1}}, {"content": [], "structuredContent": {"a": 1}}),
+        ({"toolResult": {"content": [TEXT]}}, {"content": [TEXT]}),
+        ({"a": 1, "_meta": {}}, {"content": [], "structuredContent": {"a": 1}}),
+        (
+            {"isError": True, "message": "boom"},
+            {"content": [], "structuredContent": {"message": "boom"}, "isError": True},
+        ),
+        ({"isError": True}, {"content": [], "isError": True}),
+        ({"isError": False, "a": 1}, {"content": [], "structuredContent": {"a": 1}}),
+        ({}, {"content": []}),
+        ({RAW: []}, {"content": []}),
+        ({RAW: None}, {"content": []}),
+        ({RAW: "x"}, {"content": [TEXT]}),
+        ({RAW: [TEXT]}, {"content": [TEXT]}),
+        ({RAW: [1, 2]}, {"content": [], "structuredContent": [1, 2]}),
+        ({RAW: 5}, {"content": [], "structuredContent": 5}),
+    ],
+)  # fmt: skip
+def test_every_form_of_result_is_carried(sent: Any, result: Any) -> None:
+    assert parse_result(sent) == result
+    assert parse_result(result) == {"content": [], **result}
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        ({"error": "it broke"}, (-32603, "it broke")),
+        ({"error": {"message": "it broke"}}, (-32603, "it broke")),
+        ({"error": {"code": 7, "message": None}}, (7, '{"code": 7, "message": null}')),
+        ({"error": {"code": "E1", "message": "it broke"}}, (-32603, "it broke")),
+    ],
+)
+def test_an_error_in_any_form_says_what_the_server_said(response: Any, error: Any) -> None:
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, **response}).encode()
+    decoded: Any = decode_line(Line(line))
+    assert (decoded.error.code, decoded.error.message) == error
+
+
+def test_a_message_in_the_protocols_form_is_the_same_bytes() -> None:
+    for line in (
+        b'{"jsonrpc": "2.0", "id": 1, "result": {"content": []}}',
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":{}}',
+        b"[not JSON",
+        b'"text"',
+    ):
+        assert repair_message(line) is line
+
+
+def test_messages_inside_an_array_are_read_one_by_one() -> None:
+    messages = [{"jsonrpc": "2.0", "id": 1, "result": {}}, {"jsonrpc": "2.0", "method": "x"}]
+    parts = split_batch(json.dumps(messages).encode())
+    assert parts is not None
+    assert [json.loads(part) for part in parts] == messages
+    assert split_batch(b"[1, 2]") is split_batch(b"[]") is split_batch(b"[x") is None
+
+
+LINE = 'one of many lines, \\ with "quotes", ä, \U0001f600 and \ttabs\n'
+LARGE = LINE * (2 * LEAST_BYTES // len(LINE))
+
+
+def response(text: str, *, ascii_only: bool = True, **more: Any) -> bytes:
+    """Return the line of a result with one text."""
+    result = {"content": [{"type": "text", "text": text}], **more}
+    message = {"jsonrpc": "2.0", "id": 7, "result": result}
+    return json.dumps(message, ensure_ascii=ascii_only).encode()
+
+
+def plain(line: bytes) -> Any:
+    """Return what a line says, with its text as one."""
+    found = parse_large_response(line)
+    assert found is not None
+    assert isinstance(found[1]["content"][0]["text"], LargeText)
+    return found[0], with_plain_text(found[1])
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_it_gives_what_reading_it_whole_gives(ascii_only: bool) -> None:
+    line = response(LARGE, ascii_only=ascii_only, isError=False, _meta={"a": 'b"'})
+    assert plain(line) == parse_response(line)
+
+
+@given(
+    unit=st.text(
+        st.sampled_from(["\\", '"', "é", "€", "\U0001f600", "\n", "a", "u", "d"]), min_size=1
+    ),
+    ascii_only=st.booleans(),
+    piece=st.integers(min_value=40, max_value=60),
+)
+def test_wherever_the_text_is_cut(unit: str, ascii_only: bool, piece: int) -> None:
+    line = response("x" + unit * (2 * EDGE_BYTES // len(unit)), ascii_only=ascii_only)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "LEAST_BYTES", 0)
+        patch.setattr(results, "PIECE_BYTES", piece)
+        found = parse_large_response(line)
+    # A text with too many backslashes in a row cannot be cut, and is read whole.
+    assert found is None or (found[0], with_plain_text(found[1])) == parse_response(line)
+    assert found is not None or "\\" in unit
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        response(LARGE, isError=True),
+        response(LARGE, structuredContent={"result": LARGE}),
+        response(f" [{json.dumps(LARGE)}]"),
+        response("  \n" + " " * len(LARGE)),
+        response(LARGE).replace(b"of many", b"of \xff many", 1),
+        response(LARGE).replace(b"of many", b'of "many', 1),
+        response(LARGE).replace(b"of many", b"of \x01 many", 1),
+        response(LARGE).replace(b"of many", b"of \\ud83d many", 1),
+        response(LARGE)[:-2],
+        response(LARGE).replace(b'"id": 7', b'"id": 7, "method": "x"', 1),
+        response(LARGE).replace(b'{"type": "text"', b'{"type": "text"}, {"type": "text"', 1),
+        b'{"id": 7, "result": {"content": [{"type": "text", "text": "' + b"\\" * len(LARGE),
+    ],
+    ids=[
+        "an error",
+        "two large texts",
+        "data",
+        "blanks",
+        "no UTF-8",
+        "a quote",
+        "a control character",
+        "half a character",
+        "cut off",
+        "a request",
+        "two blocks",
+        "nothing but backslashes",
+    ],
+)
+def test_what_has_to_be_looked_at_is_left_to_be_read_whole(line: bytes) -> None:
+    assert parse_large_response(line) is None

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gzip
+import json
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 
 from bridge.errors import ToolCallError, UpstreamError
 from bridge.gate.decision import outcome_after
+from bridge.model import MEBIBYTE, ServerSpec, Source
+from bridge.upstream.http import CappedClient, HttpEndpoint, _EventStream
 from tests.upstream.odd_web import Answer, OddWeb, error, rpc
 from tests.upstream.rig import Rig
 from tests.waiting import PATIENCE_SECONDS
@@ -102,7 +111,6 @@ REFUSALS: dict[str, tuple[Answer, str, Mapping[str, Any], str]] = {
 
 
 async def test_an_error_status_reaches_the_program_with_its_body(rig: Rig) -> None:
-    """And what it leaves open: a gateway answers for a server that may have acted."""
     web = OddWeb()
     web.tools.update({case: answer for case, (answer, *_) in REFUSALS.items()})
     with anyio.fail_after(PATIENCE_SECONDS), web.serve():
@@ -137,3 +145,120 @@ async def test_concurrent_errors_keep_their_own_status(rig: Rig) -> None:
                 tg.start_soon(call, status)
     assert all(data == {"status": status, "body": f"body {status}"} for status, data in found)
     assert len(found) == len(statuses)
+
+
+def capped_client(url: str) -> CappedClient:
+    """Return a client of a server there."""
+    source = Source(client="Test", scope="user", path="/tmp/servers.json", key="server")
+    spec = ServerSpec(name="server", transport="http", source=source, url=url)
+    endpoint = HttpEndpoint(spec, max_message_bytes=MEBIBYTE)
+    return CappedClient(endpoint)
+
+
+@contextmanager
+def answering(headers: Mapping[str, str], pieces: Iterator[bytes], status: int) -> Iterator[str]:
+    """Answer one request with these pieces, for as long as they are read; yield its address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(ConnectionError):
+                for piece in pieces:
+                    self.wfile.write(piece)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/mcp"
+        finally:
+            thread.join()
+
+
+async def read(data: bytes, encoding: str) -> bytes:
+    """Return a body as its reader gets it, with a cap of a mebibyte."""
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    headers["content-length"] = str(len(data))
+    with answering(headers, iter([data]), 200) as url:
+        async with capped_client(url) as client, client.stream("GET", url) as response:
+            return await response.aread()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [("gzip", gzip.compress), ("GZip", gzip.compress), ("deflate", zlib.compress)],
+)
+async def test_compressed_bodies_are_capped(
+    encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    text = b'{"a": 1}' * 100_000
+    assert await read(compress(text), encoding) == text
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "said"),
+    [
+        (gzip.compress(bytes(8 * MEBIBYTE)), "gzip", f"{MEBIBYTE} byte limit"),
+        (gzip.compress(b"{}"), "br", "was not asked for"),
+        (gzip.compress(b"{}"), "zstd", "was not asked for"),
+        (gzip.compress(b"{}"), "gzip, gzip", "was not asked for"),
+        (b"plain text", "gzip", "as its header says"),
+    ],
+)
+async def test_a_body_that_may_be_a_bomb_is_refused(data: bytes, encoding: str, said: str) -> None:
+    assert len(data) < MEBIBYTE / 50
+    with pytest.raises(httpx2.StreamError, match=said):
+        await read(data, encoding)
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_the_body_of_an_error_is_not_read_to_its_end(kind: str) -> None:
+    pieces = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal pieces
+        while pieces < 64:
+            yield bytes(MEBIBYTE)
+            pieces += 1
+
+    with answering({"content-type": kind}, endless(), 404) as url:
+        async with capped_client(url) as client:
+            request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            async with client.stream("POST", url, json=request) as response:
+                assert response.status_code == 404
+                error = json.loads(await response.aread())["error"]
+            assert error["message"].startswith("HTTP status 404 (Not Found)")
+    # Beside the cap there is what the kernel takes in.
+    assert pieces < 32
+
+
+class Pieces(httpx2.AsyncByteStream):
+    """A body that comes in the pieces given."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = pieces
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+async def test_an_event_is_passed_on_once_its_end_has_come(end: bytes, size: int) -> None:
+    events = b"data: 1" + end + b"data: 2" + end
+    pieces = [events[start : start + size] for start in range(0, len(events), size)]
+    passed = b""
+    async for piece in _EventStream(Pieces(*pieces), MEBIBYTE, "", None, lambda: None):
+        passed += piece
+        # Only its last piece says that the second has ended, too.
+        assert piece.endswith((b"\n", b"\r"))
+    assert passed == events

@@ -18,7 +18,16 @@ from bridge.errors import ServerStartError
 from bridge.model import ServerSpec
 from bridge.upstream.installation import broken_cache, installs_packages
 from bridge.upstream.launch import label_container
-from bridge.upstream.process import KEPT_VARIABLE, TAG_VARIABLE, reap_orphans
+from bridge.upstream.process import (
+    KEPT_VARIABLE,
+    TAG_VARIABLE,
+    ProcessStat,
+    _orphan_pids,
+    _tree,
+    new_tag,
+    parse_stat,
+    reap_orphans,
+)
 from tests.fakes.registry import SlowRegistry, slow_registry
 from tests.upstream.rig import Rig
 from tests.waiting import until
@@ -107,14 +116,8 @@ def test_a_container_is_labelled_where_its_engine_reads_options(line: str, label
             "Error: Cannot find module 'ajv'\n- /home/a/.npm/_npx/ab12/node_modules/x.js",
             "/home/a/.npm/_npx/ab12",
         ),
-        (
-            "npm error code ENOTEMPTY\nnpm error path /c/_npx/ab12/node_modules/zod",
-            "/c/_npx/ab12",
-        ),
-        (
-            "Cannot find package 'zod' imported from /r/pnpm/dlx/ff/x/index.js",
-            "/r/pnpm/dlx/ff",
-        ),
+        ("npm error code ENOTEMPTY\nnpm error path /c/_npx/ab12/node_modules/zod", "/c/_npx/ab12"),
+        ("Cannot find package 'zod' imported from /r/pnpm/dlx/ff/x/index.js", "/r/pnpm/dlx/ff"),
         (
             "File \"/r/uv/archive-v0/Xy_1/lib/a/b.py\"\nModuleNotFoundError: No module named 'a'",
             "/r/uv/archive-v0/Xy_1",
@@ -180,10 +183,7 @@ async def start(rig: Rig, spec: ServerSpec, **options: float) -> str:
 
 @pytest.mark.slow
 @needs_npx
-async def test_an_installation_goes_on_after_the_answer_and_the_next_call_finds_the_server(
-    rig: Rig, registry: SlowRegistry
-) -> None:
-    """Until it is there, a caller in the next minute has the answer at once."""
+async def test_an_installation_continues_after_the_answer(rig: Rig, registry: SlowRegistry) -> None:
     spec = fresh(rig, registry)
     async with rig.pool(spec, start_timeout=2.0, start_patience=600.0) as pool:
         for _ in range(2):
@@ -198,9 +198,7 @@ async def test_an_installation_goes_on_after_the_answer_and_the_next_call_finds_
 
 @pytest.mark.full
 @needs_npx
-async def test_an_installation_outlives_the_bridge_but_not_its_patience(
-    rig: Rig, registry: SlowRegistry
-) -> None:
+async def test_an_installation_outlives_the_bridge(rig: Rig, registry: SlowRegistry) -> None:
     spec = fresh(rig, registry)
     said = await start(rig, spec, start_timeout=2.0, start_patience=6.0)
     assert "still being installed" in said
@@ -211,9 +209,7 @@ async def test_an_installation_outlives_the_bridge_but_not_its_patience(
 
 @pytest.mark.slow
 @needs_npx
-async def test_after_a_bridge_is_killed_in_the_middle_of_an_installation_the_next_start_works(
-    rig: Rig,
-) -> None:
+async def test_a_killed_bridges_installation_is_waited_for(rig: Rig) -> None:
     """The next bridge takes the installation for no orphan, and waits for its end."""
     with slow_registry(shutil.which("npm") or "npm", free=3) as registry:
         spec = fresh(rig, registry)
@@ -232,3 +228,28 @@ async def test_after_a_bridge_is_killed_in_the_middle_of_an_installation_the_nex
                 registry.open.set()
             assert len(await pool.server("server").tools()) == 9
     await until(lambda: installers(rig) == set())
+
+
+SLEEP = [sys.executable, "-c", "input('ready\\n')"]
+
+
+def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
+    fields = " ".join(["S", "7", "8", "9", *["0"] * 15, "123", "0"])
+    expected = ProcessStat(pid=42, state="S", parent=7, group=8, session=9, started=123)
+    assert parse_stat(f"42 (a) b) (c) {fields}") == expected
+    assert parse_stat("nonsense") is None
+    assert parse_stat("") is None
+
+
+def test_this_process_is_nobodys_to_end() -> None:
+    assert os.getpid() not in _tree(os.getpgid(0), new_tag())
+
+
+def test_what_a_living_bridge_started_is_no_orphan() -> None:
+    """Only a bridge that is gone leaves orphans; this one is not."""
+    child = subprocess.Popen(SLEEP, stdin=subprocess.PIPE, env={TAG_VARIABLE: new_tag()})
+    with child:
+        try:
+            assert child.pid not in _orphan_pids()
+        finally:
+            child.kill()

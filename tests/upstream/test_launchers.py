@@ -171,7 +171,7 @@ def remote(port: int, environ: Mapping[str, str]) -> Iterator[None]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-async def test_mcp_remote_starts_again_when_its_remote_has_lost_the_session(
+async def test_mcp_remote_restarts_after_a_lost_session(
     rig: Rig, environ: Mapping[str, str]
 ) -> None:
     """The process of the proxy outlives its session, and answers each call with an error."""
@@ -189,9 +189,7 @@ async def test_mcp_remote_starts_again_when_its_remote_has_lost_the_session(
 
 
 @pytest.mark.slow
-async def test_a_server_whose_user_has_to_log_in_gives_the_address_and_waits(
-    rig: Rig, environ: Mapping[str, str]
-) -> None:
+async def test_a_server_waits_for_its_users_login(rig: Rig, environ: Mapping[str, str]) -> None:
     """`mcp-remote` receives the browser itself, so the login would end with its process."""
     find = ["npx", "-y", "-p", REMOTE, "-c", "command -v mcp-remote"]
     proxy = await anyio.run_process(find, env=environ)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from mcp.types import Implementation
 
 from bridge.errors import CallDeniedError, CallTimeoutError, ToolCallError
 from bridge.model import ToolFilter
@@ -25,6 +26,7 @@ from bridge.upstream.listing import (
     suggestion,
 )
 from bridge.upstream.pool import Pool
+from bridge.upstream.server import MAX_CHARS, introduction
 from tests.upstream.rig import SERVERS, Rig
 from tests.waiting import LOOK_SECONDS, PATIENCE_SECONDS
 
@@ -55,7 +57,6 @@ async def library(
 
 
 async def lists(pool: Pool) -> int:
-    """Return how often the server was asked for a page of its resources."""
     result = await pool.call_tool("server", "asked", {})
     return int(result["content"][0]["text"])
 
@@ -180,7 +181,6 @@ def test_entries_that_make_no_sense_are_left_out_and_texts_are_cut() -> None:
 
 
 def test_looking_for_the_nearest_is_bounded() -> None:
-    """However many and long the names are; this would otherwise take minutes."""
     offers = [{"uri": f"x://{n}" + "abc" * 2_500} for n in range(10_000)]
     assert suggestion("resources", "x://" + "cab" * 2_500, offers).count("x://") <= 3
 
@@ -217,8 +217,45 @@ def test_all_schemas_of_a_server_together_are_bounded() -> None:
         ({"visibility": "app"}, True, False),
     ],
 )
-def test_a_tool_that_only_a_view_may_call_is_not_listed(
-    ui: Any, listed: bool, has_view: bool
-) -> None:
+def test_a_tool_for_views_is_not_listed(ui: Any, listed: bool, has_view: bool) -> None:
     tools = parse_tools("server", [{"name": "x", "_meta": {"ui": ui}}])
     assert [tool.has_view for tool in tools] == ([has_view] if listed else [])
+
+
+@dataclass
+class Client:
+    """A connection that has been greeted."""
+
+    server_info: Implementation | None
+    instructions: str | None = None
+
+
+def line(instructions: str | None = None, **info: Any) -> str:
+    made: Any = Client(Implementation(name="s", version="1", **info), instructions)
+    return introduction(made)
+
+
+@pytest.mark.parametrize(
+    ("instructions", "info", "told"),
+    [
+        ("Use it.", {"description": "Issues\nand pulls."}, "Issues and pulls."),
+        ("# Heading\n\nUse it for\nissues.\n\nMore.", {"title": "S"}, "Use it for issues."),
+        ("Audience: written for an LLM.", {"title": "Issue tracker"}, "Issue tracker"),
+        (None, {"title": "s"}, ""),
+        ("", {}, ""),
+    ],
+)
+def test_an_introduction_has_three_sources(
+    instructions: str | None, info: dict[str, str], told: str
+) -> None:
+    assert line(instructions, **info) == told
+
+
+def test_a_book_is_not_repeated() -> None:
+    assert len(line("word " * 1_000_000)) == MAX_CHARS
+    assert line("#" * 1_000_000) == ""
+
+
+def test_a_server_that_gives_no_information_has_none() -> None:
+    nobody: Any = Client(None)
+    assert introduction(nobody) == ""

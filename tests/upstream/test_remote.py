@@ -37,7 +37,6 @@ def transport_of(kind: str) -> Transport:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, web: Web, kind: str) -> None:
-    """Over either transport, with the headers of its entry on every request."""
     spec = rig.remote(
         web(kind), transport_of(kind), headers={"X-Team": "blue", "Authorization": "Bearer t"}
     )
@@ -53,9 +52,7 @@ async def test_a_remote_server_lists_its_tools_and_answers(rig: Rig, web: Web, k
 
 
 @pytest.mark.parametrize(("kind", "asked"), [("http", True), ("older-http", False), ("sse", False)])
-async def test_only_a_server_of_the_newer_era_is_asked_for_messages_with_each_call(
-    rig: Rig, web: Web, kind: str, asked: bool
-) -> None:
+async def test_newer_servers_get_the_log_level(rig: Rig, web: Web, kind: str, asked: bool) -> None:
     async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
         with on_behalf_of(FakeCaller()):
             meta = await pool.call_tool("server", "meta", {})
@@ -69,7 +66,6 @@ async def test_an_event_stream_that_is_not_called_one_is_found_out(rig: Rig, web
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, web: Web, kind: str) -> None:
-    """Over HTTP it costs the call; an event stream is opened again. Calls go on either way."""
     async with rig.pool(
         rig.remote(web(kind), transport_of(kind)), max_message_bytes=100_000
     ) as pool:
@@ -81,9 +77,7 @@ async def test_a_remote_answer_beyond_the_cap_is_an_error(rig: Rig, web: Web, ki
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["timeout", "caller"])
-async def test_cancellation_reaches_a_remote_server(
-    rig: Rig, web: Web, kind: str, how: str
-) -> None:
+async def test_a_remote_server_is_cancelled(rig: Rig, web: Web, kind: str, how: str) -> None:
     arguments = {"started": rig.path("started"), "cancelled": rig.path("cancelled")}
     async with rig.pool(rig.remote(web(kind), transport_of(kind))) as pool:
         await pool.server("server").start()
@@ -100,10 +94,7 @@ async def test_cancellation_reaches_a_remote_server(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_address_where_nothing_listens_is_explained(
-    rig: Rig, kind: str, port: int
-) -> None:
-    """With the reason, and without what may be secret in the URL."""
+async def test_a_refused_connection_is_explained(rig: Rig, kind: str, port: int) -> None:
     url = f"http://user:secret@127.0.0.1:{port}/mcp?token=secret"
     async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
         with pytest.raises(ServerStartError, match="connection refused") as caught:
@@ -113,7 +104,6 @@ async def test_an_address_where_nothing_listens_is_explained(
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_refusal_at_the_start_is_explained(rig: Rig, web: Web, kind: str) -> None:
-    """By its status, which says more than that the session ended."""
     nowhere = f"{web(kind)}/nowhere"
     for url, said in ((web("guarded"), "wants authorization.*401"), (nowhere, "HTTP status 404")):
         async with rig.pool(rig.remote(url, transport_of(kind))) as pool:
@@ -123,9 +113,7 @@ async def test_a_refusal_at_the_start_is_explained(rig: Rig, web: Web, kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
-    rig: Rig, kind: str, port: int
-) -> None:
+async def test_a_remote_server_that_dies_is_found_again(rig: Rig, kind: str, port: int) -> None:
     """The call under way fails at once, and a later one reaches its successor."""
     started = rig.path("started")
     arguments = {"started": started, "cancelled": rig.path("cancelled")}
@@ -146,7 +134,6 @@ async def test_a_remote_server_that_dies_fails_calls_and_is_found_again(
 
 @pytest.mark.parametrize("kind", ["http", "older-http"])
 async def test_changed_tools_are_noticed_in_either_era(rig: Rig, web: Web, kind: str) -> None:
-    """In the newer by a subscription, since such servers announce nothing unasked."""
     async with rig.pool(rig.remote(web(kind))) as pool:
         before = await pool.server("server").tools()
         await pool.call_tool("server", "grow", {})

@@ -49,13 +49,11 @@ class Road:
         self._portal, self._pool = portal, pool
 
     def call(self, line: str) -> dict[str, Any]:
-        """Return the result of a call that is answered with a line."""
         return self._portal.call(self._pool.call_tool, "server", "t", {"line": line})
 
 
 @pytest.fixture(scope="module")
 def roads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Road]]:
-    """Each transport for results."""
     rig = Rig(tmp_path_factory.mktemp("roads"))
     playback = rig.spec(sys.executable, str(SERVERS / "playback.py"), str(rig.directory))
     with ExitStack() as stack:

@@ -78,10 +78,7 @@ def test_the_tail_starts_at_a_line_and_holds_no_notes_of_the_bridge(tmp_path: Pa
 
 
 @pytest.mark.guarantee("log-floods")
-def test_all_logs_together_are_bounded_and_the_oldest_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of servers that no one has any more; nothing else in the directory is touched."""
+def test_the_oldest_logs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_log, "ALL_LOGS_BYTES", 4 * 1000)
     other = tmp_path / "notes.txt"
     other.write_text("mine")

@@ -67,7 +67,6 @@ def hostile(repository: Path, tmp_path: Path) -> Path:
 
 
 def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
-    """Run a command without input; return its status."""
     return subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
 
 
@@ -76,7 +75,7 @@ def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
 @pytest.mark.node
 @pytest.mark.usefixtures("hostile")
 @pytest.mark.parametrize("argv", PACKAGE_RUNNERS, ids=" ".join)
-async def test_npm_takes_nothing_of_a_hostile_project(
+async def test_npm_ignores_a_hostile_project(
     rig: Rig, tmp_path: Path, npm_environ: Mapping[str, str], argv: tuple[str, ...]
 ) -> None:
     rig.environ.update(npm_environ)
@@ -128,7 +127,7 @@ async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_brid
     ],
     ids=" ".join,
 )
-async def test_what_names_its_directory_or_belongs_to_it_is_used_as_it_is_written(
+async def test_own_directories_change_nothing(
     rig: Rig, tmp_path: Path, argv: tuple[str, ...]
 ) -> None:
     spec = rig.spec(*argv)
@@ -170,9 +169,7 @@ async def test_a_module_of_the_current_directory_is_named_and_starts_with_cwd(
         assert await pool.server("server").tools()
 
 
-async def test_a_script_finds_the_modules_beside_it_whatever_its_arguments_are(
-    rig: Rig, tmp_path: Path
-) -> None:
+async def test_a_script_finds_the_modules_next_to_it(rig: Rig, tmp_path: Path) -> None:
     raw = f"runpy.run_path({str(SERVERS / 'raw.py')!r}, run_name='__main__')"
     (tmp_path / "helpers.py").write_text(f"import runpy, sys\nsys.argv[1:] = []\n{raw}\n")
     (tmp_path / "server.py").write_text("import helpers\n")
@@ -181,9 +178,7 @@ async def test_a_script_finds_the_modules_beside_it_whatever_its_arguments_are(
         assert await pool.server("server").tools()
 
 
-async def test_a_hook_that_a_git_server_starts_imports_what_lies_beside_it(
-    rig: Rig, repository: Path
-) -> None:
+async def test_a_git_hook_imports_its_neighbours(rig: Rig, repository: Path) -> None:
     """`python -m mcp_server_git`, as its README says, in a repository with a Python hook."""
     (repository / "tools").mkdir()
     (repository / "tools" / "check.py").write_text("import lib\nlib.check()\n")

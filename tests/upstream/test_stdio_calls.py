@@ -32,9 +32,7 @@ ERAS = True
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_call_says_of_itself_what_the_protocol_wants(
-    tmp_path: Path, era: ProtocolMode
-) -> None:
+async def test_a_call_has_the_protocols_meta(tmp_path: Path, era: ProtocolMode) -> None:
     """Era, client, trace, progress and wanted messages."""
     rig = Rig(tmp_path)
     caller = FakeCaller()
@@ -56,9 +54,7 @@ async def test_a_call_says_of_itself_what_the_protocol_wants(
     assert meta == (modern if era == "modern" else {})
 
 
-async def test_a_server_that_insists_on_the_newer_protocol_takes_direct_calls(
-    tmp_path: Path,
-) -> None:
+async def test_a_strict_newer_server_takes_direct_calls(tmp_path: Path) -> None:
     """The SDK's own, to which a request that does not say its version is none of that protocol."""
     rig = Rig(tmp_path)
     async with rig.pool(rig.toolbox(), server_settings=speaking("modern")) as pool:
@@ -66,10 +62,7 @@ async def test_a_server_that_insists_on_the_newer_protocol_takes_direct_calls(
         assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
 
 
-async def test_what_a_server_wrote_before_its_answer_is_heard_before_it(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However busy the machine is: answers, which take a shorter way, wait for messages."""
+async def test_notifications_precede_the_answer(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
     caller = FakeCaller()
     caller.wants_progress = True
@@ -82,7 +75,6 @@ async def test_what_a_server_wrote_before_its_answer_is_heard_before_it(
 
 
 async def test_an_answer_does_not_wait_for_what_the_session_keeps_to_itself(rig: Rig) -> None:
-    """Such as that a subscription has begun, which no one here is told of."""
     rig.environ["LISTENED"] = rig.path("listened")
     async with rig.pool(rig.raw("newer-only", "announcing")) as pool:
         await pool.server("server").start()
@@ -114,7 +106,6 @@ async def test_an_answer_that_breaks_its_own_schema_is_delivered(rig: Rig) -> No
     ],
 )
 async def test_a_message_is_found_in_its_line(rig: Rig, around: str) -> None:
-    """Behind a byte order mark, a log text or colors, and next to other messages."""
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "wrapped", {"around": around})
         assert (await pool.call_tool("server", "echo", {}))["content"]
@@ -141,7 +132,6 @@ async def test_a_timeout_quotes_what_came_instead_of_the_answer(rig: Rig) -> Non
 
 
 async def test_noise_on_stdout_is_skipped_and_logged(rig: Rig) -> None:
-    """Text, blank lines, invalid UTF-8 and JSON that is no message."""
     async with rig.pool(rig.raw()) as pool:
         result = await pool.call_tool("server", "noise", {})
     assert result["content"][0]["text"] == "after the noise"
@@ -151,7 +141,6 @@ async def test_noise_on_stdout_is_skipped_and_logged(rig: Rig) -> None:
 
 @pytest.mark.parametrize("tool", ["big", "big_id_last"])
 async def test_an_answer_beyond_the_cap_fails_its_call_only(rig: Rig, tool: str) -> None:
-    """Whichever end of the message shows whose answer it is."""
     async with rig.pool(rig.raw(), max_message_bytes=100_000) as pool:
         with raises_code("message_too_large", match="the limit is 100000"):
             await pool.call_tool("server", tool, {"size": 5 * MEBIBYTE})
@@ -177,10 +166,7 @@ async def test_a_flood_that_answers_nothing_ends_the_connection(rig: Rig) -> Non
         ("crash_holding_stdout", "exited with status 8"),
     ],
 )
-async def test_a_crash_fails_calls_under_way_and_the_next_call_reconnects(
-    rig: Rig, tool: str, told: str
-) -> None:
-    """Also when a child of the server still holds its stdout open."""
+async def test_a_crash_fails_calls_and_the_next_reconnects(rig: Rig, tool: str, told: str) -> None:
     failures: list[ServerLostError] = []
     started = rig.path("started")
     async with rig.pool(rig.raw()) as pool:
@@ -217,9 +203,7 @@ async def test_a_server_that_stops_reading_is_replaced(rig: Rig) -> None:
         assert (await pool.call_tool("server", "echo", {}))["content"]
 
 
-async def test_a_server_that_reads_no_more_holds_up_nobody_for_longer_than_their_time(
-    rig: Rig,
-) -> None:
+async def test_calls_to_a_server_that_reads_no_more_time_out(rig: Rig) -> None:
     """A megabyte does not fit the pipe; the call ends all the same, and so does the process."""
     async with rig.pool(rig.raw()) as pool:
         await pool.call_tool("server", "jam", {})
@@ -270,7 +254,6 @@ async def test_a_question_of_a_call_that_is_no_runs_is_refused_and_not_hung_on(r
 
 
 async def test_a_question_in_an_answer_is_answered_with_the_call_made_again(rig: Rig) -> None:
-    """With the answer, and without a state where the server gave none."""
     async with rig.pool(rig.raw()) as pool:
         with on_behalf_of(FakeCaller()):
             result = await pool.call_tool("server", "ask_user", {"a": 1})
@@ -287,7 +270,7 @@ DEEP = reduce(lambda inner, _: {"a": inner}, range(400), dict[str, object]())
 @pytest.mark.parametrize(
     "arguments", [{"a": math.nan}, {"a": "\ud800"}, {"a": object()}, {"a": {1, 2}}, DEEP]
 )
-async def test_arguments_that_are_not_json_are_refused_before_sending(
+async def test_arguments_that_are_not_json_are_not_sent(
     rig: Rig, arguments: dict[str, object]
 ) -> None:
     """They would break the connection's writer and with it every other call."""
@@ -328,7 +311,6 @@ async def test_a_server_gets_the_environment_and_directory_of_its_entry(rig: Rig
     [("", "plain"), ("", "stubborn"), ("", "setsid"), ("", "daemon"), ("stubborn", "daemon")],
 )
 async def test_closing_ends_the_whole_process_tree(rig: Rig, mode: str, kind: str) -> None:
-    """Grandchildren that ignore SIGTERM, left the session, or lost their parent on purpose."""
     async with rig.pool(rig.raw(mode)) as pool:
         result = await pool.call_tool("server", "spawn", {"kind": kind})
         pid = result["structuredContent"]["pid"]

@@ -12,7 +12,8 @@ from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
 from bridge.upstream.client_features import on_behalf_of
 from tests.upstream.rig import SERVERS, Rig, wait_file
 from tests.upstream.test_client_features import FakeCaller
-from tests.waiting import until
+from tests.upstream.test_offers import EVERYTHING
+from tests.waiting import PATIENCE_SECONDS, until
 
 ERAS = pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 
@@ -25,11 +26,9 @@ class Tasker:
         self.spec = rig.spec(sys.executable, str(SERVERS / "tasker.py"), version, self.log)
 
     def asked(self) -> list[str]:
-        """Return the methods of its requests."""
         return Path(self.log).read_text().split()
 
     def forget(self) -> None:
-        """Begin again."""
         Path(self.log).unlink()
 
 
@@ -51,7 +50,6 @@ async def test_a_task_that_fails_fails_the_call(rig: Rig, version: str) -> None:
 
 @ERAS
 async def test_a_task_that_takes_too_long_is_cancelled(rig: Rig, version: str) -> None:
-    """And so is one that its caller no longer waits for."""
     server = Tasker(rig, version)
     async with rig.pool(server.spec) as pool:
         with pytest.raises(CallTimeoutError):
@@ -78,3 +76,24 @@ async def test_a_task_that_wants_to_know_something_asks_the_caller(rig: Rig) -> 
             result = await pool.call_tool("server", "work", {"ends": "asks"})
         assert result["content"][0]["text"] == "done me"
         assert len(caller.asked) == 1
+
+
+WORK = "trigger-long-running-operation"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_progress_moves_a_calls_limit(rig: Rig, wanted: bool) -> None:
+    caller = FakeCaller()
+    caller.wants_progress = wanted
+    async with rig.pool(rig.spec("node", str(EVERYTHING), "stdio")) as pool:
+        await pool.server("server").start()
+        with on_behalf_of(caller), anyio.fail_after(PATIENCE_SECONDS):
+            result = await pool.call_tool("server", WORK, {"duration": 4, "steps": 16}, timeout=2.0)
+            assert "completed" in result["content"][0]["text"]
+            assert bool(caller.reported) is wanted
+            with pytest.raises(CallTimeoutError, match="within 1 s"):
+                await pool.call_tool("server", WORK, {"duration": 3600, "steps": 1}, timeout=1.0)
+            endless = {"duration": 3600, "steps": 72_000}
+            with pytest.raises(CallTimeoutError, match="did not answer"):
+                await pool.call_tool("server", WORK, endless, timeout=0.5)

@@ -64,7 +64,6 @@ def test_a_key_is_the_name_the_origin_the_path_and_the_definition() -> None:
 
 
 async def test_without_a_keyring_a_file_for_this_user_alone_has_it(store: TokenStore) -> None:
-    """And says why; a directory that others could look into is closed to them."""
     store.path(KEY).parent.mkdir(parents=True, mode=0o755)
     place, notice = await store.save(KEY, RECORD)
     assert (place, notice) == ("file", "there is no keyring here")
@@ -102,10 +101,9 @@ async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ri
         ("forgets", "did not store"),
     ],
 )
-async def test_a_keyring_that_fails_is_done_without(
+async def test_a_failed_keyring_is_not_used(
     tmp_path: Path, ring: Ring, mood: str, why: str
 ) -> None:
-    """In bounded time, with a word on where the tokens went, and none of theirs."""
     ring.mood = mood
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     place, notice = await store.save(KEY, RECORD)
@@ -115,9 +113,7 @@ async def test_a_keyring_that_fails_is_done_without(
     assert await store.load(KEY) == RECORD
 
 
-async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
-    tmp_path: Path, ring: Ring
-) -> None:
+async def test_a_login_in_a_silent_keyring_is_not_missing(tmp_path: Path, ring: Ring) -> None:
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     await store.save(KEY, RECORD)
     ring.mood = "hangs"
@@ -127,9 +123,7 @@ async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
         await store.remove(KEY)
 
 
-async def test_a_keyring_that_hangs_is_asked_once_until_it_answers(
-    tmp_path: Path, ring: Ring
-) -> None:
+async def test_a_keyring_that_hangs_is_asked_once(tmp_path: Path, ring: Ring) -> None:
     """Each request to each server asks, and would leave a thread behind."""
     store = TokenStore(tmp_path, keyring_seconds=KEYRING_SECONDS)
     await store.save(KEY, RECORD)
@@ -181,10 +175,9 @@ def torn(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [readable, linked, piped, foreign, renamed, torn])
-async def test_a_file_that_is_not_to_be_trusted_is_not_used(
+async def test_an_untrusted_file_is_not_used(
     store: TokenStore, spoil: Callable[[Path], None]
 ) -> None:
-    """Nor waited for, nor shown; a new login takes its place."""
     if spoil is foreign and os.getuid() != 0:
         pytest.skip("only root can give files away")
     await store.save(KEY, RECORD)

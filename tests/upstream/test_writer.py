@@ -8,12 +8,8 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from bridge.upstream.direct_dispatcher import (
-    MAX_QUEUED,
-    DirectDispatcher,
-    LineWriter,
-    parse_response,
-)
+from bridge.upstream.direct_dispatcher import MAX_QUEUED, DirectDispatcher, LineWriter
+from bridge.upstream.results import parse_response
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
@@ -42,14 +38,14 @@ async def read(reader: int, size: int) -> bytes:
     return data
 
 
-async def flushed(writer: LineWriter, reader: int, *sizes: int) -> bytes:
+async def flush(writer: LineWriter, reader: int, *sizes: int) -> bytes:
     """Return what comes of so many bytes, while what waits is written."""
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
             data = b"".join([await read(reader, size) for size in sizes])
             await writer.room()
-            await writer.drained()
+            await writer.drain()
             tasks.cancel_scope.cancel()
     return data
 
@@ -65,13 +61,11 @@ async def test_what_a_full_pipe_does_not_take_follows_in_order(pipe: tuple[int, 
     writer = LineWriter(pipe[1])
     writer.put(b"a" * MORE_THAN_A_PIPE)
     writer.put(b"b\n")
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + 2)
+    data = await flush(writer, pipe[0], MORE_THAN_A_PIPE + 2)
     assert data == b"a" * MORE_THAN_A_PIPE + b"b\n"
 
 
-async def test_a_reader_that_does_not_read_has_so_many_waiting_and_no_more(
-    pipe: tuple[int, int],
-) -> None:
+async def test_the_queue_of_a_full_pipe_is_bounded(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
     writer.put(b"a" * MORE_THAN_A_PIPE)
     for _ in range(MAX_QUEUED - 1):
@@ -79,7 +73,7 @@ async def test_a_reader_that_does_not_read_has_so_many_waiting_and_no_more(
     with anyio.move_on_after(0) as scope:
         await writer.room()
     assert scope.cancelled_caught
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
+    data = await flush(writer, pipe[0], MORE_THAN_A_PIPE + 5 * (MAX_QUEUED - 1))
     assert data.endswith(b"a" + b"note\n" * (MAX_QUEUED - 1))
 
 
@@ -91,15 +85,13 @@ async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int,
         writer.put(b"-")
     with anyio.move_on_after(0):
         await direct.request("tools/call", b"{}")
-    data = await flushed(writer, pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
+    data = await flush(writer, pipe[0], MORE_THAN_A_PIPE + MAX_QUEUED - 1)
     assert b"tools/call" not in data
     with pytest.raises(BlockingIOError):
         os.read(pipe[0], 1)
 
 
-async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
-    pipe: tuple[int, int],
-) -> None:
+async def test_a_cancelled_calls_late_answer_is_dropped(pipe: tuple[int, int]) -> None:
     direct = DirectDispatcher(LineWriter(pipe[1]))
     with anyio.move_on_after(0.01):
         await direct.request("tools/call", b"{}")
@@ -109,9 +101,7 @@ async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
     assert not direct.deliver(parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{}}'))
 
 
-async def test_a_call_given_up_is_cancelled_however_many_messages_wait(
-    pipe: tuple[int, int],
-) -> None:
+async def test_a_call_is_cancelled_past_a_full_queue(pipe: tuple[int, int]) -> None:
     """It may be the one that the server is busy with, and so does not read."""
     writer = LineWriter(pipe[1])
     direct = DirectDispatcher(writer)
@@ -176,9 +166,7 @@ async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple
         (b"[]", False),
     ],
 )
-async def test_only_plain_answers_are_taken(
-    pipe: tuple[int, int], line: bytes, taken: bool
-) -> None:
+async def test_only_plain_answers_are_read(pipe: tuple[int, int], line: bytes, taken: bool) -> None:
     direct = DirectDispatcher(LineWriter(pipe[1]))
     got: list[object] = []
 
