@@ -51,7 +51,6 @@ from bridge.client_configs.install import (
     plan_install,
     plan_uninstall,
     read_target,
-    record_of,
     run_own,
     standings,
     with_own_commands,
@@ -247,9 +246,7 @@ async def uninstall(
     planned: list[Change] = []
     for each in found:
         if each.target.writer.id in wanted:
-            raw = read_target(each.target)
-            record = record_of(journal, each.target, each.name, raw)
-            change = plan_uninstall(each.target, each.name, raw, record)
+            change = plan_uninstall(each.target, each.name, read_target(each.target), journal)
             planned.append(with_own_commands(change, machine))
     if restore or await _wants_restore(planned, settings, asks=not (yes or dry_run)):
         planned = with_restores(planned, wanted, scope, settings, machine)

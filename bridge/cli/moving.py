@@ -11,24 +11,9 @@ import anyio.to_thread
 
 from bridge.cli.output import visible, write_err_line
 from bridge.client_configs.entry import is_bridge
-from bridge.client_configs.install import (
-    Change,
-    open_target,
-    plan_uninstall,
-    read_target,
-    record_of,
-)
-from bridge.client_configs.journal import Journal
-from bridge.client_configs.move import (
-    KeptServer,
-    LoggedIn,
-    Mover,
-    move_only,
-    restore_of,
-    tables_of,
-    with_move,
-    with_restore,
-)
+from bridge.client_configs.install import Change, open_target, read_target
+from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.move import Mover, move_only, tables_of, with_move, with_restore
 from bridge.client_configs.writers import Machine, Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
@@ -36,7 +21,6 @@ from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
 from bridge.inventory.consents import consents_of
 from bridge.inventory.tool_cache import ToolCache
-from bridge.model import ServerSpec
 from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of
@@ -67,11 +51,12 @@ async def with_moves(
             raise UsageError(f"{message}: {change.barred}.", remedy="Allow it there first.")
     found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
     names = None if asked == ALL else [name.strip() for name in asked.split(",") if name.strip()]
+    logins = TokenStore(settings.state_dir / "logins")
     mover = Mover(
         names=names,
         found=found,
         kept=KeptServer(moved_dir(settings.environ)),
-        logged_in=_logged_in(settings),
+        logged_in=lambda spec: logins.path(key_of(spec)).exists(),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
     made: list[Change] = []
@@ -94,18 +79,13 @@ async def with_moves(
     if missing:
         message = f"None of these clients has a server {missing[0]!r:.100} in its files."
         raise UsageError(message, remedy="`mcp-code-bridge servers` says where each one is.")
-    views = await anyio.to_thread.run_sync(_servers_with_views, settings, found.servers)
+    load = ToolCache(store_of(settings)).load_all
+    listings = await anyio.to_thread.run_sync(load, found.servers)
+    views = [name for name, of in listings.items() if any(tool.has_view for tool in of.tools)]
     return [_with_notes(change, views, machine) for change in made]
 
 
-def _servers_with_views(settings: Settings, specs: Iterable[ServerSpec]) -> frozenset[str]:
-    listings = ToolCache(store_of(settings)).load_all(specs)
-    return frozenset(
-        name for name, listing in listings.items() if any(tool.has_view for tool in listing.tools)
-    )
-
-
-def _with_notes(change: Change, views: frozenset[str], machine: Machine) -> Change:
+def _with_notes(change: Change, views: Collection[str], machine: Machine) -> Change:
     """Return a change that says what of its client does not hold for the moved servers."""
     client, settings = change.target.writer.name, ""
     notes = [
@@ -128,15 +108,6 @@ def _with_notes(change: Change, views: frozenset[str], machine: Machine) -> Chan
     return replace(change, notes=(*change.notes, *notes)) if notes else change
 
 
-def _logged_in(settings: Settings) -> LoggedIn:
-    store = TokenStore(settings.state_dir / "logins")
-
-    def logged_in(spec: ServerSpec) -> bool:
-        return store.path(key_of(spec)).exists()
-
-    return logged_in
-
-
 def with_restores(
     planned: Iterable[Change],
     clients: Iterable[str],
@@ -149,18 +120,12 @@ def with_restores(
     made = list(planned)
     for client in clients:
         for target in _moved_targets(client, scope, kept, machine):
-            restore = restore_of(target, read_target(target), kept, journal)
-            base, record = move_only(target, restore.after), None
-            own = next((each for each in made if each.target.path == target.path), None)
-            if own is not None and not own.commands:
+            mine = (each for each in made if each.target.path == target.path and not each.commands)
+            own = next(mine, None)
+            if own is not None:
                 made.remove(own)
-                name = own.name
-                record = record_of(journal, target, name, restore.after)
-                base = plan_uninstall(target, name, restore.after, record)
-                if base.before == base.after:
-                    # It came with the move, and has gone with it.
-                    base = replace(base, notes=())
-            made.append(with_restore(base, restore, kept, journal, record))
+            base = own or move_only(target, read_target(target))
+            made.append(with_restore(base, kept, journal))
     return made
 
 

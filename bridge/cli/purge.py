@@ -19,7 +19,7 @@ from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.person import Person
 from bridge.client_configs.install import standings
-from bridge.client_configs.move import KeptServer
+from bridge.client_configs.journal import KeptServer
 from bridge.errors import BridgeError, UsageError
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.image import REPOSITORY

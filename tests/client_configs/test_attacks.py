@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.install import check_clients
-from bridge.client_configs.install import apply, plan_install, plan_uninstall, read_target, run_own
+from bridge.client_configs.install import (
+    Change,
+    apply,
+    plan_install,
+    plan_uninstall,
+    read_target,
+    run_own,
+)
 from bridge.client_configs.journal import Journal, MoveRecord
 from bridge.client_configs.writers import targets, writer_for
 from bridge.errors import BridgeError, UsageError
@@ -107,32 +114,29 @@ def test_a_projects_directory_that_becomes_a_link_meanwhile_is_not_followed(
         write(target.path, {"mcpServers": {}})
     change = plan_install(target, BRIDGE, read_target(target))
 
-    made = change.edit
-
-    def swap() -> None:
+    def swap(now: str) -> None:
         place = target.path.parent
-        if not place.is_symlink():
+        if now == moment and not place.is_symlink():
             if place.exists():
                 place.rename(place.with_name("aside"))
             place.symlink_to(home.parent)
 
-    def edit(now: bytes | None) -> bytes | None:
-        swap()
-        return made(now)
-
     class Swapping(Journal):
-        def records(self) -> tuple[MoveRecord, ...]:
-            swap()
-            return super().records()
+        def records(self, path: Path | None = None) -> list[MoveRecord]:
+            swap("records")
+            return super().records(path)
 
-    if moment == "records":
-        rig.journal = Swapping(rig.journal.directory)
-    elif moment == "edit":
-        change = replace(change, edit=edit)
-    else:
-        change = replace(change, keep=swap)
+        def add(self, record: MoveRecord) -> MoveRecord:
+            swap("keep")
+            return super().add(record)
+
+    def again(now: bytes | None) -> Change:
+        swap("edit")
+        return change.again(now)
+
+    rig.journal = Swapping(rig.journal.directory)
     with suppress(BridgeError):
-        apply(change, rig.journal)
+        apply(replace(change, again=again), rig.journal)
     assert target.path.parent.is_symlink()
     assert home.read_bytes() == own
     assert list(home.parent.iterdir()) == [home]
@@ -182,8 +186,8 @@ def test_nothing_of_a_file_is_kept_after_the_bridge_went_from_it(rig: Rig) -> No
     target = targets(writer_for("cursor"), "user", rig.machine)[0]
     apply(plan_install(target, BRIDGE, read_target(target)), rig.journal)
     path.write_text(path.read_text() + "\n")
-    apply(plan_uninstall(target, "code-bridge", read_target(target)), rig.journal)
-    assert rig.journal.records() == ()
+    apply(plan_uninstall(target, "code-bridge", read_target(target), rig.journal), rig.journal)
+    assert rig.journal.records() == []
 
 
 @pytest.mark.parametrize("path", [":/usr/bin", "/usr/bin:", ".:/usr/bin"])

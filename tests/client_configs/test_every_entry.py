@@ -22,7 +22,6 @@ from bridge.client_configs.install import (
     apply,
     plan_uninstall,
     read_target,
-    record_of,
     standings,
 )
 from bridge.client_configs.journal import Journal
@@ -118,8 +117,7 @@ def uninstall(client: str, configured: Settings, machine: Machine) -> None:
     planned: list[Change] = []
     for each in standings(machine):
         raw = read_target(each.target)
-        record = record_of(journal, each.target, each.name, raw)
-        planned.append(plan_uninstall(each.target, each.name, raw, record))
+        planned.append(plan_uninstall(each.target, each.name, raw, journal))
     for change in with_restores(planned, [client], "user", configured, machine):
         apply(change, journal)
 

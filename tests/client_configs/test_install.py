@@ -16,7 +16,6 @@ from bridge.client_configs.install import (
     plan_install,
     plan_uninstall,
     read_target,
-    record_of,
     standings,
 )
 from bridge.client_configs.journal import Journal
@@ -42,8 +41,7 @@ def install(target: Target, journal: Journal, entry: Entry = COMMAND) -> None:
 def uninstall(machine: Machine, journal: Journal) -> None:
     for each in list(standings(machine)):
         raw = read_target(each.target)
-        record = record_of(journal, each.target, each.name, raw)
-        apply(plan_uninstall(each.target, each.name, raw, record), journal)
+        apply(plan_uninstall(each.target, each.name, raw, journal), journal)
 
 
 def _one(client: str, machine: Machine) -> Target:
@@ -114,7 +112,7 @@ def test_installed_and_uninstalled_is_what_was(
 
     uninstall(machine, journal)
     assert (target.path.read_bytes() if target.path.exists() else None) == before
-    assert journal.records() == ()
+    assert journal.records() == []
     if before is None:
         assert sorted(path.name for path in machine.context.home.iterdir()) == ["repo"]
 

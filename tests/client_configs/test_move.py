@@ -15,17 +15,8 @@ import pytest
 from bridge.atomic_files import exclusive_lock
 from bridge.client_configs.entry import Entry
 from bridge.client_configs.install import Change, apply, plan_install, plan_uninstall, read_target
-from bridge.client_configs.journal import Journal
-from bridge.client_configs.move import (
-    SCOPES,
-    KeptServer,
-    Mover,
-    move_only,
-    restore_of,
-    tables_of,
-    with_move,
-    with_restore,
-)
+from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.move import SCOPES, Mover, move_only, tables_of, with_move, with_restore
 from bridge.client_configs.writers import (
     WRITERS,
     Machine,
@@ -36,7 +27,7 @@ from bridge.client_configs.writers import (
     writer_for,
 )
 from bridge.discovery.finder import DiscoveryContext, discover
-from bridge.discovery.moved import MANIFEST
+from bridge.discovery.moved import MANIFEST, MovedFile
 from tests.discovery.golden_cases import CASES, Case
 from tests.discovery.golden_machine import location_of, machine, put
 from tests.discovery.test_moved import found_in
@@ -78,9 +69,7 @@ class Rig:
         return change
 
     def restore(self, target: Target) -> Change:
-        raw = read_target(target)
-        restore = restore_of(target, raw, self.kept, self.journal)
-        change = with_restore(move_only(target, restore.after), restore, self.kept, self.journal)
+        change = with_restore(move_only(target, read_target(target)), self.kept, self.journal)
         apply(change, self.journal)
         return change
 
@@ -151,7 +140,7 @@ def test_a_move_and_the_bridge_are_one_change_and_one_restore(rig: Rig, cursor: 
     assert "mcp-code-bridge" in cursor.read_text()
     rig.restore(target)
     assert cursor.read_text() == CURSOR
-    assert rig.journal.records() == ()
+    assert rig.journal.records() == []
 
 
 def test_a_move_after_an_installation_comes_back_and_the_installation_goes(
@@ -163,7 +152,7 @@ def test_a_move_after_an_installation_comes_back_and_the_installation_goes(
     rig.move(cursor, "cursor")
     rig.restore(target)
     raw = read_target(target)
-    apply(plan_uninstall(target, change.name, raw, rig.journal.records()[-1]), rig.journal)
+    apply(plan_uninstall(target, change.name, raw, rig.journal), rig.journal)
     assert cursor.read_text() == CURSOR
 
 
@@ -233,15 +222,17 @@ def test_servers_of_a_file_that_is_gone_come_back_in_a_new_one(rig: Rig, cursor:
 
 
 def test_a_program_that_writes_the_file_meanwhile_loses_nothing(rig: Rig, cursor: Path) -> None:
-    change = rig.planned(cursor, rig.mover(), "cursor")
     writes = iter(['"new": {"command": "n"}, '])
 
-    def keep() -> None:
-        change.keep()
-        added = next(writes, "")
-        cursor.write_text(cursor.read_text().replace('"first"', f'{added}"first"'))
+    class Kept(KeptServer):
+        def write(self, file: MovedFile, text: bytes) -> None:
+            super().write(file, text)
+            added = next(writes, "")
+            cursor.write_text(cursor.read_text().replace('"first"', f'{added}"first"'))
 
-    apply(replace(change, keep=keep), rig.journal)
+    kept, rig.kept = rig.kept, Kept(rig.kept.directory)
+    change = rig.move(cursor, "cursor")
+    rig.kept = kept
     assert json.loads(cursor.read_text().replace("// mine", ""))["mcpServers"].keys() == {"new"}
     assert rig.names() == ["new", "first", "third"]
     rig.restore(change.target)
@@ -307,22 +298,15 @@ def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> No
 def test_no_other_bridge_changes_what_moved_meanwhile(rig: Rig, cursor: Path) -> None:
     held = []
 
-    def look() -> None:
-        with pytest.raises(TimeoutError), exclusive_lock(rig.kept.directory, seconds=0):
-            pytest.fail("another bridge could have had it")
-        held.append(True)
+    class Kept(KeptServer):
+        def write(self, file: MovedFile, text: bytes) -> None:
+            super().write(file, text)
+            with pytest.raises(TimeoutError), exclusive_lock(self.directory, seconds=0):
+                pytest.fail("another bridge could have had it")
+            held.append(True)
 
-    change = rig.planned(cursor, rig.mover(), "cursor")
-    apply(replace(change, finish=look), rig.journal)
-    target = change.target
-    restore = restore_of(target, read_target(target), rig.kept, rig.journal)
-    back = with_restore(move_only(target, restore.after), restore, rig.kept, rig.journal)
-
-    def finish() -> None:
-        look()
-        back.finish()
-
-    apply(replace(back, finish=finish), rig.journal)
+    rig.kept = Kept(rig.kept.directory)
+    rig.restore(rig.move(cursor, "cursor").target)
     assert held == [True, True]
 
 

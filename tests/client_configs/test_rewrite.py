@@ -274,7 +274,7 @@ INSTALLED = MoveRecord(
 def test_a_record_is_read_as_it_was_added(tmp_path: Path) -> None:
     kept = Journal(tmp_path / "clients").add(INSTALLED)
     assert replace(kept, id="") == INSTALLED
-    assert Journal(tmp_path / "clients").records() == (kept,)
+    assert Journal(tmp_path / "clients").records() == [kept]
 
 
 def test_records_are_of_this_user_alone(tmp_path: Path) -> None:
@@ -289,11 +289,11 @@ def test_a_record_that_is_dropped_or_damaged_is_left_out(tmp_path: Path) -> None
     first, second, third = (journal.add(INSTALLED) for _ in range(3))
     journal.drop(second.id)
     (tmp_path / f"{third.id}.json").write_text("{")
-    assert journal.records() == (first,)
+    assert journal.records() == [first]
 
 
 def test_no_records_are_read_without_making_anything(tmp_path: Path) -> None:
-    assert Journal(tmp_path / "clients").records() == ()
+    assert Journal(tmp_path / "clients").records() == []
     assert not (tmp_path / "clients").exists()
 
 
