@@ -1,16 +1,14 @@
 """Shows a run at a terminal while it is running: its output, and below it a line with its status.
 
-Owns the two streams of the terminal. Output is written to the stream that the program wrote it to:
-unchanged, but to a terminal without control characters. The status line is on stderr, only if that
-is a terminal and only below a whole line of output, and is erased before anything else is written.
-So only the output remains on the screen, whether both streams go to it or not. While a question is
-open, no output is written; it waits.
+Owns the two streams of the terminal: output goes to the stream that the program wrote it to, without
+control characters if it is a terminal. A program waits until its output is read, as in any pipe.
+The status line is below a whole line of output, and is erased before anything else is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from time import monotonic
 from typing import BinaryIO, TextIO
 
@@ -21,13 +19,7 @@ from bridge.callers.progress import RunProgress, told
 from bridge.cli.status import StatusLine, hidden
 from bridge.cli.terminal import Terminal
 from bridge.model import Json
-from bridge.tasks import background_task
 from bridge.text import VisibleDecoder
-
-MAX_QUEUED_BYTES = 32 * 1024 * 1024
-"""Of a program's output that its reader, such as a pager, has not read yet, or that waits for the
-answer to a question. With more the program waits, and its time limit continues, as with coreutils'
-`timeout`."""
 
 _BAR = 20  # Columns.
 
@@ -62,10 +54,6 @@ class LiveTerminal(Terminal):
         self._decoders = {
             name: VisibleDecoder() for name, stream in self._streams.items() if stream.isatty()
         }
-        self._queue: list[tuple[str, bytes]] = []
-        self._sent = self._written = 0  # Bytes.
-        self._writing = False
-        self._changed = anyio.Event()
         self._screen = anyio.Lock()
 
     @property
@@ -85,86 +73,41 @@ class LiveTerminal(Terminal):
         return status_text(self.run_progress, seconds, self._note)
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Queue output; wait while the queue is full."""
-        await self._until(self._sent - MAX_QUEUED_BYTES + 1)
-        self._queue.append((stream, data))
-        self._sent += len(data)
-        self._notify()
+        """Write output; wait for its reader, and until no question is open."""
+        # The lock is fair: a program that keeps writing does not delay a question.
+        async with self._screen:
+            # Abandoned on an interrupt: a reader that does not read must not block it.
+            await anyio.to_thread.run_sync(self._write, stream, data, abandon_on_cancel=True)
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
         self._note = told(message, 120)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, after all output until now has been written and without a status line."""
-        if self._writing:
-            await self._until(self._sent)
-        # A program that keeps writing does not delay the question: the lock is fair.
+        """Ask without a status line; output that was written before comes before."""
         async with self._screen:
             with hidden():
                 return await super().elicit(params)
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:
-        """Write output and draw while this is open; all output is written before it closes."""
-        async with AsyncExitStack() as stack:
-            if self._line is not None:
-                stack.enter_context(self._line)
-            await stack.enter_async_context(background_task(self._write))
-            self._writing = True
+        """Draw while this is open; incomplete characters are written when it closes."""
+        with self._line or nullcontext():
             try:
                 yield
-            except Exception:
-                # The output until the error is written all the same.
-                await self._finish()
-                raise
             finally:
-                self._writing = False
-            await self._finish()
+                for name in self._decoders:
+                    await anyio.to_thread.run_sync(self._write, name, b"", True)
 
-    async def _finish(self) -> None:
-        """Write all output, including incomplete characters in the decoders."""
-        await self._until(self._sent)
-        for name, decoder in self._decoders.items():
-            rest = decoder.decode(b"", final=True).encode("utf-8", "replace")
-            if rest:
-                await anyio.to_thread.run_sync(_write_flushed, self._streams[name], rest)
-
-    async def _until(self, written: int) -> None:
-        while self._written < written:
-            await self._changed.wait()
-
-    def _notify(self) -> None:
-        self._changed.set()
-        self._changed = anyio.Event()
-
-    async def _write(self) -> None:
-        while True:
-            while not self._queue:
-                await self._changed.wait()
-            async with self._screen:
-                pieces, self._queue = self._queue, []
-                # Abandoned on an interrupt: a reader that does not read must not block it.
-                await anyio.to_thread.run_sync(self._write_now, pieces, abandon_on_cancel=True)
-            self._written += sum(len(data) for _, data in pieces)
-            self._notify()
-
-    def _write_now(self, pieces: list[tuple[str, bytes]]) -> None:
-        for name, data in pieces:
-            decoder = self._decoders.get(name)
-            if decoder is None:
-                _write_flushed(self._streams[name], data)
-                continue
-            shown = decoder.decode(data).encode("utf-8", "backslashreplace")
-            with hidden():
-                _write_flushed(self._streams[name], shown)
-                if shown:
-                    # A program's own bar ends with a return, and must not be overwritten.
-                    self._at_line_start = shown.endswith(b"\n")
-
-
-def _write_flushed(stream: BinaryIO, data: bytes) -> None:
-    stream.write(data)
-    stream.flush()
+    def _write(self, name: str, data: bytes, final: bool = False) -> None:
+        stream, decoder = self._streams[name], self._decoders.get(name)
+        if decoder is not None:
+            data = decoder.decode(data, final=final).encode("utf-8", "backslashreplace")
+        with hidden() if decoder is not None else nullcontext():
+            stream.write(data)
+            stream.flush()
+            if decoder is not None and data:
+                # A program's own bar ends with a return, and must not be overwritten.
+                self._at_line_start = data.endswith(b"\n")
 
 
 def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> str:
