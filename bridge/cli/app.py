@@ -19,8 +19,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from bridge import __version__
+from bridge.cli import completion
 from bridge.cli import help as helps
 from bridge.cli.line import PROGRAM, SERVE, Invocation, flag_of, handler_of
+from bridge.cli.options import Code, arg, flag, opt
 from bridge.cli.output import write_help, write_out
 from bridge.errors import UsageError
 from bridge.settings import FLAGS
@@ -56,7 +58,7 @@ COMMANDS = {
         SERVE, "Serve MCP over stdio, or over HTTP on this machine", RUNNING, (*FLAGS,)
     ),
     "run": Command(
-        "run_command:run", "Run one program and exit with its status", RUNNING, (*_RUN, *_SOURCES)
+        "run:run_program", "Run one program and exit with its status", RUNNING, (*_RUN, *_SOURCES)
     ),
     "servers": Command("servers:servers", "List or approve servers", LOOKING, _SOURCES),
     "servers approve": Command(
@@ -282,5 +284,47 @@ def _serve(
     """
 
 
-_SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve}
-"""Parameters of commands whose modules do without typer."""
+def _run(
+    file: Annotated[str | None, arg("FILE", "a file, or - for stdin")] = None,
+    argv: Annotated[list[str] | None, arg("ARG", "after --: the program's sys.argv")] = None,
+    code: Code = None,
+    servers: Annotated[str | None, opt("A,B", "servers to load")] = None,
+    timeout: Annotated[
+        float | None,
+        opt("SECONDS", "time limit of the program [MCP_BRIDGE_TIMEOUT, default: 30]"),
+    ] = None,
+    plan: Annotated[
+        bool, flag("--plan", "list writes instead of making them, then ask whether to apply them")
+    ] = False,
+    files: Annotated[
+        list[str] | None,
+        opt("NAME=PATH", "copy a file into the program's directory; may be repeated", "--file"),
+    ] = None,
+    packages: Annotated[
+        list[str] | None,
+        opt("REQUIREMENT", "a package that your settings allow; may be repeated", "--package"),
+    ] = None,
+    session: Annotated[
+        str | None,
+        opt("NAME", "keep variables, imports and files", completes=completion.sessions),
+    ] = None,
+    end_session: Annotated[
+        bool, flag("--end-session", "end the session after the run; without a program, just end it")
+    ] = False,
+    out: Annotated[str | None, opt("DIR", "copy the program's files in out/ to DIR")] = None,
+    force: Annotated[bool, flag("--force", "with --out: replace files that exist")] = False,
+    as_json: Annotated[bool, flag("--json", "print the structured result")] = False,
+) -> None:
+    """Run one program and exit with its status.
+
+    stdout, stderr and the exit status are the program's own. 124 means that its time limit ended
+    it, 130 that you did.
+
+    Examples:
+        run -c 'print(await mcp_github.list_issues(repo="o/r"))'
+        run report.py --servers github --out results -- 2026
+    """
+
+
+_SIGNATURES: Mapping[str, Callable[..., Any]] = {"serve": _serve, "run": _run}
+"""Parameters of commands whose modules take seconds to import."""

@@ -1,8 +1,8 @@
 """Shows a run at a terminal while it is running: its output, and below it a line with its status.
 
-Owns the two streams of the terminal: output goes to the stream that the program wrote it to, without
-control characters if it is a terminal. A program waits until its output is read, as in any pipe.
-The status line is below a whole line of output, and is erased before anything else is written.
+The program's output goes to the stream that it was written to, and keeps its control characters
+only if that is no terminal. A program waits until its output is read, as in any pipe. The status
+line is below a whole line of output, and is erased before anything else is written.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def test_no_command_goes_around_what_makes_text_visible() -> None:
     around = re.compile(r"\bprint\(|sys\.std(out|err)\.write|json\.dumps\(.*\bwrite_out")
     found = {path.name for path in COMMANDS.glob("*.py") if around.search(path.read_text("utf-8"))}
     # In the one of help, an example of a program prints.
-    assert found == {"run_command.py", "output.py", "serve.py"}
+    assert found == {"app.py", "output.py", "serve.py"}
 
 
 def test_what_is_logged_while_a_question_stands_comes_after_it(

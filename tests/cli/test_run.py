@@ -20,7 +20,6 @@ from bridge.cli.run import (
     exit_status,
     is_fully_shown,
     pictures,
-    request_of,
     run_and_apply,
     run_program,
     show,
@@ -127,8 +126,7 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
     opened = partial(open_engine, finder=finder, choose_backend=choosing(backend))
     monkeypatch.setattr("bridge.cli.run.open_engine", opened)
-    request = partial(request_of, code=CODE, plan=True)
-    assert await run_program(settings, request, as_json=True) == 0
+    assert await run_program(settings, code=CODE, plan=True, as_json=True) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert len(plan["calls"]) == 2
     assert "no other can apply it" in plan["note"]
