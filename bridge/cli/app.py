@@ -1,8 +1,7 @@
 """The index of commands, and the typer application that is made from it.
 
 A command is an async function `f(settings, *, ...)` whose parameters typer reads. Its module is
-imported when the command is called: the index has all that help on other commands and completion
-need. Serving does without this module.
+imported when the command is called. Serving does without this module.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from typer import Option
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from bridge import __version__
@@ -25,7 +24,7 @@ from bridge.cli.line import PROGRAM, SERVE, Invocation, flag_of, handler_of
 from bridge.cli.options import Code, arg, flag, opt
 from bridge.cli.output import write_help, write_out
 from bridge.errors import UsageError
-from bridge.settings import FLAGS
+from bridge.settings import FLAGS, SETTINGS, variable
 
 RUNNING = "Running programs"
 LOOKING = "Servers and tools"
@@ -39,12 +38,9 @@ _RUN = ("profile", *_ENGINE, "memory", "pids", "cpus", "max_timeout", "guard", "
 
 @dataclass(frozen=True)
 class Command:
-    """One line of the index.
+    """One line of the index: the command's function, and its settings in help.
 
-    Attributes:
-        handler: The command's function, as "module:function" of this package; empty for a group.
-        panel: Heading of help's list of commands; only for commands of no group.
-        settings: Names of the settings whose flags the command's help shows; it takes all.
+    A group has no `handler`, and a command of a group no `panel` in the list of commands.
     """
 
     handler: str
@@ -126,7 +122,13 @@ COMMANDS = {
 
 def read_words(words: Sequence[str]) -> Invocation | int:
     """Return what a command line asks for; an exit status where only help was asked for."""
-    read: Callable[..., Invocation | int] = application().main
+    app = typer.Typer(name=PROGRAM, help=helps.ABOUT, rich_markup_mode=None)
+    app.callback(invoke_without_command=True, add_help_option=False)(_root)
+    root: Any = typer.main.get_command(app)  # With completion; `get_group` has none.
+    for path in COMMANDS:
+        if " " not in path:
+            root.add_command(_Lazy(path))
+    read: Callable[..., Invocation | int] = root.main
     try:
         return read(
             list(words), prog_name=PROGRAM, standalone_mode=False, terminal_width=helps.width()
@@ -149,18 +151,6 @@ def _usage_error(error: TyperException) -> UsageError:
     near = get_close_matches(wrong, known, n=1, cutoff=0.7)
     guess = f"Did you mean {near[0]}? " if near else ""
     return UsageError(f"No such option: {wrong}", remedy=f"{guess}{more}")
-
-
-def application() -> TyperGroup:
-    """Return the whole application; the modules of its commands are not imported yet."""
-    app = typer.Typer(name=PROGRAM, help=helps.ABOUT, rich_markup_mode=None)
-    app.callback(invoke_without_command=True, add_help_option=False)(_root)
-    root = typer.main.get_command(app)
-    assert isinstance(root, TyperGroup)
-    for path in COMMANDS:
-        if " " not in path:
-            root.add_command(_Lazy(path))
-    return root
 
 
 class _Lazy(TyperCommand):
@@ -216,10 +206,12 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
 
 
 def _setting(name: str, *, shown: bool) -> inspect.Parameter:
+    default = helps.default_of(name)
+    facts = variable(name) + (f", default: {default}" if default else "")
     option = Option(
         flag_of(name),
         metavar="VALUE",
-        help=helps.setting_text(name),
+        help=f"{SETTINGS[name]['flag']} [{facts}]",
         hidden=not shown,
         rich_help_panel=helps.SETTINGS_PANEL,
     )

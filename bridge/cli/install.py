@@ -200,7 +200,7 @@ def _check_names(name: str, http: str) -> None:
 async def ask_network(settings: Settings, person: Person, *, asks: bool) -> dict[str, str]:
     """Return the variables of the network for the entry: clients pass on none of them.
 
-    Without a person to ask it gets those without logins with --yes, and none otherwise.
+    Unasked it gets those without logins; a person who cannot be asked gets none.
     """
     found = network_variables(settings.environ, secrets=True)
     if not asks:
@@ -248,7 +248,12 @@ async def uninstall(
         if each.target.writer.id in wanted:
             change = plan_uninstall(each.target, each.name, read_target(each.target), journal)
             planned.append(with_own_commands(change, machine))
-    if restore or await _wants_restore(planned, settings, asks=not (yes or dry_run)):
+    if not restore and write_stays(planned, settings):
+        person = Person()
+        with nothing_written():
+            asks = not (yes or dry_run) and person.attended
+            restore = asks and await person.confirm("Put them back?", default=True)
+    if restore:
         planned = with_restores(planned, wanted, scope, settings, machine)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
     there = {change.target.writer.id for change in planned}
@@ -257,15 +262,6 @@ async def uninstall(
         write_out(f"{WRITERS[client].name}: the bridge isn't installed.\n")
     done = await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes)
     return _name_broken(unread, 0 if done else 1)
-
-
-async def _wants_restore(planned: Sequence[Change], settings: Settings, *, asks: bool) -> bool:
-    """Say which servers the clients will lack, and return whether they are to come back."""
-    person = Person()
-    if not write_stays(planned, settings) or not asks or not person.attended:
-        return False
-    with nothing_written():
-        return await person.confirm("Put them back?", default=True)
 
 
 async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
@@ -277,7 +273,19 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
     broken: dict[Path, tuple[Target, str]] = {}
     found = list(standings(machine_here(settings), broken))
     if as_json:
-        write_json([_record(each) for each in found])
+        records = [
+            {
+                "client": each.target.writer.id,
+                "scope": each.target.scope,
+                "path": str(each.target.path),
+                "name": each.name,
+                "command": list(each.command),
+                "url": shown_address(each.url),
+                "broken": each.is_broken,
+            }
+            for each in found
+        ]
+        write_json(records)
     else:
         nowhere = "The bridge isn't installed in any client. Run `mcp-code-bridge install`.\n"
         write_out(_table(found) or ("" if broken else nowhere))
@@ -319,7 +327,10 @@ async def carry_out(
 ) -> bool:
     """Show changes, ask, and make them; return whether all is as planned."""
     changing = [each for each in planned if each.before != each.after]
-    path = _common_path(changing)
+    # The PATH that several changes write is shown once.
+    environs = (change.value.get(change.target.location.dialect.env_keys[0]) for change in changing)
+    paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
+    path = paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
     for file in dict.fromkeys(change.target.path for change in planned):
         _show([each for each in planned if each.target.path == file], path=path)
     if path:
@@ -357,45 +368,38 @@ async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
     """Let the clients list their servers; return 1 if one has the bridge not at all or broken."""
     status = 0
     for change in {each.target.writer.id: each for each in changes}.values():
-        argv = listing(change.target.writer, machine)
+        client, argv = change.target.writer.name, listing(change.target.writer, machine)
+        command = shlex.join(argv)
         if not argv:
-            write_out(f"{change.target.writer.name} has no command that lists its servers.\n")
+            write_out(f"{client} has no command that lists its servers.\n")
             continue
         if change.target.scope == "project":
             write_out(
-                f"{change.target.writer.name} may start the project's servers when it lists them, "
-                f"so run it yourself: {shlex.join(argv)}\n"
+                f"{client} may start the project's servers when it lists them, so run it yourself: "
+                f"{command}\n"
             )
             continue
-        with waiting(f"waiting for {change.target.writer.name}: {shlex.join(argv)}"):
+        with waiting(f"waiting for {client}: {command}"):
             said = await run_own(argv, machine)
         if url := address(change.value, change.target.location.dialect):
             said = said.replace(url, shown_address(url))
         lines = [line for line in said.splitlines() if change.name in line]
-        head = f"{change.target.writer.name} lists:\n" if lines else ""
+        head = f"{client} lists:\n" if lines else ""
         write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
         if lines and re.search(r"folder is (?:untrusted|not trusted)", said, flags=re.IGNORECASE):
             write_out(
-                f"{change.target.writer.name} has the entry but runs servers only in trusted "
-                "folders, and your home directory isn't one.\n"
+                f"{client} has the entry but runs servers only in trusted folders, and your home "
+                "directory isn't one.\n"
             )
         elif not lines or any(map(_FAILED.search, lines)):
             status = 1
             state = "has trouble with" if lines else "does not list"
-            why = f"`{shlex.join(argv)}` may say why."
-            write_err_line(visible(f"{change.target.writer.name} {state} {change.name}. {why}"))
+            write_err_line(visible(f"{client} {state} {change.name}. `{command}` may say why."))
     return status
 
 
 def machine_here(settings: Settings) -> Machine:
     return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
-
-
-def _common_path(changing: Sequence[Change]) -> str:
-    """Return the PATH that several changes write, to be shown once; empty for none."""
-    environs = (change.value.get(change.target.location.dialect.env_keys[0]) for change in changing)
-    paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
-    return paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
 
 
 def _show(planned: Sequence[Change], *, path: str) -> None:
@@ -422,34 +426,28 @@ def _show(planned: Sequence[Change], *, path: str) -> None:
 
 def _confirm(change: Change, machine: Machine) -> None:
     """Look for the entry where it should be now."""
-    there = [
-        each
-        for each in standings(machine)
-        if each.target.path == change.target.path and each.name == change.name
-    ]
-    if bool(there) is (change.action == "uninstall"):
-        state = "still" if there else "not"
-        raise BridgeError(f"{change.name} is {state} in {change.target.path}.")
-    verb = "Added" if there else "Removed"
-    way = "to" if there else "from"
-    write_err_line(f"{verb} {change.name} {way} {change.target.path}.")
+    path, name = change.target.path, change.name
+    there = any((each.target.path, each.name) == (path, name) for each in standings(machine))
+    if there is (change.action == "uninstall"):
+        raise BridgeError(f"{name} is {'still' if there else 'not'} in {path}.")
+    write_err_line(f"Added {name} to {path}." if there else f"Removed {name} from {path}.")
 
 
 def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
     """Print the clients of this machine, and how many servers each has."""
     has = {(each.target.path, each.name) for each in standings(machine)}
     write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
+    sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
     left_out = False
     for target in here:
         path = str(target.path)
-        sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
         used = sum(source.path == path for source in sources)
         unused = sum(
             not each.foreign and each.source.path == path and (target.path, each.name) not in has
             for each in found.skipped
         )
         moved = sum(source.moved_from == path for source in sources)
-        left_out = left_out or unused > 0
+        left_out |= unused > 0
         state = f", {unused} not used" if unused else ""
         state += f", {moved} moved behind the bridge" if moved else ""
         state += ", has the bridge" if target.path in {path for path, _ in has} else ""
@@ -463,23 +461,10 @@ def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> N
 
 
 def _table(found: Sequence[Standing]) -> str:
-    lines = []
+    text = ""
     for each in found:
-        started = shlex.join(each.command) or shown_address(each.url)
+        target, started = each.target, shlex.join(each.command) or shown_address(each.url)
         gone = "  (this program no longer exists)" if each.is_broken else ""
-        target = each.target
-        lines.append(f"{target.writer.id} ({target.scope}) {target.path}\n")
-        lines.append(f"  {each.name}: {started}{gone}\n")
-    return visible("".join(lines))
-
-
-def _record(each: Standing) -> dict[str, object]:
-    return {
-        "client": each.target.writer.id,
-        "scope": each.target.scope,
-        "path": str(each.target.path),
-        "name": each.name,
-        "command": list(each.command),
-        "url": shown_address(each.url),
-        "broken": each.is_broken,
-    }
+        text += f"{target.writer.id} ({target.scope}) {target.path}\n"
+        text += f"  {each.name}: {started}{gone}\n"
+    return visible(text)

@@ -34,14 +34,7 @@ _UNASKED = ("autoApprove", "alwaysAllow", "autoApproved", "always_allow", "trust
 async def with_moves(
     planned: Sequence[Change], asked: str, settings: Settings, machine: Machine
 ) -> list[Change]:
-    """Return changes that move servers of the same clients behind the bridge as well.
-
-    A client may keep servers in more files than the one that gets the bridge: all of one scope
-    are moved from.
-
-    Args:
-        asked: Names with commas between, or `ALL`.
-    """
+    """Return changes that also move servers, `asked` or `ALL`, out of all files of one scope."""
     for change in planned:
         if change.barred:
             name = change.target.writer.name
@@ -132,7 +125,7 @@ def with_restores(
 def _moved_targets(
     client: str, scope: Scope | None, kept: KeptServer, machine: Machine
 ) -> Iterator[Target]:
-    """Yield a client's files from which something was moved, also one that is gone since."""
+    """Yield a client's files from which something was moved, existing or not."""
     originals = {each.original for each in kept.files()}
     scopes: tuple[Scope, ...] = ("user", "project") if scope is None else (scope,)
     for each in scopes:
@@ -146,20 +139,17 @@ def _moved_targets(
 
 def write_stays(planned: Iterable[Change], settings: Settings) -> bool:
     """Say which servers a client lacks once the bridge alone leaves it; return whether any."""
-    found = False
-    files = KeptServer(moved_dir(settings.environ)).files()
-    for change in planned:
-        here = [each for each in files if each.original == change.target.path]
-        names = ", ".join(entry.name for file in here for entry in file.entries)
-        if names:
-            found = True
-            write_err_line(
-                visible(
-                    f"warning: this leaves {change.target.writer.name} without {names}, which "
-                    "moved behind the bridge. --restore puts them back."
-                )
-            )
-    return found
+    lines = []
+    files = {each.original: each for each in KeptServer(moved_dir(settings.environ)).files()}
+    for change in (each for each in planned if each.target.path in files):
+        names = ", ".join(entry.name for entry in files[change.target.path].entries)
+        lines.append(
+            f"warning: this leaves {change.target.writer.name} without {names}, which moved "
+            "behind the bridge. --restore puts them back."
+        )
+    for line in lines:
+        write_err_line(visible(line))
+    return bool(lines)
 
 
 def write_still_started(change: Change, moved: Collection[str]) -> None:
@@ -191,9 +181,7 @@ def lines_of(change: Change) -> list[str]:
 
 def write_moved(change: Change) -> None:
     """Say which servers a change has moved or put back, once it is made."""
-    for done, names, way in (
-        ("Moved", change.moved, "out of"),
-        ("Restored", change.restored, "to"),
-    ):
-        if names:
-            write_err_line(visible(f"{done} {', '.join(names)} {way} {change.target.path}."))
+    if change.moved:
+        write_err_line(visible(f"Moved {', '.join(change.moved)} out of {change.target.path}."))
+    if change.restored:
+        write_err_line(visible(f"Restored {', '.join(change.restored)} to {change.target.path}."))

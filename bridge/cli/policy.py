@@ -15,8 +15,6 @@ from bridge.catalog.program.expected_calls import (
     GET_PROMPT,
     READ_RESOURCE,
     ExpectedCall,
-    ExpectedCalls,
-    UnnamedCall,
     expected_calls,
 )
 from bridge.catalog.program.names import NameTable
@@ -27,7 +25,7 @@ from bridge.cli.options import AsJson, Code, Server, Yes, arg, flag
 from bridge.cli.output import visible, write_err, write_json, write_out, write_warning
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
-from bridge.errors import BridgeError, UsageError
+from bridge.errors import UsageError
 from bridge.gate.decision import CHANGED, UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow
 from bridge.gate.forecast import Outlook, flow_decision, outlook
@@ -53,14 +51,9 @@ NO_POLICY = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Explanation:
-    """All there is to say on a call.
+    """All there is to say on a call: `base` is what rules say, `final` the decision with the pin.
 
-    Attributes:
-        base: What rules and defaults say.
-        final: What is decided with the pin; flow rules depend on the run.
-        change: What of the tool changed since it was allowed.
-        flows: Those that may have a say, by what has been read before.
-        start: Whether the server is started for it.
+    `flows` are those that may decide, by what the run has read before.
     """
 
     call: CallFacts
@@ -131,7 +124,6 @@ async def explain(
 
 
 def _given(words: Sequence[str]) -> dict[str, Json]:
-    """Return the arguments that were written as a JSON object, or as KEY=VALUE words."""
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
             found = json.loads(words[0])
@@ -153,7 +145,6 @@ def _given(words: Sequence[str]) -> dict[str, Json]:
 
 
 async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
-    """Return a tool by its name or alias; None if its server cannot be asked."""
     with waiting(f"asking {server} for its tools"):
         errors = await engine.servers.load_unknown([server], patient=True)
     for error in errors.values():
@@ -185,11 +176,15 @@ def _lines(found: _Explanation) -> list[str]:
         if step.about == "rule"
     ]
     if found.final.rule != OPEN:
-        lines.append(_line("definition", _pin_state(found)))
+        pin = f"changed since it was allowed: {found.change}" if found.change else "unchanged"
+        if not found.known:
+            pin = "not known, since the server could not be asked"
+        elif call.definition is None:
+            pin = "none: such requests are the protocol's"
+        lines.append(_line("definition", pin))
         for rule in found.flows:
-            read = " and ".join(
-                [*sorted(rule.after), *(f"servers {g}" for g in rule.after_servers)]
-            )
+            servers = [f"servers {glob}" for glob in rule.after_servers]
+            read = " and ".join([*sorted(rule.after), *servers])
             when = f"{rule.name!r} ({rule.action}) decides once a run has read from {read}"
             lines.append(_line("flow rules", when))
     lines += ["", *_remedy(found)]
@@ -204,16 +199,6 @@ def _verdict(step: Step) -> str:
     if step.applies:
         return "decides"
     return "is not reached" if step.why.endswith(" decided") else "does not match"
-
-
-def _pin_state(found: _Explanation) -> str:
-    if found.change:
-        return f"changed since it was allowed: {found.change}"
-    if not found.known:
-        return "not known, since the server could not be asked"
-    if found.call.definition is None:
-        return "none: such requests are the protocol's"
-    return "unchanged"
 
 
 def _remedy(found: _Explanation) -> list[str]:
@@ -269,8 +254,6 @@ def _document(found: _Explanation) -> Mapping[str, Json]:
 
 @dataclass(frozen=True, kw_only=True)
 class _CallOutlook:
-    """A call of a program with what would become of it."""
-
     call: ExpectedCall
     outlook: Outlook
     flow: Decision | None
@@ -331,10 +314,7 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
 
 
 def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
-    """Return what in a policy is about servers that there are not. Pure.
-
-    Such a line parses, and does nothing: a misspelt name in a rule that denies.
-    """
+    """Return what in a policy is about unknown servers: a misspelt name in a rule that denies."""
     named = [(f"the rule {rule.name!r}", rule.servers) for rule in spec.rules]
     named += [("[policy.servers]", (each.servers,)) for each in spec.servers]
     for flow in spec.flows:
@@ -343,19 +323,14 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
     named += [("[policy.budgets] per_minute", (glob,)) for glob, _ in spec.budgets.per_minute]
     named += [("[policy.privacy] servers", spec.privacy.servers)]
     named += [("[policy.privacy] reveal_to", spec.privacy.reveal_to)]
-    idle = dict.fromkeys(
-        (whose, glob)
-        for whose, globs in named
-        for glob in globs
+    idle: dict[str, None] = {}
+    for whose, glob in ((whose, glob) for whose, globs in named for glob in globs):
         # "*" is about all of them, however many there are.
-        if glob != "*" and not any(map(matcher(glob), servers))
-    )
-    return [f"{whose} names unknown server {glob!r}.{_near(glob, servers)}" for whose, glob in idle]
-
-
-def _near(name: str, servers: Sequence[str]) -> str:
-    near = get_close_matches(name, servers, n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+        if glob != "*" and not any(map(matcher(glob), servers)):
+            near = get_close_matches(glob, servers, n=1)
+            guess = f" Did you mean {near[0]!r}?" if near else ""
+            idle[f"{whose} names unknown server {glob!r}.{guess}"] = None
+    return list(idle)
 
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
@@ -373,29 +348,45 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     found = expected_calls(reading.survey, servers.entries())
     policy = engine.gate.policy()
     judged = _judge(policy, found.calls, lambda name: servers.inventory.tools(name) is not None)
+    denied = sum(each.final.action == "deny" for each in judged)
     if as_json:
-        write_json(
-            {
-                "calls": [_call_json(each) for each in judged],
-                "open": [
-                    {"line": place.line, "server": place.server, "why": place.why}
-                    for place in found.open
-                ],
-                "unreachable": {name: str(error) for name, error in errors.items()},
-                "denied": sum(each.final.action == "deny" for each in judged),
-            },
-            indent=2,
-        )
-    else:
-        _write(judged, found, errors, present=policy.spec.present)
-    return DENIED if any(each.final.action == "deny" for each in judged) else 0
+        document = {
+            "calls": [_call_json(each) for each in judged],
+            "open": [{"line": at.line, "server": at.server, "why": at.why} for at in found.open],
+            "unreachable": {name: str(error) for name, error in errors.items()},
+            "denied": denied,
+        }
+        write_json(document, indent=2)
+        return DENIED if denied else 0
+    lines = [line for each in judged for line in _call_lines(each)]
+    for at in found.open:
+        whose = "any tool of any server" if at.server is None else f"any tool of {at.server}"
+        lines.append(f"line {at.line}: {whose}, known only when it runs: {at.why}")
+    write_out(visible("\n".join(lines or ["No call of a tool is seen in the program."]) + "\n"))
+    if not policy.spec.present:
+        write_err(NO_POLICY)
+    for name, error in errors.items():
+        write_warning(f"{name}: {error} What its tools do is unknown.")
+    return DENIED if denied else 0
 
 
 def _judge(
     policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
 ) -> list[_CallOutlook]:
     flow = Flow(policy.spec.flows)
-    found = [(call, _facts(call), _outlook(policy, call, lists)) for call in calls]
+    found = []
+    for call in calls:
+        facts = CallFacts(
+            server=call.server, tool=call.tool, arguments=call.arguments, definition=call.definition
+        )
+        effect: Effect | None = "read" if call.tool in {READ_RESOURCE, GET_PROMPT} else None
+        unlisted = effect is None and call.definition is None and lists(call.server)
+        if unlisted and policy.spec.present:
+            # As the gate decides on it.
+            forecast = Outlook(decision=Decision(action="deny", rule=UNLISTED))
+        else:
+            forecast = outlook(policy, facts, unseen=call.unseen, open=call.open, effect=effect)
+        found.append((call, facts, forecast))
     # What is denied is not read from, so nothing follows from it.
     made = [each for each in found if each[2].decision.action != "deny"]
     judged = []
@@ -406,38 +397,6 @@ def _judge(
             verdict = flow_decision(flow, facts, forecast.decision.labels, before)
         judged.append(_CallOutlook(call=call, outlook=forecast, flow=verdict))
     return judged
-
-
-def _outlook(policy: Policy, call: ExpectedCall, lists: Callable[[str], bool]) -> Outlook:
-    effect: Effect | None = "read" if call.tool in {READ_RESOURCE, GET_PROMPT} else None
-    if effect is None and call.definition is None and policy.spec.present and lists(call.server):
-        # As the gate decides on it.
-        return Outlook(decision=Decision(action="deny", rule=UNLISTED))
-    return outlook(policy, _facts(call), unseen=call.unseen, open=call.open, effect=effect)
-
-
-def _facts(call: ExpectedCall) -> CallFacts:
-    return CallFacts(
-        server=call.server, tool=call.tool, arguments=call.arguments, definition=call.definition
-    )
-
-
-def _write(
-    judged: Sequence[_CallOutlook],
-    found: ExpectedCalls,
-    errors: Mapping[str, BridgeError],
-    *,
-    present: bool,
-) -> None:
-    lines = [line for each in judged for line in _call_lines(each)]
-    lines += [_open_line(place) for place in found.open]
-    if not lines:
-        lines.append("No call of a tool is seen in the program.")
-    write_out(visible("\n".join(lines) + "\n"))
-    if not present:
-        write_err(NO_POLICY)
-    for name, error in errors.items():
-        write_warning(f"{name}: {error} What its tools do is unknown.")
 
 
 def _call_lines(judged: _CallOutlook) -> list[str]:
@@ -458,11 +417,6 @@ def _decision_text(decision: Decision) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(clip(name, 80) for name in names) or "other calls"
-
-
-def _open_line(place: UnnamedCall) -> str:
-    whose = "any tool of any server" if place.server is None else f"any tool of {place.server}"
-    return f"line {place.line}: {whose}, known only when it runs: {place.why}"
 
 
 def _call_json(judged: _CallOutlook) -> dict[str, Json]:
@@ -501,7 +455,16 @@ async def init(
     if not printed and settings.policy.present:
         message = f"{path} already has a [policy]; left unchanged."
         raise UsageError(message, remedy="Use `policy init --print` to see a new one.")
-    text = await _proposal(settings)
+    async with open_engine(settings) as engine:
+        names = engine.servers.names()
+        with waiting(f"asking {', '.join(names)} for their tools"):
+            errors = await engine.servers.load_unknown(names, patient=True)
+        listed = {name: engine.servers.inventory.tools(name) for name in names}
+    tools = {name: of for name, of in listed.items() if of is not None and name not in errors}
+    silent = {name: visible(error.message, keep="") for name, error in errors.items()}
+    for name, error in errors.items():
+        write_warning(f"{name}: {error}")
+    text = propose(tools, silent)
     if printed or path is None:
         write_out(text)
         return 0
@@ -542,19 +505,3 @@ async def add(settings: Settings, *, server: Server, yes: Yes = False) -> int:
     await anyio.to_thread.run_sync(append_policy, path, f"\n{text}")
     write_err(visible(f"Added to {path}.\n"))
     return 0
-
-
-async def _proposal(settings: Settings) -> str:
-    async with open_engine(settings) as engine:
-        names = engine.servers.names()
-        with waiting(f"asking {', '.join(names)} for their tools"):
-            errors = await engine.servers.load_unknown(names, patient=True)
-        tools: dict[str, tuple[Tool, ...]] = {}
-        silent = {name: visible(error.message, keep="") for name, error in errors.items()}
-        for name in names:
-            found = engine.servers.inventory.tools(name)
-            if name not in silent and found is not None:
-                tools[name] = found
-    for name, error in errors.items():
-        write_warning(f"{name}: {error}")
-    return propose(tools, silent)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,12 +17,10 @@ from bridge.cli.options import AsJson, arg, flag
 from bridge.cli.output import (
     terminal_width,
     visible,
-    write_err,
     write_err_line,
-    write_json,
+    write_list,
     write_out,
     write_prose,
-    write_table,
 )
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine
@@ -48,7 +47,6 @@ from bridge.text import counted
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-_HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 
 _ALIKE = (
     "Left out, as an earlier file has another of this name",
@@ -87,19 +85,16 @@ async def servers(
 
             return await check_servers(engine, as_json=as_json)
         rows = _rows(engine)
-    if as_json:
-        write_json(rows, indent=2)
-    elif not rows:
-        write_err(none_found(settings))
-    else:
+    if rows and not as_json:
         _write(rows, str(home(settings.environ)))
+    else:
+        write_list(rows, {}, none_found(settings), as_json=as_json)
     for text in to_mend:
         write_err_line(text)
     return 0
 
 
 def unused_tables(engine: Engine, settings: Settings) -> list[str]:
-    """Return a line for each table of `config.toml` about a server that there is not."""
     found = engine.servers.discovery
     known = {spec.name for spec in found.servers}
     known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
@@ -111,14 +106,13 @@ def unused_tables(engine: Engine, settings: Settings) -> list[str]:
 
 
 def none_found(settings: Settings) -> str:
-    """Return what to say, and to do, where no client has a server."""
     text = (
         "No MCP servers found. Add one to a client (`claude mcp add`, say), or name a file in "
-        "MCP_SERVERS_CONFIG.\n"
+        "MCP_SERVERS_CONFIG."
     )
     if settings.sources:
         named = visible(",".join(settings.sources))
-        text += f"MCP_BRIDGE_SOURCES leaves clients out: it is {named}.\n"
+        text += f"\nMCP_BRIDGE_SOURCES leaves clients out: it is {named}."
     return text
 
 
@@ -132,48 +126,57 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
     def short(text: str) -> str:
         return re.sub(rf"(^| ){re.escape(home_directory)}/", r"\1~/", text) if at_terminal else text
 
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "NAME": lambda row: row["name"],
+        "ALIAS": lambda row: f"mcp_{row['alias']}" if row.get("alias") else "-",
+        "TRANSPORT": lambda row: row.get("transport", "-"),
+        "STATE": lambda row: row["state"],
+        "TOOLS": lambda row: str(row.get("tools", "-")),
+        "CLIENTS": lambda row: ", ".join(
+            dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
+        ),
+        "FOUND IN": lambda row: short(row["source"]),
+    }
     used = [row for row in rows if row["state"] not in ("skipped", "proposed")]
     if used:
-        write_table(_HEADINGS, [_cells(row, short) for row in used], ("TRANSPORT", "CLIENTS"))
+        write_list(used, columns, "", as_json=False, drop=("TRANSPORT", "CLIENTS"))
     differences = [(row["name"], text) for row in used for text in row.get("differences", ())]
     if differences:
         write_out("\nDefined differently elsewhere; the table has the definition that is used:\n")
     for name, text in differences:
         write_prose(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
     _write_reasons("Not working", [row for row in used if row.get("reason")], str)
+    shadowed, only_client, itself = _ALIKE
+    titles = {ONLY_CLIENT: only_client, ITSELF: itself}
     grouped: dict[str, list[dict[str, Any]]] = {name: [] for name in ("", *_ALIKE)}
-    for row in rows:
-        if row["state"] == "skipped":
-            grouped[_alike(row["reason"])].append(row)
+    for row in (each for each in rows if each["state"] == "skipped"):
+        hidden = row["reason"].startswith(SHADOWED) and UNUSED not in row["reason"]
+        grouped[shadowed if hidden else titles.get(row["reason"], "")].append(row)
     _write_reasons("Left out", grouped.pop(""), short)
     for title, alike in grouped.items():
-        _write_names(title, alike)
-    proposed = _one_for_each_server([row for row in rows if row["state"] == "proposed"])
-    _write_reasons("Not approved, so not used", proposed, short)
+        # A line for all of them; --json has their files.
+        clients: dict[str, dict[str, None]] = {}
+        for row in alike:
+            clients.setdefault(row["name"], {})[row["client"]] = None
+        if clients:
+            named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
+            write_prose("\n" + visible(f"{title}: {named}.", keep="") + "\n")
+    # A row for each name, with the number of its other definitions.
+    proposed: dict[str, dict[str, Any]] = {}
+    waiting = [row for row in rows if row["state"] == "proposed"]
+    counts = Counter(row["name"] for row in waiting)
+    for row in waiting:
+        more = counts[row["name"]] - 1
+        reason = row["reason"] + (f"; defined in {more} more" if more else "")
+        proposed.setdefault(row["name"], {**row, "reason": reason})
+    _write_reasons("Not approved, so not used", proposed.values(), short)
     if proposed:
         write_out("`mcp-code-bridge servers approve NAME` shows one, and asks.\n")
 
 
-def _alike(reason: str) -> str:
-    shadowed, only_client, itself = _ALIKE
-    if reason.startswith(SHADOWED) and UNUSED not in reason:
-        return shadowed
-    return {ONLY_CLIENT: only_client, ITSELF: itself}.get(reason, "")
-
-
-def _one_for_each_server(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each name, with the number of its other definitions in the reason."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row["name"], []).append(row)
-    more = {name: f"; defined in {len(of) - 1} more" for name, of in found.items() if of[1:]}
-    return [
-        {**first, "reason": f"{first['reason']}{more.get(name, '')}"}
-        for name, (first, *_) in found.items()
-    ]
-
-
-def _write_reasons(title: str, rows: Sequence[dict[str, Any]], short: Callable[[str], str]) -> None:
+def _write_reasons(
+    title: str, rows: Collection[dict[str, Any]], short: Callable[[str], str]
+) -> None:
     """Write a line for each of `rows`; --json has the whole reason."""
     if rows:
         write_out(f"\n{title}:\n")
@@ -183,38 +186,18 @@ def _write_reasons(title: str, rows: Sequence[dict[str, Any]], short: Callable[[
         write_prose(visible(line, keep="") + "\n")
 
 
-def _write_names(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write a line for all of `rows`; --json has their files."""
-    clients: dict[str, dict[str, None]] = {}
-    for row in rows:
-        clients.setdefault(row["name"], {})[row["client"]] = None
-    if clients:
-        named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
-        write_out("\n")
-        write_prose(visible(f"{title}: {named}.", keep="") + "\n")
-
-
-def _cells(row: dict[str, Any], short: Callable[[str], str]) -> tuple[str, ...]:
-    clients = dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
-    return (
-        row["name"],
-        f"mcp_{row['alias']}" if row.get("alias") else "-",
-        row.get("transport", "-"),
-        row["state"],
-        str(row.get("tools", "-")),
-        ", ".join(clients),
-        short(row["source"]),
-    )
-
-
 def _rows(engine: Engine) -> list[dict[str, Any]]:
+    def unused(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
+        row = {"name": entry.name, "state": state, "used": False, **_place(entry.source)}
+        return {**row, "reason": entry.reason}
+
     discovery = engine.servers.discovery
-    found = [_row(engine, spec) for spec in discovery.servers]
-    found += [_skipped_row(entry, "skipped") for entry in discovery.skipped]
+    rows = [_row(engine, spec) for spec in discovery.servers]
+    rows += [unused(entry, "skipped") for entry in discovery.skipped]
     for entry in discovery.proposed:
         more = {"transport": entry.spec.transport, "digest": entry.definition.digest}
-        found.append({**_skipped_row(entry, "proposed"), **more})
-    return found
+        rows.append({**unused(entry, "proposed"), **more})
+    return rows
 
 
 def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
@@ -258,16 +241,6 @@ def _place(source: Source) -> dict[str, Any]:
     return {**place, "fields": list(source.fields)}
 
 
-def _skipped_row(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "state": state,
-        "used": False,
-        **_place(entry.source),
-        "reason": entry.reason,
-    }
-
-
 _COMMAND = "servers approve"
 
 
@@ -288,11 +261,6 @@ async def approve(
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    """Approve servers of the working directory's files, or the start of any; 1 if one is not.
-
-    Args:
-        names: NAME, which is shown and asked about, or NAME@DIGEST as `servers --json` has it.
-    """
     if not names:
         message = "Name a server to approve."
         raise UsageError(message, remedy="`mcp-code-bridge servers` lists those waiting.")
@@ -338,7 +306,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
 
 
 async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, person: Person) -> bool:
-    """Approve the start of a server of the user's as it is defined now; return whether it may."""
+    """Approve the start of a user's server as it is defined now; return whether it may."""
     decision = _starts(settings).decide(spec)
     if decision.action == "deny":
         message = f"{spec.name} is not started: the policy denies it ({because(decision)})."

@@ -1,8 +1,4 @@
-"""`setup`: from nothing to the bridge in a person's clients, one question after another.
-
-Each answer has a flag. Nothing is written before the last question, so a user who leaves at one of
-them leaves everything unchanged.
-"""
+"""`setup`: from nothing to the bridge in a person's clients. Each question has a flag."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ from bridge.client_configs.entry import own_entry
 from bridge.client_configs.writers import Machine, Scope, Target, detected, writer_for
 from bridge.errors import BridgeError, UsageError
 from bridge.inventory.consents import consents_of
-from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.settings import Settings
 
@@ -79,7 +74,15 @@ async def setup(
             await _show_cost(settings)
         with waiting("trying each sandbox"):
             probes = await probe_all(settings)
-        _write_sandbox(works := working(probes), probes)
+        works = working(probes)
+        write_out(
+            f"Programs run in: {works}\n"
+            if works
+            else "No sandbox works yet, so programs cannot run here.\n"
+        )
+        own = [probe for probe in probes if probe.error_code != "wrong_system"] or probes
+        for probe in () if works else own:
+            write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
         named = await _clients(clients, here, person) if here or clients else ()
         if named and move is None and person is not None:
             move = await _ask_move(named, scope, settings, machine, person)
@@ -100,16 +103,6 @@ async def setup(
         return status
     write_err_line("Next: run `mcp-code-bridge doctor`. It prints the commands that fix this.")
     return 1
-
-
-def _write_sandbox(works: str, probes: Sequence[Probe]) -> None:
-    if works:
-        write_out(f"Programs run in: {works}\n")
-        return
-    write_out("No sandbox works yet, so programs cannot run here.\n")
-    own = [probe for probe in probes if probe.error_code != "wrong_system"]
-    for probe in own or probes:
-        write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
 
 
 async def _show_cost(settings: Settings) -> None:

@@ -1,8 +1,4 @@
-"""The user at a terminal, as the client of a run.
-
-Owns the questions of servers on a terminal: a line for each field of a form, on stderr, so that the
-program's output stays its own. Without a terminal no one is asked.
-"""
+"""The user at a terminal, as the client of a run: questions of servers, a line for each field."""
 
 from __future__ import annotations
 
@@ -64,11 +60,7 @@ class Terminal:
         logger.log(_LEVELS.get(level, logging.ERROR), "%s", shown)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, field by field; the end of input (Ctrl-D) declines. Nothing is logged meanwhile.
-
-        Raises:
-            CannotAskError: There is no terminal, or the form is not one for lines.
-        """
+        """Ask, field by field; the end of input (Ctrl-D) declines. Nothing is logged meanwhile."""
         if not self.attended:
             raise CannotAskError("No user can be asked: this run has no terminal.")
         async with self._turn:
@@ -91,12 +83,11 @@ class Terminal:
         return []
 
     async def _fill(self, schema: Json) -> Mapping[str, Json]:
-        fields = schema.get("properties") if isinstance(schema, dict) else None
-        if not isinstance(schema, dict) or not isinstance(fields, dict):
-            fields, schema = {}, {}
+        form = schema if isinstance(schema, dict) else {}
+        fields, required = form.get("properties"), form.get("required")
+        fields = fields if isinstance(fields, dict) else {}
         if len(fields) > MAX_FIELDS:
             raise CannotAskError(f"The form has {len(fields)} fields, too many for a terminal.")
-        required = schema.get("required")
         content: dict[str, Json] = {}
         for name, field in fields.items():
             described = field if isinstance(field, dict) else {}
@@ -119,7 +110,7 @@ class Terminal:
 
 
 def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
-    """Return what asks for a field: a line, below its choices if they have titles. Pure."""
+    """Return what asks for a field: a line, below its choices if they have titles."""
     choices, titles = _choices(field)
     listed, facts = "", [str(field.get("description") or "")]
     if titles:
@@ -143,11 +134,7 @@ def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
 
 
 def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
-    """Return the value that a line means; None for none. Pure.
-
-    Raises:
-        ValueError: It means none that fits; says which would.
-    """
+    """Return the value that a line means; None for none. A `ValueError` says what would fit."""
     kind = field.get("type")
     if not text:
         if needed and field.get("default") is None:
@@ -155,8 +142,9 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
         return field.get("default")
     if kind == "array":
         return [item.strip() for item in text.split(",") if item.strip()]
-    if _choices(field)[0]:
-        return _parse_choice(field, text)
+    choices, titles = _choices(field)
+    if choices:
+        return _parse_choice(choices, titles, text)
     if kind == "boolean":
         if text.lower() not in _WORDS:
             raise ValueError("Answer yes or no.")
@@ -170,8 +158,7 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
     return text
 
 
-def _parse_choice(field: Mapping[str, Json], text: str) -> Json:
-    choices, titles = _choices(field)
+def _parse_choice(choices: list[Json], titles: list[str], text: str) -> Json:
     words = [str(choice) for choice in choices]
     numbers = [str(number) for number, _ in enumerate(titles, 1)]
     for names in (words, numbers):
@@ -191,14 +178,10 @@ def _parse_choice(field: Mapping[str, Json], text: str) -> Json:
 
 def _choices(field: Mapping[str, Json]) -> tuple[list[Json], list[str]]:
     """Return a field's choices, and what they are called if all of them are called something."""
-    values, names = field.get("enum"), field.get("enumNames")
+    values, names, listed = (field.get(key) for key in ("enum", "enumNames", "oneOf"))
     if not isinstance(values, list):
-        listed = field.get("oneOf")
-        options = [
-            each
-            for each in (listed if isinstance(listed, list) else [])
-            if isinstance(each, dict) and "const" in each
-        ]
+        options = listed if isinstance(listed, list) else []
+        options = [each for each in options if isinstance(each, dict) and "const" in each]
         values, names = ([each.get(key) for each in options] for key in ("const", "title"))
     titles = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     return values, titles if len(titles) == len(values) else []

@@ -51,12 +51,8 @@ async def tools(
     query = " ".join(words or ())
     async with open_engine(settings) as engine:
         named = _named_tool(engine, query)
-        if named is not None:
-            names: tuple[str, ...] = (named[0],)
-        elif server:
-            names = (engine.servers.resolve(server),)
-        else:
-            names = engine.servers.names()
+        wanted = named[0] if named else engine.servers.resolve(server) if server else ""
+        names = (wanted,) if wanted else engine.servers.names()
         with waiting(f"asking {', '.join(names)} for their tools"):
             errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
         if named is not None and not errors:
@@ -85,22 +81,17 @@ async def tools(
         told = waiting_line(engine.servers.discovery.proposed)
         write_err(visible(f"{told}\n" if told else ""))
     if not names:
-        write_err("" if engine.servers.discovery.proposed else none_found(settings))
-    elif not as_json:
-        write_err(_advice(query, found))
+        write_err("" if engine.servers.discovery.proposed else f"{none_found(settings)}\n")
+    elif not found and not as_json:
+        lists = "No tool matches; `mcp-code-bridge tools` lists all.\n"
+        write_err(lists if query else "No tools found.\n")
+    elif not as_json and found[0].get("poor"):
+        write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
     return SERVER_UNREACHABLE if errors and not found else 0
 
 
-def _advice(query: str, found: Sequence[dict[str, Any]]) -> str:
-    if not found:
-        lists = "No tool matches; `mcp-code-bridge tools` lists all.\n"
-        return lists if query else "No tools found.\n"
-    poor = "Perhaps one of these. `mcp-code-bridge tools` lists all.\n"
-    return poor if found[0].get("poor") else ""
-
-
 def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
-    """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name."""
+    """Return server and tool if the query is "SERVER.TOOL"."""
     server, dot, tool = query.rpartition(".")
     if not dot or not tool or any(map(str.isspace, tool)):
         return None
@@ -117,11 +108,7 @@ def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
 
 def _stub(engine: Engine, server: str, tool: str) -> str:
     entry = engine.servers.inventory.entry(server)
-    return next(
-        tool_stub(candidate, entry.alias)
-        for candidate in entry.tools
-        if candidate.tool.name == tool
-    )
+    return next(tool_stub(each, entry.alias) for each in entry.tools if each.tool.name == tool)
 
 
 def _write_servers(engine: Engine, names: Iterable[str], found: Sequence[dict[str, Any]]) -> None:

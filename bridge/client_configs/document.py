@@ -1,9 +1,7 @@
 """Edits one entry of a configuration file and leaves everything else as it is, to the byte.
 
-A `Document` is a file's text; each change returns a new one. The formats are `json_text`,
-`toml_text` and `yaml_text`: each gives the spans of a table's entries (`Row`), and what is put in
-between. What they share is here: spans are cut and replaced, each result is decoded as discovery
-does, and refused if more than the asked entry differs.
+`json_text`, `toml_text` and `yaml_text` give the spans of a table's entries (`Row`), and what is
+put in between. Each result is decoded as discovery does, and refused if another entry differs.
 """
 
 from __future__ import annotations
@@ -33,13 +31,7 @@ _GONE = object()
 
 @dataclass(frozen=True, kw_only=True)
 class EntryText:
-    """An entry of a table as it stands in a file.
-
-    Attributes:
-        name: Its key; in a list, the value of its `name`.
-        text: Verbatim, with its indentation and the comments that belong to it.
-        value: Decoded.
-    """
+    """An entry of a table, verbatim with its indentation and its comments, and decoded."""
 
     name: str
     text: str
@@ -51,9 +43,8 @@ class Row:
     """The span of an entry, or of a part of one.
 
     Attributes:
-        name: Of the entry; no text for what has no name.
-        start: Where it starts, with the comments directly above and the empty lines above those.
-        first: Where it starts without them.
+        name: No text for what has no name.
+        start, first: Where it starts, with and without its comments and the empty lines above.
         end: Where it ends; in JSON with its comma, else with its last line.
     """
 
@@ -86,7 +77,6 @@ class Document(ABC):
     decoded: dict[str, Any] = field(repr=False)
 
     def encode(self) -> bytes:
-        """Return the file's bytes, with the byte-order mark and line ends of the original."""
         return (_BOM if self.bom else b"") + self.text.encode()
 
     def entries(self, table: Table) -> Mapping[str, object]:
@@ -97,7 +87,6 @@ class Document(ABC):
         return {name: value for name, value in found if name is not None}
 
     def entry(self, table: Table, name: str) -> EntryText | None:
-        """Return an entry as it stands in the file, or None."""
         found = self.entries(table)
         if name not in found:
             return None
@@ -125,7 +114,6 @@ class Document(ABC):
         return made._checked(text, table, entry.name, entry.value, index)
 
     def with_item(self, place: str, item: str) -> Self:
-        """Return it with a text at the end of the list at a dotted place."""
         *outer, key = place.split(".")
         items = [*cast("Any", lookup(self.decoded, place)), item]
         text = self._inserted((*outer, key), "", json.dumps(item), LAST)
@@ -149,7 +137,6 @@ class Document(ABC):
         return made
 
     def _added(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        """Return the text with a new entry at the end of a table that exists."""
         new = self._written(table, name, value).replace("\n", self._line_end(len(self.text)))
         return self._inserted(table, name, new, LAST)
 
@@ -250,10 +237,9 @@ class Document(ABC):
         return "\r\n" if found > 0 and self.text[found - 1] == "\r" else "\n"
 
     def _above(self, floor: int, line: int) -> int:
-        """Return where a row starts: at the comments directly above its first line.
+        """Return where a row starts, with the comments directly above and empty lines above those.
 
-        Empty lines above go with it, so that what is put back stands as before; not those below
-        comments of their own.
+        So what is put back stands as before.
         """
         start = line
         while start > floor:
@@ -282,7 +268,6 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
 
     Args:
         listed: Whether a table is a list of entries that hold their name.
-        path: The file, for messages.
 
     Raises:
         UneditableError: It is malformed or too large.
@@ -290,10 +275,7 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
     # Imported here, as each imports this module.
     from bridge.client_configs import json_text, toml_text, yaml_text
 
-    classes: Mapping[str, type[Document]] = {
-        "toml": toml_text.TomlText,
-        "yaml": yaml_text.YamlText,
-    }
+    classes: dict[str, type[Document]] = {"toml": toml_text.TomlText, "yaml": yaml_text.YamlText}
     chosen = classes.get(format, json_text.JsonText)
     if len(raw) > size_limit(format):
         raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)
@@ -325,10 +307,7 @@ def _canonical(value: object) -> str:
 
 
 def _others(value: Mapping[str, Any], table: Table) -> Mapping[str, Any]:
-    """Return a document without a table, and without those around it that hold nothing else.
-
-    TOML cannot always tell an empty table from none.
-    """
+    """Return a document without a table, and without those around it that hold nothing else."""
     rest = {key: item for key, item in value.items() if key != table[0]}
     inner = value.get(table[0])
     kept = _others(inner, table[1:]) if table[1:] and isinstance(inner, dict) else None

@@ -36,18 +36,16 @@ class Change:
     """A change of one file, planned and not made.
 
     Attributes:
-        name: The bridge's entry.
-        value: The entry as it is written; empty where it is taken out.
+        name, value: The bridge's entry as it is written; without a value it is taken out.
         again: Plans the change again for another content of the file.
         before, after: The content as it was planned; None for no file.
         notes: What a person has to know.
         replaces: Whether an entry of the name is there already.
-        moved: Servers that go behind the bridge, by name, decoded.
-        restored: Those that come back from there.
+        moved, restored: Servers that go behind the bridge, by name, and that come back.
         refused: Servers that were to be moved and stay, each with the reason.
         barred: Why the client does not start the bridge, if one of its lists forbids it.
         private: Whether only its user may read the file then: it has the bridge's token.
-        commands: The client's own commands that make it in place of us; none for most.
+        commands: The client's own commands that make it, if its file is not written.
         kept, file, store: Where moved servers are, the file's line in the manifest there, and the
             text of the bridge's file, once the change is made; None if no server moves.
     """
@@ -81,11 +79,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The bridge as it stands in a file.
-
-    Attributes:
-        command: With its arguments; empty for an address.
-    """
+    """The bridge as it stands in a file, with a command and its arguments, or an address."""
 
     target: Target
     name: str
@@ -100,11 +94,7 @@ class Standing:
 
 
 def read_target(target: Target) -> bytes | None:
-    """Return the content of a target's file; None if there is none.
-
-    Raises:
-        UsageError: It is not to be written by this user or from this project.
-    """
+    """Return the content of a target's file; None if there is none. Refuse one of others."""
     real = Path(os.path.realpath(target.path))
     if target.root is not None and not real.is_relative_to(os.path.realpath(target.root)):
         message = f"{target.path} leads out of the project, to {real}."
@@ -145,6 +135,14 @@ def plan_install(
     others = [other for other in own if other != name]
     barred = _refusal(target, name, after, lists or Restrictions())
     notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
+    notes += [f"It stands there as {', '.join(others)} too."] if others else []
+    if target.writer.contended and target.scope == "user" and raw is not None:
+        notes.append(f"Close {target.writer.name} first: a running one may write the file over.")
+    if target.root is not None:
+        notes.append(
+            "The file would hold paths of this machine: keep it out of what others check out."
+        )
+    notes += [target.writer.note] if target.writer.note else []
     return Change(
         target=target,
         action="install",
@@ -154,7 +152,7 @@ def plan_install(
         before=raw,
         after=after,
         replaces=name in present,
-        notes=(*notes, *_notes(target, others, raw)),
+        notes=tuple(notes),
         barred=barred,
         private=bool(entry.token),
     )
@@ -182,11 +180,7 @@ def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journa
 
 
 def apply(change: Change, journal: Journal) -> None:
-    """Write a change into its file.
-
-    Raises:
-        BridgeError: The file was changed meanwhile, again and again, or cannot be written.
-    """
+    """Write a change into its file."""
     try:
         with ExitStack() as turns:
             turns.enter_context(turn_in(journal.directory))
@@ -323,17 +317,6 @@ def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions
     return f"it is switched off by {by}" if by else lists.reason(spec, target.location.id)
 
 
-def _notes(target: Target, others: list[str], raw: bytes | None) -> Iterator[str]:
-    if others:
-        yield f"It stands there as {', '.join(others)} too."
-    if target.writer.contended and target.scope == "user" and raw is not None:
-        yield f"Close {target.writer.name} first: a running one may write the file over."
-    if target.root is not None:
-        yield "The file would hold paths of this machine: keep it out of what others check out."
-    if target.writer.note:
-        yield target.writer.note
-
-
 def with_own_commands(change: Change, machine: Machine) -> Change:
     """Return a change with the client's commands that make it, where its file is not written."""
     target = change.target
@@ -358,13 +341,9 @@ def listing(writer: Writer, machine: Machine) -> tuple[str, ...]:
 
 
 async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
-    """Run a client's command; return what it prints.
+    """Run a client's command in the home directory; return what it prints.
 
-    It runs in the home directory: to list servers, some clients start those of the project that
-    they are in, approved or not.
-
-    Raises:
-        BridgeError: It failed, or did not end.
+    In a project, some clients would start its servers to list them, approved or not.
     """
     environ = {**machine.context.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
     try:

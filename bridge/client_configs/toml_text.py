@@ -1,8 +1,4 @@
-"""Edits TOML: finds the statements of an entry, and writes entries as sections.
-
-An entry may be sections (`[mcp_servers.x]`, `[mcp_servers.x.env]`, `[[mcp_servers]]`) or keys in
-the section of its table (`x = {...}`, `x.command = "..."`).
-"""
+"""Edits TOML: an entry is sections (`[table.x]`, `[[table]]`) or keys in its table's section."""
 
 from __future__ import annotations
 
@@ -56,20 +52,11 @@ class TomlText(Document):
                 path = section + _path(tomllib.loads(match[0] + "{}"))
             else:
                 continue
-            found.append(
-                _Statement(
-                    start=start,
-                    first=start,
-                    end=end,
-                    section=section,
-                    path=path,
-                    is_header=is_header,
-                )
-            )
+            span = Row(name=None, start=start, first=start, end=end)
+            found.append(_Statement(**vars(span), section=section, path=path, is_header=is_header))
         return found
 
     def _rows(self, table: Table) -> list[_Statement]:
-        """Return all statements as rows of entries and of what is none."""
         rows: list[_Statement] = []
         names, size, item, floor = self.named(table), len(table), -1, 0
         for one in self._statements:
@@ -157,7 +144,6 @@ class TomlText(Document):
         return end
 
     def _with_section(self, at: int, section: str) -> str:
-        """Return the text with a section at a line's start, and empty lines around it."""
         before, after, lines = self.text[:at], self.text[at:], [section]
         if before.strip() and not before.endswith(("\n\n", "\n\r\n")):
             lines = ["", section]

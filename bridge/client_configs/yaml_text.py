@@ -51,14 +51,20 @@ class YamlText(Document):
             line = self._line(first)
             if self.text[line:first].strip(" ") or limit <= line:
                 raise self._refused("several entries share a line", first)
-            end = self._content_end(line, limit, first - line)
+            end, column = limit, first - line
+            # What stands above the next row is not its own.
+            while (last := self._line(end - 1)) > line:
+                text = self.text[last:end]
+                indent = _indent(text)
+                if text.strip() and not (text[indent] == "#" and indent <= column):
+                    break
+                end = last
             start, name = self._above(floor, line), self._name(item)
             found.append(Row(name=name, start=start, first=first, end=end))
             floor = end
         return found
 
     def _first(self, item: Any) -> int:
-        """Return where a row starts: at its key or its dash."""
         if isinstance(item, tuple):
             return int(item[0].start_mark.index)
         return self.text.rfind("-", 0, item.start_mark.index)
@@ -68,17 +74,6 @@ class YamlText(Document):
             return str(item[0].value)
         pairs = item.value if item is not None and item.id == "mapping" else ()
         return next((str(value.value) for key, value in pairs if key.value == NAME_KEY), None)
-
-    def _content_end(self, line: int, limit: int, column: int) -> int:
-        """Return where a row ends: what stands above the next one is not its own."""
-        end = limit
-        while True:
-            last = self._line(end - 1)
-            text = self.text[last:end]
-            indent = _indent(text)
-            if last <= line or (text.strip() and not (text[indent] == "#" and indent <= column)):
-                return end
-            end = last
 
     def _check(self, table: Table) -> None:
         super()._check(table)

@@ -118,7 +118,7 @@ def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
     assert (tmp_path / "a").read_text() == ("1:a" if force else "the user's")
     assert (tmp_path / "e").read_text() == "1:e"
     assert problems == (
-        ["`d` cannot be written: a directory is there."]
+        ["`d` cannot be written: Is a directory."]
         if force
         else [
             f"`{name}` already exists and was kept; use --force to replace it. The run's copy: "
