@@ -18,10 +18,9 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from bridge import __version__
-from bridge.cli import completion
 from bridge.cli import help as helps
 from bridge.cli.line import PROGRAM, SERVE, Invocation, flag_of, handler_of
-from bridge.cli.options import Code, arg, flag, opt
+from bridge.cli.options import Code, arg, complete_sessions, flag, opt
 from bridge.cli.output import write_help, write_out
 from bridge.errors import UsageError
 from bridge.settings import FLAGS, SETTINGS, variable
@@ -61,7 +60,7 @@ COMMANDS = {
         "servers:approve", "Approve a project's server, or a changed one", "", _SOURCES
     ),
     "tools": Command("tools:tools", "List or search tools across servers", LOOKING, _SOURCES),
-    "logs": Command("logs:logs", "Show what a server wrote to stderr", LOOKING),
+    "logs": Command("servers:logs", "Show what a server wrote to stderr", LOOKING),
     "login": Command("login:login", "Log in to a remote server", LOOKING, _SOURCES),
     "logout": Command("login:logout", "Remove the login to a server", LOOKING, _SOURCES),
     "runs": Command("runs:list_runs", "List the last runs", KEEPING),
@@ -298,7 +297,7 @@ def _run(
     ] = None,
     session: Annotated[
         str | None,
-        opt("NAME", "keep variables, imports and files", completes=completion.sessions),
+        opt("NAME", "keep variables, imports and files", completes=complete_sessions),
     ] = None,
     end_session: Annotated[
         bool, flag("--end-session", "end the session after the run; without a program, just end it")

@@ -15,9 +15,8 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, store_for
 from bridge.artifacts.mime import is_text
-from bridge.cli import completion
 from bridge.cli.audit import moment
-from bridge.cli.options import AsJson, Yes, arg, flag, opt
+from bridge.cli.options import AsJson, Yes, arg, complete_runs, flag, opt
 from bridge.cli.output import write_err, write_list, write_out
 from bridge.cli.person import Person
 from bridge.errors import UnknownError, UsageError
@@ -39,7 +38,7 @@ async def list_kept(
     *,
     run: Annotated[
         str | None,
-        opt("RUN", "only this run's; or the beginning of its id", completes=completion.runs),
+        opt("RUN", "only this run's; or the beginning of its id", completes=complete_runs),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -97,7 +96,7 @@ async def remove(
     *,
     uris: Annotated[list[str] | None, arg("URI", _URI_HELP)] = None,
     run: Annotated[
-        str | None, opt("RUN", "all artifacts of this run", completes=completion.runs)
+        str | None, opt("RUN", "all artifacts of this run", completes=complete_runs)
     ] = None,
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
     yes: Yes = False,

@@ -14,8 +14,7 @@ import anyio
 import anyio.to_thread
 from typer import Option
 
-from bridge.cli import completion
-from bridge.cli.options import AsJson, AsJsonLines, arg, count, flag, opt
+from bridge.cli.options import AsJson, AsJsonLines, arg, complete_runs, count, flag, opt
 from bridge.cli.output import (
     visible,
     write_cut,
@@ -113,7 +112,7 @@ async def tail(
 async def show(
     settings: Settings,
     *,
-    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", completion.runs)],
+    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", complete_runs)],
     as_json: AsJsonLines = False,
 ) -> int:
     """Show the records of a run or plan."""
@@ -234,7 +233,6 @@ def _nothing(directory: Path) -> str:
 
 
 def local_time(text: Json, layout: str = "%m-%d %H:%M:%S") -> str:
-    """Return the time of a record in this machine's time zone."""
     return datetime.fromisoformat(str(text)).astimezone().strftime(layout) if text else "?"
 
 

@@ -85,7 +85,6 @@ def described(function: Any) -> tuple[str, str, list[str]]:
 
 
 def row_of(parameter: Any) -> tuple[str, str]:
-    """Return an argument's or option's words, and what help says of it."""
     text = parameter.help or ""
     if parameter.param_type_name == "argument":
         return _word(parameter), text

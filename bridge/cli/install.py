@@ -154,7 +154,6 @@ async def install_into(
     yes: bool,
     default: bool = False,
 ) -> int:
-    """Show what would be written into the files of some clients, ask, and write it."""
     machine = machine_here(settings)
     _check_names(name or NAME, http)
     network = await ask_network(settings, Person(), asks=not (yes or dry_run))
@@ -184,7 +183,6 @@ async def install_into(
 
 
 def _check_names(name: str, http: str) -> None:
-    """Raise a `UsageError` if clients cannot have an entry of this name and address."""
     if not _NAME.fullmatch(name):
         message = f"{visible(name)!r:.100} is not a name that every client accepts."
         raise UsageError(message, remedy="Use up to 64 letters, digits, dots, dashes and _.")
@@ -305,7 +303,6 @@ def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
 
 
 def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Change]:
-    """Return the changes that put the bridge into some clients; reads their files."""
     lists = discover(machine.context).restrictions
     planned = []
     for client in dict.fromkeys(clients):
@@ -425,7 +422,6 @@ def _show(planned: Sequence[Change], *, path: str) -> None:
 
 
 def _confirm(change: Change, machine: Machine) -> None:
-    """Look for the entry where it should be now."""
     path, name = change.target.path, change.name
     there = any((each.target.path, each.name) == (path, name) for each in standings(machine))
     if there is (change.action == "uninstall"):
@@ -434,7 +430,6 @@ def _confirm(change: Change, machine: Machine) -> None:
 
 
 def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
-    """Print the clients of this machine, and how many servers each has."""
     has = {(each.target.path, each.name) for each in standings(machine)}
     write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
     sources = [source for spec in found.servers for source in (spec.source, *spec.also)]

@@ -111,7 +111,6 @@ class LiveTerminal(Terminal):
 
 
 def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> str:
-    """Return the status line: a bar if the program reports progress, the time, the calls. Pure."""
     whole = int(seconds)
     time = f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
     parts = [time, run_progress.own_text(), run_progress.call_text(), note]

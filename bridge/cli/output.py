@@ -65,7 +65,6 @@ an error, since most errors reach a model."""
 
 
 def for_person(text: str) -> str:
-    """Return a message as a person at a terminal reads it."""
     for words, personal in PERSONAL.items():
         text = text.replace(words, personal)
     return text
@@ -89,7 +88,6 @@ def write_warning(text: str) -> None:
 
 
 def write_error(error: BridgeError) -> None:
-    """Write an error, and below it what to do."""
     parts = " ".join(part for part in (error.message, error.host_detail) if part)
     write_prose(f"error: {visible(for_person(parts))}\n", sys.stderr)
     hint = for_person(error.remedy)
@@ -129,7 +127,6 @@ def write_prose(text: str, stream: TextIO | None = None) -> None:
 
 
 def write_cut(lines: Iterable[str]) -> None:
-    """Write lines to stdout, each cut where its terminal ends."""
     width = terminal_width() or NEVER_FULL
     for line in lines:
         text = visible(line, keep="")
@@ -145,7 +142,6 @@ def write_json(value: Json, *, indent: int | None = None) -> None:
 def write_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()
 ) -> None:
-    """Write rows in columns to stdout, at most as wide as its terminal; see `table`."""
     text = table(headings, rows, drop)
     with hidden():
         sys.stdout.write(_encodable(sys.stdout, text))

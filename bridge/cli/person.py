@@ -89,7 +89,6 @@ class Person:
         return line
 
     async def confirm(self, prompt: str, *, default: bool = False) -> bool:
-        """Return whether a person answers yes; ask again if the answer is neither yes nor no."""
         while True:
             line = await self.ask(f"{prompt} [{'Y/n' if default else 'y/N'}] ")
             answer = (line or "").strip().lower()

@@ -20,8 +20,7 @@ from bridge.catalog.program.expected_calls import (
 from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
-from bridge.cli import completion
-from bridge.cli.options import AsJson, Code, Server, Yes, arg, flag
+from bridge.cli.options import AsJson, Code, Server, Yes, arg, complete_tools, flag
 from bridge.cli.output import visible, write_err, write_json, write_out, write_warning
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine, waiting
@@ -70,7 +69,7 @@ async def explain(
     settings: Settings,
     *,
     server: Server,
-    tool: Annotated[str, arg("TOOL", "its name or alias", completion.tools)],
+    tool: Annotated[str, arg("TOOL", "its name or alias", complete_tools)],
     arguments: Annotated[list[str] | None, arg("ARGS", "a JSON object, or KEY=VALUE words")] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -202,7 +201,6 @@ def _verdict(step: Step) -> str:
 
 
 def _remedy(found: _Explanation) -> list[str]:
-    """Return what to write for another decision on calls of this tool."""
     call, final = found.call, found.final
     if final.rule == OPEN:
         return ["There is no [policy]. Run `mcp-code-bridge policy init` to create one."]

@@ -256,7 +256,6 @@ def request_of(
     session: str | None = None,
     end_session: bool = False,
 ) -> RunRequest:
-    """Return the request that the words of `run` mean."""
     words, name = list(argv or ()), ""
     if code is not None:
         # typer cannot know that with -c there is no FILE, and gave it the first ARG.

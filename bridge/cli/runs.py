@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 
-from bridge.cli import completion
 from bridge.cli.audit import audit_lines, duration, local_time, moment, read_log
-from bridge.cli.options import AsJson, arg, count
+from bridge.cli.options import AsJson, arg, complete_runs, count
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -48,7 +47,7 @@ async def list_runs(
 
 async def show_run(
     settings: Settings,
-    run: Annotated[str, arg("RUN", "its id, or the beginning of it", completion.runs)],
+    run: Annotated[str, arg("RUN", "its id, or the beginning of it", complete_runs)],
     *,
     as_json: AsJson = False,
 ) -> int:

@@ -1,19 +1,19 @@
-"""`servers`: what was discovered, where, and in which state it is."""
+"""`servers` and `logs`: what was discovered, where, in which state, and what servers wrote."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 
 from bridge.catalog.prose import clip
-from bridge.cli import completion
-from bridge.cli.options import AsJson, arg, flag
+from bridge.cli.options import AsJson, arg, complete_servers, count, flag
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -41,8 +41,9 @@ from bridge.inventory.configuration import context_for
 from bridge.inventory.consents import consents_of
 from bridge.inventory.project_servers import definition_lines, reference_names
 from bridge.model import ServerSpec, Source
-from bridge.settings import Settings, home, store_of
+from bridge.settings import Settings, home, parsers, store_of
 from bridge.text import counted
+from bridge.upstream.server_log import log_path
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
@@ -249,7 +250,7 @@ async def approve(
     *,
     names: Annotated[
         list[str] | None,
-        arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", completion.servers),
+        arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", complete_servers),
     ] = None,
 ) -> int:
     """Approve a project's server, or a changed one.
@@ -306,7 +307,6 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
 
 
 async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, person: Person) -> bool:
-    """Approve the start of a user's server as it is defined now; return whether it may."""
     decision = _starts(settings).decide(spec)
     if decision.action == "deny":
         message = f"{spec.name} is not started: the policy denies it ({because(decision)})."
@@ -362,3 +362,37 @@ def _resolve_name(wanted: str, found: Discovery) -> tuple[ProposedServer | Serve
     raise UnknownError(
         message, remedy="`mcp-code-bridge servers` says what there is.", code="unknown_server"
     )
+
+
+async def logs(
+    settings: Settings,
+    server: Annotated[
+        str | None, arg("SERVER", "its name; else logs are listed", complete_servers)
+    ] = None,
+    *,
+    number: Annotated[int, count("how many lines")] = 100,
+) -> int:
+    """Show what a server wrote to stderr.
+
+    The bridge keeps the last 1 to 2 MiB of each server.
+    """
+    directory = settings.state_dir / "logs"
+    names = sorted(path.stem for path in directory.glob("*.log"))
+    if server is None:
+        write_out("".join(f"{name}\n" for name in names))
+        if not names:
+            write_err_line("No server has written to stderr.")
+        return 0
+    path, last = log_path(directory, server), deque[str](maxlen=number)
+    if path.stem not in names:
+        near = parsers.nearest(server, names)
+        remedy = f"Did you mean {near}?" if near else "`logs` lists the logs."
+        raise UnknownError(
+            f"There is no log of a server {server!r:.80}.", remedy=remedy, code="unknown_server"
+        )
+    # The older file ends where the newer one begins.
+    for part in (path.with_name(f"{path.name}.1"), path):
+        with suppress(FileNotFoundError), part.open(encoding="utf-8", errors="replace") as file:
+            last.extend(file)
+    write_out("".join(last))
+    return 0

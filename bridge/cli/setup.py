@@ -106,7 +106,6 @@ async def setup(
 
 
 async def _show_cost(settings: Settings) -> None:
-    """Print what the servers' tools cost a client now, and would cost behind the bridge."""
     # Imported here: it counts the tokens of the bridge's own tools, and imports its server.
     from bridge.cli.checks import check_servers
 
@@ -133,7 +132,6 @@ async def _answer(person: Person, prompt: str, read: Callable[[str], T]) -> T:
 async def _clients(
     given: str | None, here: Sequence[Target], person: Person | None
 ) -> tuple[str, ...]:
-    """Return the ids of the clients that get the bridge."""
 
     def named(text: str) -> tuple[str, ...]:
         words = [word for word in text.replace(",", " ").split() if word != NONE]
@@ -152,7 +150,6 @@ async def _clients(
 async def _ask_move(
     clients: Sequence[str], scope: Scope, settings: Settings, machine: Machine, person: Person
 ) -> str:
-    """Return which of the clients' servers go behind the bridge, as `--move` has them."""
     planned = plan(clients, scope, own_entry(settings.environ), machine)
     if any(change.barred for change in planned):
         return NONE

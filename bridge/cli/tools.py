@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.stubs import server_stub, tool_stub
-from bridge.cli import completion
-from bridge.cli.options import AsJson, arg, flag, opt
+from bridge.cli.options import AsJson, arg, complete_servers, complete_tools, flag, opt
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -33,9 +32,9 @@ SERVER_UNREACHABLE = 4  # The exit status when nothing can be shown because of i
 async def tools(
     settings: Settings,
     *,
-    words: Annotated[list[str] | None, arg("QUERY", "or SERVER.TOOL", completion.tools)] = None,
+    words: Annotated[list[str] | None, arg("QUERY", "or SERVER.TOOL", complete_tools)] = None,
     server: Annotated[
-        str | None, opt("NAME", "only this server's tools", completes=completion.servers)
+        str | None, opt("NAME", "only this server's tools", completes=complete_servers)
     ] = None,
     stub: Annotated[bool, flag("--stub", "as typed Python")] = False,
     fresh: Annotated[bool, flag("--fresh", "ask the servers again")] = False,

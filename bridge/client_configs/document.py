@@ -315,7 +315,6 @@ def _others(value: Mapping[str, Any], table: Table) -> Mapping[str, Any]:
 
 
 def indentation(text: str, at: int) -> str:
-    """Return the white space that the line of a place starts with."""
     start = text.rfind("\n", 0, at) + 1
     return text[start : start + len(text[start:at]) - len(text[start:at].lstrip(" \t"))]
 

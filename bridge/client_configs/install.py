@@ -180,7 +180,6 @@ def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journa
 
 
 def apply(change: Change, journal: Journal) -> None:
-    """Write a change into its file."""
     try:
         with ExitStack() as turns:
             turns.enter_context(turn_in(journal.directory))
@@ -271,7 +270,6 @@ def standings(
 
 
 def open_target(target: Target, raw: bytes | None) -> Document:
-    """Return a client's file as a document."""
     location = target.location
     return open_document(
         raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
