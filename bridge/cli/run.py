@@ -13,11 +13,10 @@ from typing import Any, get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.live_display import LiveTerminal
 from bridge.cli.output import for_person, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.status import open_engine
-from bridge.cli.terminal import Terminal
+from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally

@@ -115,9 +115,7 @@ def test_the_last_records_are_shown_a_line_each(commands: Commands) -> None:
     assert [json.loads(line)["kind"] for line in out.splitlines()] == ["refused", "end"]
 
 
-async def test_records_that_come_are_followed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_tail_follows_new_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = load({"state_dir": str(tmp_path)}, dict(os.environ))
     out = ""
     with anyio.fail_after(PATIENCE_SECONDS):

@@ -18,8 +18,8 @@ import pytest
 from rich.cells import cell_len
 
 from bridge.callers.progress import RunProgress
-from bridge.cli.live_display import LiveTerminal, status_text
 from bridge.cli.status import StatusLine, waiting
+from bridge.cli.terminal import LiveTerminal, status_text
 from bridge.model import Json
 
 pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
@@ -97,9 +97,7 @@ def test_the_line_fits_whatever_is_in_it(encoding: str, monkeypatch: pytest.Monk
         assert "\x1b[2J" not in shown
 
 
-def test_a_command_says_what_it_waits_for_and_returns_to_the_outer_text(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_inner_wait_returns_to_the_outer_text(monkeypatch: pytest.MonkeyPatch) -> None:
     with glass() as (read, writer):
         monkeypatch.setattr(sys, "stderr", writer)
         with waiting("reading files"):

@@ -49,9 +49,7 @@ async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it()
     ("answers", "agreed"),
     [(("yes\n",), True), (("sure\n", "Y\n"), True), (("\n",), False), (("x\n", "no\n"), False)],
 )
-async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
-    answers: tuple[str, ...], agreed: bool
-) -> None:
+async def test_neither_yes_nor_no_is_asked_again(answers: tuple[str, ...], agreed: bool) -> None:
     with person_at_desk() as (typist, _, person):
         async with typing_answers(typist, *answers) as shown:
             assert await person.confirm("May it?") is agreed

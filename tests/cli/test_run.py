@@ -14,7 +14,6 @@ import anyio
 import pytest
 
 from bridge.callers.progress import RunProgress
-from bridge.cli.live_display import LiveTerminal
 from bridge.cli.run import (
     TERMINAL,
     exit_status,
@@ -25,7 +24,7 @@ from bridge.cli.run import (
     show,
 )
 from bridge.cli.run import _run_live as followed
-from bridge.cli.terminal import Terminal
+from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import ApprovalRefusedError
 from bridge.gate.decision import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
@@ -90,9 +89,7 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
         assert tools_recorded(log) == ["create", "write_note"]
 
 
-def test_a_plan_is_not_listed_where_the_question_says_all_of_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_plan_that_the_question_lists_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """On one screen once is enough; what the question leaves out is listed before it."""
     call = HeldCall(
         number=1,
@@ -166,9 +163,7 @@ async def test_after_an_interruption_it_is_told_which_calls_went_out(
     )
 
 
-def test_the_user_is_told_why_calls_that_may_only_read_are_held(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_plan_says_why_unknown_reads_are_held(capsys: pytest.CaptureFixture[str]) -> None:
     call = HeldCall(
         number=1, server="desk", tool="look", arguments={}, action="allow", rule="no policy"
     )

@@ -96,9 +96,7 @@ def test_no_file_is_put_where_other_programs_would_obey_it(tmp_path: Path, force
 
 
 @pytest.mark.parametrize("directory", ["mcp-servers", ".git/hooks", ".Claude", "link"])
-def test_a_directory_whose_files_other_programs_obey_gets_none(
-    tmp_path: Path, directory: str
-) -> None:
+def test_no_file_that_other_programs_obey_is_written(tmp_path: Path, directory: str) -> None:
     (tmp_path / "mcp-servers").mkdir()
     (tmp_path / "link").symlink_to("mcp-servers")
     out = check_out(f"{tmp_path}/{directory}")
@@ -107,9 +105,7 @@ def test_a_directory_whose_files_other_programs_obey_gets_none(
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
-    tmp_path: Path, force: bool
-) -> None:
+def test_a_file_is_replaced_only_if_the_user_says_so(tmp_path: Path, force: bool) -> None:
     (tmp_path / "a").write_text("the user's")
     (tmp_path / "d").mkdir()
     _, problems = write_files(

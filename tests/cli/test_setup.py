@@ -102,9 +102,7 @@ async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path
     assert (moved(home) / "moved.json").exists()
 
 
-async def test_no_move_is_offered_out_of_a_client_that_would_not_start_the_bridge(
-    home: Path,
-) -> None:
+async def test_no_move_is_offered_if_the_client_cannot_start_the_bridge(home: Path) -> None:
     settings = {"mcpServers": {"o": {"command": "x"}}, "mcp": {"excluded": ["code-bridge"]}}
     (home / ".gemini").mkdir()
     (home / ".gemini" / "settings.json").write_text(json.dumps(settings))

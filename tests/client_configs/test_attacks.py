@@ -103,7 +103,7 @@ def test_a_projects_file_that_became_a_link_is_not_followed_out_of_it(rig: Rig) 
 
 @pytest.mark.parametrize("moment", ["records", "edit", "keep"])
 @pytest.mark.parametrize("there", [True, False], ids=["a file", "no file"])
-def test_a_projects_directory_that_becomes_a_link_meanwhile_is_not_followed(
+def test_a_directory_that_becomes_a_link_is_not_followed(
     rig: Rig, moment: str, there: bool
 ) -> None:
     """Who can write in the project swaps it at any moment for a link to the user's own."""
@@ -191,9 +191,7 @@ def test_nothing_of_a_file_is_kept_after_the_bridge_went_from_it(rig: Rig) -> No
 
 
 @pytest.mark.parametrize("path", [":/usr/bin", "/usr/bin:", ".:/usr/bin"])
-def test_a_program_in_the_working_directory_is_no_client(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_a_local_program_is_no_client(rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     fake = write(rig.context.cwd / "claude", "#!/bin/sh\n")
     fake.chmod(0o755)
     monkeypatch.chdir(rig.context.cwd)

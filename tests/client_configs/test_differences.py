@@ -47,9 +47,7 @@ JSON, TOML, YAML = "f.json", "f.toml", "f.yaml"
         (YAML, 'password: "a\n  s3cret:\n  b"\nn: 1', 'password: "•••\n  •••\n  •••"\nn: 1'),
     ],
 )
-def test_secrets_are_masked_by_their_keys_and_nothing_else_is(
-    path: str, text: str, shown: str
-) -> None:
+def test_only_secrets_are_masked_by_their_keys(path: str, text: str, shown: str) -> None:
     """By the document's tokens, and by names within a text: options, variables, addresses."""
     assert masked(text, path) == shown
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bridge.client_configs.document import Document, open_document
 from bridge.errors import UneditableError
-from tests.client_configs.changes import ENTRY
+from tests.client_configs.texts import ENTRY
 
 GOLDEN = Path(__file__).with_name("edits.txt")
 

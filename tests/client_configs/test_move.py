@@ -143,9 +143,7 @@ def test_a_move_and_the_bridge_are_one_change_and_one_restore(rig: Rig, cursor: 
     assert rig.journal.records() == []
 
 
-def test_a_move_after_an_installation_comes_back_and_the_installation_goes(
-    rig: Rig, cursor: Path
-) -> None:
+def test_a_move_after_an_installation_and_both_come_back(rig: Rig, cursor: Path) -> None:
     target = targets(writer_for("cursor"), "user", rig.machine)[0]
     change = plan_install(target, BRIDGE, read_target(target))
     apply(change, rig.journal)
