@@ -193,7 +193,7 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
 
     signature = inspect.signature(declared, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if name != "settings"}
-    settings = [_setting(name, shown=name in entry.settings) for name in FLAGS]
+    settings = [_setting_option(name, shown=name in entry.settings) for name in FLAGS]
     helping = list(inspect.signature(_group, eval_str=True).parameters.values())[1:]
     parameters = [*own.values(), *settings, *helping]
     keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
@@ -204,7 +204,7 @@ def _typer_function(path: str) -> Callable[..., Invocation]:
     return invocation
 
 
-def _setting(name: str, *, shown: bool) -> inspect.Parameter:
+def _setting_option(name: str, *, shown: bool) -> inspect.Parameter:
     default = helps.default_of(name)
     facts = variable(name) + (f", default: {default}" if default else "")
     option = Option(

@@ -99,7 +99,7 @@ async def tail(
     """
     last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
-        write_err(_nothing(_directory(settings)))
+        write_err(_no_records(_directory(settings)))
     found, places = last or ([], {})
     _write_records(found, as_json=as_json)
     while follow:
@@ -162,7 +162,7 @@ async def stats(
         write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
     if not counting.records:
-        write_err(f"No calls since {first}.\n" if since else _nothing(_directory(settings)))
+        write_err(f"No calls since {first}.\n" if since else _no_records(_directory(settings)))
         return 0
     headings = [*map(str.upper, columns), *_COUNTS.values()]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
@@ -193,7 +193,7 @@ async def read_log(settings: Settings, read: Callable[[Path], T]) -> T | None:
 
 def _write_report(report: LogReport, directory: Path) -> None:
     if not report.files:
-        write_out(_nothing(directory))
+        write_out(_no_records(directory))
         return
     for word, findings in (("WRONG", report.problems), ("note ", report.notes)):
         write_out(visible("".join(f"{word}  {finding}\n" for finding in findings)))
@@ -228,7 +228,7 @@ def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> Non
         write_cut(audit_lines(found))
 
 
-def _nothing(directory: Path) -> str:
+def _no_records(directory: Path) -> str:
     return visible(f"Nothing has been recorded in {directory}.\n")
 
 

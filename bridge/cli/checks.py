@@ -9,6 +9,7 @@ import anyio
 
 from bridge.catalog.prose import joined
 from bridge.cli.output import visible, write_json, write_list, write_prose
+from bridge.cli.servers import SERVER_UNREACHABLE
 from bridge.cli.status import waiting
 from bridge.client_configs.writers import WRITERS
 from bridge.errors import BridgeError, LoginRequiredError
@@ -16,8 +17,6 @@ from bridge.runs import Engine
 from bridge.server import known_clients
 from bridge.server.app import tool_list
 from bridge.tokens import count_tokens, definition_text
-
-SERVER_UNREACHABLE = 4  # The exit status.
 
 
 async def check_servers(engine: Engine, *, as_json: bool) -> int:

@@ -68,7 +68,7 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
         if spec.transport == "stdio"
         and (missing := explain_missing(spec, server_environment(os.environ, spec)))
     ]
-    chosen, state = working(probes), check_state(settings)
+    chosen, state = find_working(probes), check_state(settings)
     status = 0 if chosen and not state else 1
     if as_json:
         document = {
@@ -289,7 +289,7 @@ def describe_directories(settings: Settings, *, root: bool) -> str:
     """Return which of the host's directories programs find; empty for none.
 
     Args:
-        root: Whether the bridge is root, whose programs run as the user "nobody".
+        root: Whether the bridge is root, whose programs run as user 65534.
     """
     offered = {one.name for one in settings.offered_directories}
     lines = []
@@ -297,18 +297,18 @@ def describe_directories(settings: Settings, *, root: bool) -> str:
         mode = "read and write" if one.writable else "read-only"
         note = "" if one.name in offered else f"; not with the profile {settings.profile}"
         lines.append(f"directory: {one.name}: {one.path} at {one.inside}, {mode}{note}\n")
-        if root and not note and _closed(one):
-            done, mend = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
+        if root and not note and _is_closed(one):
+            done, command = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
             lines.append(
                 f"      FAIL: the bridge is root, and its programs are nobody (65534), who may not "
-                f"{done} it: run `{mend} {shlex.quote(one.path)}`, or the bridge as an ordinary "
+                f"{done} it: run `{command} {shlex.quote(one.path)}`, or the bridge as an ordinary "
                 "user\n"
             )
     return "".join(lines)
 
 
-def _closed(one: Directory) -> bool:
-    """Return whether the user "nobody" lacks the access that a directory is for."""
+def _is_closed(one: Directory) -> bool:
+    """Return whether user 65534 lacks the access that a directory is for."""
     try:
         found = Path(one.path).stat()
     except OSError:
@@ -320,7 +320,7 @@ def _closed(one: Directory) -> bool:
     return found.st_mode & wanted != wanted
 
 
-def working(probes: Sequence[Probe]) -> str:
+def find_working(probes: Sequence[Probe]) -> str:
     """Return the sandbox that programs run in; empty if none works."""
     return next((probe.backend for probe in probes if probe.ok), "")
 
@@ -353,7 +353,7 @@ async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
         place.chmod(0o700)
         done = True
     lacking = (each.backend for each in probes if each.error_code == ImageMissingError.code)
-    engine = "" if settings.image or working(probes) else next(lacking, "")
+    engine = "" if settings.image or find_working(probes) else next(lacking, "")
     question = f"Build the runtime image on {engine}, in one to three minutes?"
     if engine and await person.confirm(question):
         try:

@@ -13,15 +13,7 @@ from typing import Annotated
 import anyio
 import anyio.to_thread
 
-from bridge.cli.moving import (
-    ALL,
-    lines_of,
-    with_moves,
-    with_restores,
-    write_moved,
-    write_stays,
-    write_still_started,
-)
+from bridge.cli import moving
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import (
     visible,
@@ -33,6 +25,7 @@ from bridge.cli.output import (
 )
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
+from bridge.client_configs import install as edits
 from bridge.client_configs.entry import (
     NAME,
     Entry,
@@ -43,25 +36,13 @@ from bridge.client_configs.entry import (
     own_entry,
     shown_address,
 )
-from bridge.client_configs.install import (
-    Change,
-    Standing,
-    apply,
-    listing,
-    plan_install,
-    plan_uninstall,
-    read_target,
-    run_own,
-    standings,
-    with_own_commands,
-)
 from bridge.client_configs.journal import Journal
 from bridge.client_configs.writers import (
     WRITERS,
     Machine,
     Scope,
     Target,
-    detected,
+    detect_targets,
     machine_of,
     targets,
     writer_for,
@@ -130,7 +111,7 @@ async def install(
     """
     if not clients:
         machine = machine_here(settings)
-        here = detected(machine)
+        here = detect_targets(machine)
         found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
         write_found(here, found, machine)
         named = "No changes made. Run `mcp-code-bridge install CLIENT`."
@@ -160,14 +141,14 @@ async def install_into(
     own = http and scope == "user" and is_local(http)
     token = http_token(settings) if own else ""
     entry = own_entry(settings.environ, name=name, url=http, token=token, network=network)
-    if list(clients) == [ALL]:
-        clients = [*clients_of(detected(machine))]
+    if list(clients) == [moving.ALL]:
+        clients = [*clients_of(detect_targets(machine))]
         if not clients:
             write_err_line(NO_CLIENT)
             return 1
     planned = plan(clients, scope, entry, machine)
     if move:
-        planned = await with_moves(planned, move, settings, machine)
+        planned = await moving.with_moves(planned, move, settings, machine)
     if not await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes, default=default):
         return 1
     if dry_run:
@@ -176,7 +157,7 @@ async def install_into(
     status = await check_clients(named, machine) if check else 0
     for change in planned:
         same = (each for each in planned if each.target.path == change.target.path)
-        write_still_started(change, {name for each in same for name in each.moved})
+        moving.write_still_started(change, {name for each in same for name in each.moved})
     if any(change.before != change.after for change in planned):
         write_err_line(RESTART)
     return status
@@ -232,27 +213,31 @@ async def uninstall(
     machine = machine_here(settings)
     broken: dict[Path, tuple[Target, str]] = {}
     found = [
-        each for each in standings(machine, broken) if scope is None or each.target.scope == scope
+        each
+        for each in edits.standings(machine, broken)
+        if scope is None or each.target.scope == scope
     ]
     if not clients:
         write_out(_table(found) or "The bridge isn't installed in any client.\n")
         write_err_line("No changes made. Run `mcp-code-bridge uninstall CLIENT`.")
         return _name_broken(broken.values(), 0)
-    named = WRITERS if list(clients) == [ALL] else clients
+    named = WRITERS if list(clients) == [moving.ALL] else clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
-    planned: list[Change] = []
+    planned: list[edits.Change] = []
     for each in found:
         if each.target.writer.id in wanted:
-            change = plan_uninstall(each.target, each.name, read_target(each.target), journal)
-            planned.append(with_own_commands(change, machine))
-    if not restore and write_stays(planned, settings):
+            change = edits.plan_uninstall(
+                each.target, each.name, edits.read_target(each.target), journal
+            )
+            planned.append(edits.with_own_commands(change, machine))
+    if not restore and moving.write_stays(planned, settings):
         person = Person()
         with nothing_written():
             asks = not (yes or dry_run) and person.attended
             restore = asks and await person.confirm("Put them back?", default=True)
     if restore:
-        planned = with_restores(planned, wanted, scope, settings, machine)
+        planned = moving.with_restores(planned, wanted, scope, settings, machine)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
     there = {change.target.writer.id for change in planned}
     there |= {target.writer.id for target, _ in unread}
@@ -269,7 +254,7 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
     cannot be read.
     """
     broken: dict[Path, tuple[Target, str]] = {}
-    found = list(standings(machine_here(settings), broken))
+    found = list(edits.standings(machine_here(settings), broken))
     if as_json:
         records = [
             {
@@ -302,18 +287,20 @@ def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(target.writer.id for target in found))
 
 
-def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Change]:
+def plan(
+    clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine
+) -> list[edits.Change]:
     lists = discover(machine.context).restrictions
     planned = []
     for client in dict.fromkeys(clients):
         for target in targets(writer_for(client), scope, machine):
-            change = plan_install(target, entry, read_target(target), lists)
-            planned.append(with_own_commands(change, machine))
+            change = edits.plan_install(target, entry, edits.read_target(target), lists)
+            planned.append(edits.with_own_commands(change, machine))
     return planned
 
 
 async def carry_out(
-    planned: Sequence[Change],
+    planned: Sequence[edits.Change],
     settings: Settings,
     machine: Machine,
     *,
@@ -349,23 +336,26 @@ async def carry_out(
         for change in changing:
             for argv in change.commands:
                 with waiting(f"waiting for {change.target.writer.name}"):
-                    await run_own(argv, machine)
+                    await edits.run_own(argv, machine)
             if not change.commands:
-                await anyio.to_thread.run_sync(apply, change, journal)
+                await anyio.to_thread.run_sync(edits.apply, change, journal)
             if change.action != "move":
                 _confirm(change, machine)
-            write_moved(change)
+            moving.write_moved(change)
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise
     return True
 
 
-async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
+async def check_clients(changes: Iterable[edits.Change], machine: Machine) -> int:
     """Let the clients list their servers; return 1 if one has the bridge not at all or broken."""
     status = 0
     for change in {each.target.writer.id: each for each in changes}.values():
-        client, argv = change.target.writer.name, listing(change.target.writer, machine)
+        client, argv = (
+            change.target.writer.name,
+            edits.listing_command(change.target.writer, machine),
+        )
         command = shlex.join(argv)
         if not argv:
             write_out(f"{client} has no command that lists its servers.\n")
@@ -377,7 +367,7 @@ async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
             )
             continue
         with waiting(f"waiting for {client}: {command}"):
-            said = await run_own(argv, machine)
+            said = await edits.run_own(argv, machine)
         if url := address(change.value, change.target.location.dialect):
             said = said.replace(url, shown_address(url))
         lines = [line for line in said.splitlines() if change.name in line]
@@ -399,7 +389,7 @@ def machine_here(settings: Settings) -> Machine:
     return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
 
 
-def _show(planned: Sequence[Change], *, path: str) -> None:
+def _show(planned: Sequence[edits.Change], *, path: str) -> None:
     """Print the changes of one file: the whole command that the client will run, and one diff."""
     target = planned[0].target
     write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
@@ -410,7 +400,7 @@ def _show(planned: Sequence[Change], *, path: str) -> None:
         words = shlex.join(command_line(change.value, target.location.dialect)) or url
         lines = [f"  {change.name}: {words}"] if words and change in changing else []
         lines += [f"  through its own command: {shlex.join(argv)}" for argv in change.commands]
-        lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
+        lines += [*moving.lines_of(change), *(f"  {note}" for note in change.notes)]
         text = visible("".join(f"{line}\n" for line in lines))
         for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
             text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))
@@ -421,16 +411,16 @@ def _show(planned: Sequence[Change], *, path: str) -> None:
         write_out("  already up to date.\n")
 
 
-def _confirm(change: Change, machine: Machine) -> None:
+def _confirm(change: edits.Change, machine: Machine) -> None:
     path, name = change.target.path, change.name
-    there = any((each.target.path, each.name) == (path, name) for each in standings(machine))
+    there = any((each.target.path, each.name) == (path, name) for each in edits.standings(machine))
     if there is (change.action == "uninstall"):
         raise BridgeError(f"{name} is {'still' if there else 'not'} in {path}.")
     write_err_line(f"Added {name} to {path}." if there else f"Removed {name} from {path}.")
 
 
 def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
-    has = {(each.target.path, each.name) for each in standings(machine)}
+    has = {(each.target.path, each.name) for each in edits.standings(machine)}
     write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
     sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
     left_out = False
@@ -455,7 +445,7 @@ def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> N
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-def _table(found: Sequence[Standing]) -> str:
+def _table(found: Sequence[edits.Standing]) -> str:
     text = ""
     for each in found:
         target, started = each.target, shlex.join(each.command) or shown_address(each.url)

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(invocation, int):
             return invocation
         with _imports_that_stay():
-            command, settings = _prepared(invocation)
+            command, settings = _prepare(invocation)
         return anyio.run(partial(_run_until_signal, command, invocation, settings))
     except BridgeError as error:
         write_error(error)
@@ -61,7 +61,7 @@ def _read(words: Sequence[str]) -> Invocation | int:
     return read_words(with_default(words))
 
 
-def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
+def _prepare(invocation: Invocation) -> tuple[Command, Settings]:
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)

@@ -36,11 +36,11 @@ def flag(name: str, text: str, *names: str) -> Any:
 def complete_clients(incomplete: str) -> list[str]:
     from bridge.client_configs.writers import WRITERS
 
-    return _matching(incomplete, lambda _: [*WRITERS, "all"])
+    return _match(incomplete, lambda _: [*WRITERS, "all"])
 
 
 def complete_servers(incomplete: str) -> list[str]:
-    return _matching(incomplete, lambda settings: [spec.name for spec in _specs(settings)])
+    return _match(incomplete, lambda settings: [spec.name for spec in _specs(settings)])
 
 
 def complete_tools(context: Context, incomplete: str) -> list[str]:
@@ -55,7 +55,7 @@ def complete_tools(context: Context, incomplete: str) -> list[str]:
                 head = "" if given else f"{server}."
                 yield from (f"{head}{tool.name}" for tool in listing.tools)
 
-    return _matching(incomplete, found)
+    return _match(incomplete, found)
 
 
 def complete_runs(incomplete: str) -> list[str]:
@@ -65,7 +65,7 @@ def complete_runs(incomplete: str) -> list[str]:
         records, _ = last_records(settings.state_dir / "audit", 400)
         return dict.fromkeys(str(each["run"]) for each in reversed(records) if each.get("run"))
 
-    return _matching(incomplete, found)
+    return _match(incomplete, found)
 
 
 def complete_sessions(incomplete: str) -> list[str]:
@@ -76,7 +76,7 @@ def complete_sessions(incomplete: str) -> list[str]:
         kept = Checkpoints(store_of(settings), days=settings.session_days)
         return [each.name for each in kept.all(TERMINAL)]
 
-    return _matching(incomplete, found)
+    return _match(incomplete, found)
 
 
 def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
@@ -87,7 +87,7 @@ def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
     return tuple(consents_of(settings).discover(context).servers)
 
 
-def _matching(incomplete: str, find: Callable[[Settings], Iterable[str]]) -> list[str]:
+def _match(incomplete: str, find: Callable[[Settings], Iterable[str]]) -> list[str]:
     try:
         return [name for name in find(load()) if name.startswith(incomplete)]
     except Exception:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO, TypeVar
 
 from bridge import text as texts
-from bridge.cli.status import hidden
+from bridge.cli.status import hide_status
 from bridge.cli.status import is_drawn as is_drawn
 from bridge.errors import BridgeError
 from bridge.model import Json
@@ -143,7 +143,7 @@ def write_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()
 ) -> None:
     text = table(headings, rows, drop)
-    with hidden():
+    with hide_status():
         sys.stdout.write(_encodable(sys.stdout, text))
         sys.stdout.flush()
 
@@ -185,7 +185,7 @@ def _write(stream: TextIO, text: str, marked: re.Pattern[str] | None = None) -> 
     text = _encodable(stream, text)
     if marked is not None and is_drawn(stream):
         text = marked.sub(lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[0]}\x1b[0m", text)
-    with hidden():
+    with hide_status():
         stream.write(text)
         stream.flush()
 
@@ -206,7 +206,7 @@ class VisibleFormatter(logging.Formatter):
 
 class TerminalHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
-        with hidden():
+        with hide_status():
             super().emit(record)
 
 

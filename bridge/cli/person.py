@@ -14,7 +14,7 @@ from typing import TextIO
 import anyio
 
 from bridge.cli.output import visible, write_err_line
-from bridge.cli.status import hidden
+from bridge.cli.status import hide_status
 from bridge.errors import UsageError
 
 QUIET_SECONDS = 0.05
@@ -59,7 +59,7 @@ class Person:
         self._writer.flush()
 
     def write(self, text: str) -> None:
-        with hidden():
+        with hide_status():
             self._writer.write(visible(text))
             self._writer.flush()
 
@@ -73,7 +73,7 @@ class Person:
         try:
             if not await self._drop_typed():
                 return None
-            with hidden():
+            with hide_status():
                 self.write(prompt)
                 try:
                     line = await self._line()

@@ -15,6 +15,7 @@ import anyio.to_thread
 from bridge import private_files
 from bridge.atomic_files import replace_file
 from bridge.cli.install import machine_here
+from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.person import Person
@@ -27,8 +28,6 @@ from bridge.settings import Settings, config_path, moved_dir, packages_dir, runt
 from bridge.settings.parsers import ENGINES
 from bridge.settings.paths import default_state_dir
 from bridge.upstream.token_store import TokenStore
-
-_OWN = "mcp-code-bridge"  # The name of a directory that is the bridge's alone.
 
 _STATE = (
     *("audit", "blobs", "clients", "logins", "logs", "packages", "rootfs", "run", "runs", "skills"),
@@ -114,14 +113,14 @@ async def _in_engines(settings: Settings, *, remove: bool) -> list[str]:
 
 def _candidates(settings: Settings, keep_settings: bool) -> Iterator[Path]:
     for directory in dict.fromkeys((settings.state_dir, default_state_dir(settings.environ))):
-        if directory.name == _OWN:
+        if directory.name == PROGRAM:
             yield directory
         else:
             yield from (path for name in _STATE for path in sorted(directory.glob(name)))
     moved = moved_dir(settings.environ)
     yield from (moved,) if keep_settings else (config_path(settings.environ), moved.parent)
     # Bridges with other state directories share these.
-    shared = (runtime_dir(settings), Path(tempfile.gettempdir()) / f"{_OWN}-{os.getuid()}")
+    shared = (runtime_dir(settings), Path(tempfile.gettempdir()) / f"{PROGRAM}-{os.getuid()}")
     for directory in shared:
         with suppress(OSError), private_files.in_use(directory, alone=True) as free:
             if free:

@@ -109,7 +109,7 @@ async def _run_live(
             return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
         followed = viewer.run_progress
-        write_err(f"{interrupted(followed.tally if followed is not None else None)}\n")
+        write_err(f"{describe_interruption(followed.tally if followed is not None else None)}\n")
         raise
 
 
@@ -308,7 +308,7 @@ def pictures(result: RunResult) -> list[Artifact]:
     return [item.artifact for item in result.shown if item.artifact and not item.text]
 
 
-def interrupted(tally: Tally | None) -> str:
+def describe_interruption(tally: Tally | None) -> str:
     """Return which calls of an interrupted run went out: nothing else will report them."""
     if tally is None or not (sent := tally.sent):
         return "Interrupted. No call went out."

@@ -1,7 +1,7 @@
 """The files of `run`: those of the user's that a program gets, and where those it left are put.
 
-Names of what comes back were chosen in a sandbox: they are checked again, looked up below the
-directory that the user named and never through a link, and replace a file only if the user asks.
+Names of what comes back were chosen in a sandbox, so they are checked again. No link is followed
+below the directory that the user named. A file is replaced only if the user asks.
 """
 
 from __future__ import annotations

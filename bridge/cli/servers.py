@@ -76,10 +76,10 @@ async def servers(
     async with open_engine(settings) as engine:
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
-        to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
-        to_mend += [f"warning: {text}" for text in unused_tables(engine, settings)]
+        hints = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
+        hints += [f"warning: {text}" for text in unused_tables(engine, settings)]
         if check and engine.servers.names():
-            for text in to_mend:
+            for text in hints:
                 write_err_line(text)
             # Imported here: it counts tokens of the bridge's own tools, which imports its server.
             from bridge.cli.checks import check_servers
@@ -90,7 +90,7 @@ async def servers(
         _write(rows, str(home(settings.environ)))
     else:
         write_list(rows, {}, none_found(settings), as_json=as_json)
-    for text in to_mend:
+    for text in hints:
         write_err_line(text)
     return 0
 
@@ -188,16 +188,16 @@ def _write_reasons(
 
 
 def _rows(engine: Engine) -> list[dict[str, Any]]:
-    def unused(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
+    def row_of(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
         row = {"name": entry.name, "state": state, "used": False, **_place(entry.source)}
         return {**row, "reason": entry.reason}
 
     discovery = engine.servers.discovery
     rows = [_row(engine, spec) for spec in discovery.servers]
-    rows += [unused(entry, "skipped") for entry in discovery.skipped]
+    rows += [row_of(entry, "skipped") for entry in discovery.skipped]
     for entry in discovery.proposed:
         more = {"transport": entry.spec.transport, "digest": entry.definition.digest}
-        rows.append({**unused(entry, "proposed"), **more})
+        rows.append({**row_of(entry, "proposed"), **more})
     return rows
 
 
@@ -242,6 +242,8 @@ def _place(source: Source) -> dict[str, Any]:
     return {**place, "fields": list(source.fields)}
 
 
+SERVER_UNREACHABLE = 4  # The exit status of what cannot be shown because of it.
+
 _COMMAND = "servers approve"
 
 
@@ -258,14 +260,10 @@ async def approve(
     Examples:
         servers approve github
     """
-    return await approve_of(names or (), settings, Person())
-
-
-async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
     if not names:
         message = "Name a server to approve."
         raise UsageError(message, remedy="`mcp-code-bridge servers` lists those waiting.")
-    consents = consents_of(settings)
+    consents, person = consents_of(settings), Person()
     approved = True
     for wanted in names:
         context = context_for(settings, str(Path.cwd()), sys.platform)

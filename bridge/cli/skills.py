@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.program.guard import check
@@ -73,11 +73,7 @@ async def approve(
     Examples:
         skills approve tidy_names
     """
-    return await approve_of(names, settings, Person())
-
-
-async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    refused = False
+    refused, person = False, Person()
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
         approved = await shelf.approved()

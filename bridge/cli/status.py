@@ -39,9 +39,9 @@ def is_drawn(stream: TextIO) -> bool:
     return can_move(stream) and not os.environ.get("NO_COLOR")
 
 
-def hidden() -> AbstractContextManager[None]:
+def hide_status() -> AbstractContextManager[None]:
     """Return a context in which no status line is on the screen."""
-    return nullcontext() if _current is None else _current.hidden()
+    return nullcontext() if _current is None else _current.hide_status()
 
 
 @contextmanager
@@ -106,11 +106,11 @@ class StatusLine:
     def __exit__(self, *_: object) -> None:
         global _current
         self._over.set()
-        with self.hidden():
+        with self.hide_status():
             _current = self._outer
 
     @contextmanager
-    def hidden(self) -> Iterator[None]:
+    def hide_status(self) -> Iterator[None]:
         """Draw nothing while this is open."""
         with self._changing:
             self._hidden += 1

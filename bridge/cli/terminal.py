@@ -15,7 +15,7 @@ import anyio.to_thread
 from bridge.callers.progress import RunProgress, told
 from bridge.cli.output import hold_logs, visible
 from bridge.cli.person import Person
-from bridge.cli.status import StatusLine, hidden
+from bridge.cli.status import StatusLine, hide_status
 from bridge.errors import CannotAskError
 from bridge.model import Json
 from bridge.text import VisibleDecoder
@@ -72,7 +72,7 @@ class Terminal:
         if not self.attended:
             raise CannotAskError("No user can be asked: this run has no terminal.")
         async with self._screen:
-            with hold_logs(), hidden():
+            with hold_logs(), hide_status():
                 message = str(params.get("message", ""))
                 # Those of servers begin with their names in brackets.
                 asks = "A server asks" if message.startswith("[") else "Approval needed"
@@ -191,7 +191,7 @@ class LiveTerminal(Terminal):
         stream, decoder = self._streams[name], self._decoders.get(name)
         if decoder is not None:
             data = decoder.decode(data, final=final).encode("utf-8", "backslashreplace")
-        with hidden() if decoder is not None else nullcontext():
+        with hide_status() if decoder is not None else nullcontext():
             stream.write(data)
             stream.flush()
             if decoder is not None and data:

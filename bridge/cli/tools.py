@@ -16,7 +16,7 @@ from bridge.cli.output import (
     write_out,
     write_warning,
 )
-from bridge.cli.servers import none_found
+from bridge.cli.servers import SERVER_UNREACHABLE, none_found
 from bridge.cli.status import open_engine, waiting
 from bridge.errors import BridgeError, UnknownError
 from bridge.inventory.project_servers import waiting_line
@@ -25,8 +25,6 @@ from bridge.text import counted
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
-
-SERVER_UNREACHABLE = 4  # The exit status when nothing can be shown because of it.
 
 
 async def tools(

@@ -32,7 +32,7 @@ _HARMLESS = re.compile(r"true|false|null")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-def unified(path: str, before: bytes | None, after: bytes | None) -> str:
+def unified_diff(path: str, before: bytes | None, after: bytes | None) -> str:
     """Return the diff of a file; a file without line breaks is shown with some."""
     old, new = _lines(path, before), _lines(path, after)
     # Compared is only what differs: a file may have a hundred thousand lines.

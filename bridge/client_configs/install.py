@@ -74,7 +74,7 @@ class Change:
         after = self.after
         for each in later:
             after = each.again(after).after
-        return differences.unified(str(self.target.path), self.before, after)
+        return differences.unified_diff(str(self.target.path), self.before, after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def plan_install(
     target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
 ) -> Change:
     """Return the change that puts the bridge into a file, and into its list of allowed servers."""
-    document, table, second = _opened(target, raw)
+    document, table, second = _open_servers(target, raw)
     present = document.entries(table)
     dialect = target.location.dialect
     own = [name for name, value in present.items() if is_bridge(name, value, dialect)]
@@ -127,7 +127,7 @@ def plan_install(
         message = f"{target.path} has another server called {name}."
         raise UsageError(message, remedy="Choose a name: --name NAME.")
     value = entry_value(target, entry, name, second=second)
-    allowed, after = _allowed(document, target), raw
+    allowed, after = _allowed_servers(document, target), raw
     add = bool(allowed) and name not in allowed
     if present.get(name) != value or add:
         document = document.with_entry(table, name, value)
@@ -161,9 +161,9 @@ def plan_install(
 def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journal) -> Change:
     """Return the change that takes an entry out: to the byte if the file is as install left it."""
     record = journal.install_of(target.path, name, raw)
-    document = _opened(target, raw)[0].without(target.table, name)
+    document = _open_servers(target, raw)[0].without(target.table, name)
     # An empty list would allow every server.
-    if rest := [each for each in _allowed(document, target) if each != name]:
+    if rest := [each for each in _allowed_servers(document, target) if each != name]:
         outer, _, key = _allowed_at(target).rpartition(".")
         document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
     after = document.encode() if record is None else record.before
@@ -262,7 +262,7 @@ def standings(
             continue
         entries: list[tuple[str | None, object]] = []
         with suppress(UneditableError):  # The table may be something else.
-            entries = document.named(target.table)
+            entries = document.named_entries(target.table)
         for name, value in entries:
             if is_bridge(name or "", value, dialect):
                 command, url = command_line(value, dialect), address(value, dialect)
@@ -276,7 +276,7 @@ def open_target(target: Target, raw: bytes | None) -> Document:
     )
 
 
-def _opened(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
+def _open_servers(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
     """Return a file's document, where its servers are, and whether it is OpenCode's second kind."""
     document, second = open_target(target, raw), (*target.table, "servers")
     if ".".join(second) in target.location.dialect.server_keys and document.entries(second):
@@ -289,7 +289,7 @@ def _allowed_at(target: Target) -> str:
     return (target.location.dialect.gates or ("", ""))[0]
 
 
-def _allowed(document: Document, target: Target) -> Sequence[object]:
+def _allowed_servers(document: Document, target: Target) -> Sequence[object]:
     listed = lookup(document.decoded, _allowed_at(target))
     return listed if isinstance(listed, list) else ()
 
@@ -332,7 +332,7 @@ def with_own_commands(change: Change, machine: Machine) -> Change:
     return replace(change, commands=(remove, add) if change.replaces else (add,))
 
 
-def listing(writer: Writer, machine: Machine) -> tuple[str, ...]:
+def listing_command(writer: Writer, machine: Machine) -> tuple[str, ...]:
     """Return the command with which a client lists its servers; empty if there is none here."""
     program = machine.program(writer.program)
     return (program, *writer.listing) if program and writer.listing else ()

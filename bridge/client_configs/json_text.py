@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in practice
 
-from bridge.client_configs.document import NAME_KEY, Document, Row, Table, indentation, spliced
+from bridge.client_configs.document import NAME_KEY, Document, Row, Table, indentation, splice
 from bridge.discovery.documents import strip_comments
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
@@ -115,7 +115,7 @@ class JsonText(Document):
         for key in table:
             first, *others = (member for member in self._members(at) if member.name == key)
             if others:
-                raise self._refused(f"the key {key} is there twice", others[0].first)
+                raise self._error(f"the key {key} is there twice", others[0].first)
             at = first.value
         return at
 
@@ -129,22 +129,22 @@ class JsonText(Document):
         text = self.text[member.start : member.value_end] + tail
         return re.sub(r"[ \t]*\r?\n|[ \t]+", "", text, count=1) if text[:1].isspace() else text
 
-    def _written(self, table: Table, name: str, value: object, at: Row | None = None) -> str:
+    def _format(self, table: Table, name: str, value: object, at: Row | None = None) -> str:
         opening = self._find(table)
         lines = self._in_lines(opening)
-        dumped = self._dumped(value, self._entry_indent(opening), lines)
+        dumped = self._dump(value, self._entry_indent(opening), lines)
         if self._plain[opening] == "[":
             return dumped
         colon = ": " if lines or _SPACED.search(self.text) else ":"
-        return _escaped(json.dumps(name, ensure_ascii=False)) + colon + dumped
+        return _escape(json.dumps(name, ensure_ascii=False)) + colon + dumped
 
-    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+    def _replace_entry(self, table: Table, name: str, value: Mapping[str, object]) -> str:
         member = next(each for each in self._rows(table) if each.name == name)
         old = slice(member.value, member.value_end)
         lines = "\n" in self.text[old] or self._in_lines(self._find(table))
-        new = self._dumped(value, indentation(self.text, member.first), lines)
+        new = self._dump(value, indentation(self.text, member.first), lines)
         new = new.replace("\n", self._line_end(old.start))
-        return spliced(self.text, [(old.start, old.stop, new)])
+        return splice(self.text, [(old.start, old.stop, new)])
 
     def _cut(self, table: Table, name: str) -> str:
         opening = self._find(table)
@@ -157,13 +157,13 @@ class JsonText(Document):
             # What follows on the line takes its place.
             start, stop = lead, below
         if not (self.text[opening + 1 : start] + self.text[stop : end.first]).strip():
-            return spliced(self.text, [(opening + 1, end.first, "")])
+            return splice(self.text, [(opening + 1, end.first, "")])
         edits = [(start, stop, "")]
         if index and is_last and gone.comma == gone.after:
             edits.append((members[index - 1].comma, members[index - 1].after, ""))
-        return spliced(self.text, edits)
+        return splice(self.text, edits)
 
-    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+    def _insert(self, table: Table, name: str, text: str, index: int) -> str:
         opening = self._find(table)
         *members, end = self._members(opening)
         index = min(index, len(members))
@@ -189,7 +189,7 @@ class JsonText(Document):
         edits = [(place, stop, lead + new + comma + tail + below)]
         if before and not trailing:
             edits.insert(0, (before.comma, before.comma, ","))
-        return spliced(self.text, edits)
+        return splice(self.text, edits)
 
     def _alone(self, bracket: str, name: str, entry: str) -> tuple[str, str, str]:
         """Return what stands before the one member that a text is, that member, and what after."""
@@ -198,10 +198,10 @@ class JsonText(Document):
         try:
             _scan(alone._plain, 0)
         except (ValueError, StopIteration) as error:
-            raise self._refused("the entry's text cannot be read") from error
+            raise self._error("the entry's text cannot be read") from error
         member, *others = alone._members(0)
         if len(others) != 1 or (member.name or "") != name:
-            raise self._refused(f"the text of {name} is not one entry")
+            raise self._error(f"the text of {name} is not one entry")
         tail = text[member.value_end : member.comma] + text[member.after : -2]
         return text[2 : member.first], text[member.first : member.value_end], tail
 
@@ -220,12 +220,12 @@ class JsonText(Document):
         found = re.search(r"^([ \t]+)[\"{\[]", self.text, flags=re.MULTILINE)
         return found[1] if found else "  "
 
-    def _dumped(self, value: object, indent: str, lines: bool) -> str:
+    def _dump(self, value: object, indent: str, lines: bool) -> str:
         if lines:
             text = json.dumps(value, indent=self._unit, ensure_ascii=False)
-            return _escaped(text).replace("\n", f"\n{indent}")
+            return _escape(text).replace("\n", f"\n{indent}")
         separators = None if _SPACED.search(self.text) else (",", ":")
-        return _escaped(json.dumps(value, separators=separators, ensure_ascii=False))
+        return _escape(json.dumps(value, separators=separators, ensure_ascii=False))
 
 
 def _skip(text: str, at: int) -> int:
@@ -233,6 +233,6 @@ def _skip(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     # UTF-8 cannot hold halves of a character.
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -99,14 +99,10 @@ def with_move(
     mover: Mover,
     shown: Mapping[str, object] | None = None,
 ) -> Change:
-    """Return a change of a client's file that moves servers out of it before.
+    """Return a change of a client's file, with all of its tables, that moves servers out before.
 
     Args:
-        tables: The file, once for each of its tables.
         shown: The servers that a person was shown, by name; None if this is what is shown.
-
-    Raises:
-        BridgeError: Others would move now.
     """
     document = before = open_target(tables[0], change.before)
     file = mover.kept.file_of(tables[0])

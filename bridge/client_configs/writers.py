@@ -338,7 +338,7 @@ def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...
     return (min(found, key=rank),)
 
 
-def detected(machine: Machine) -> tuple[Target, ...]:
+def detect_targets(machine: Machine) -> tuple[Target, ...]:
     """Return the user's files of the clients that are on this machine."""
     found: list[Target] = []
     for writer in WRITERS.values():

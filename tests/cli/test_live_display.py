@@ -72,7 +72,7 @@ def test_the_line_is_erased_before_anything_is_written() -> None:
     with glass() as (read, writer), StatusLine(writer) as line:
         line.text = "reading"
         assert b"reading" in read(b"reading")
-        with line.hidden():
+        with line.hide_status():
             writer.write("out\n")
             writer.flush()
             assert ERASED in read(b"out\r\n").partition(b"out")[0]

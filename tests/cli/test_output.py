@@ -129,7 +129,7 @@ def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_no_command_prints_what_a_terminal_would_obey(
     tmp_path: Path, arguments: list[str], shown: str
 ) -> None:
-    """Whoever writes a project's configuration file does not write to the user's terminal."""
+    """The author of a project's configuration file does not write to the user's terminal."""
     done = bridge(tmp_path, *arguments)
     printed = done.stdout + done.stderr
     assert shown in printed

@@ -1,4 +1,4 @@
-"""The files of `run`: the user's own in, what came back out, and nothing else of theirs touched."""
+"""The files of `run`: only the named files go in, and only the program's come out."""
 
 from __future__ import annotations
 

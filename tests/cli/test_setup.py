@@ -67,7 +67,7 @@ def cursor(home: Path) -> str:
     return (home / ".cursor" / "mcp.json").read_text()
 
 
-def moved(home: Path) -> Path:
+def moved_directory(home: Path) -> Path:
     return home / ".config" / "mcp-code-bridge" / "moved"
 
 
@@ -99,7 +99,7 @@ async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path
     assert "behind the bridge (2 servers): shop, off" in told
     assert "my shop" not in cursor(home)
     assert "// mine" in cursor(home)
-    assert (moved(home) / "moved.json").exists()
+    assert (moved_directory(home) / "moved.json").exists()
 
 
 async def test_no_move_is_offered_if_the_client_cannot_start_the_bridge(home: Path) -> None:
@@ -119,7 +119,7 @@ async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, 
     told = await at_terminal("setup", answers=(*ANSWERS[:given], "\x03"))
     assert told.endswith("^C\nNo changes made.\n")
     assert cursor(home) == CONFIG
-    assert not moved(home).exists()
+    assert not moved_directory(home).exists()
 
 
 async def test_who_stops_it_while_it_writes_hears_what_was_done(home: Path) -> None:
@@ -165,7 +165,7 @@ def test_without_a_person_or_flags_nothing_is_written(
 def test_a_dry_run_writes_nothing(home: Path) -> None:
     main(["install", "cursor", "--move", "all", "--dry-run"])
     assert cursor(home) == CONFIG
-    assert not moved(home).exists()
+    assert not moved_directory(home).exists()
 
 
 def test_an_unknown_server_is_not_moved(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

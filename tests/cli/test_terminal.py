@@ -34,7 +34,7 @@ FORM: dict[str, Json] = {
 
 
 async def _ask(typed: Sequence[str], params: dict[str, Json]) -> tuple[object, str]:
-    """Ask, and type each answer once it is asked for; return what came of it, and all shown."""
+    """Ask, and type each answer once it is asked for; return the answer, and all that was shown."""
     with desk() as (typist, reader, writer), anyio.fail_after(PATIENCE_SECONDS):
         async with typing_answers(typist, *typed) as shown:
             answered = await Terminal(reader, writer).elicit(params)

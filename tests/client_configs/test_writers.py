@@ -19,7 +19,7 @@ from bridge.client_configs.entry import (
 from bridge.client_configs.writers import (
     WRITERS,
     Machine,
-    detected,
+    detect_targets,
     machine_of,
     targets,
     writer_for,
@@ -153,13 +153,17 @@ def test_home_is_no_project(machine: Machine) -> None:
 
 
 def test_clients_are_found_by_directory_file_or_command(machine: Machine, tmp_path: Path) -> None:
-    assert detected(machine) == ()
+    assert detect_targets(machine) == ()
     home = machine.context.home
     (home / ".cursor").mkdir()
     (home / ".claude.json").write_text(json.dumps({}))
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "goose").touch(mode=0o755)
-    assert {each.writer.id for each in detected(machine)} == {"cursor", "claude-code", "goose"}
+    assert {each.writer.id for each in detect_targets(machine)} == {
+        "cursor",
+        "claude-code",
+        "goose",
+    }
 
 
 def test_the_command_is_whole_and_lasts(tmp_path: Path) -> None:
