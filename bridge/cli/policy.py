@@ -88,20 +88,8 @@ async def explain(
     flows = _possible_flows(policy, base, name)
     steps = policy.explain(call, effect)
     if as_json:
-        document = {
-            "server": name,
-            "tool": call.tool,
-            "definition": spec.definition,
-            "start": {"action": start.action, "rule": start.rule},
-            "action": final.action,
-            "rule": final.rule,
-            "reason": final.reason,
-            "effect": base.effect,
-            "labels": sorted(base.labels),
-            "changed": change,
-            "steps": [asdict(step) for step in steps],
-            "flow": list(map(_flow_json, flows)),
-        }
+        more = {"steps": list(map(asdict, steps)), "flow": list(map(_flow_json, flows))}
+        document = {**_explanation_json(call, start, base, final), "changed": change, **more}
         write_json(document, indent=2)
         return 0
     lines = [*_lines(call, start, final, steps)]
@@ -127,6 +115,22 @@ def _possible_flows(policy: Policy, decision: Decision, server: str) -> list[Flo
     return [
         rule for rule, named in zip(rules, to, strict=True) if named or rule.to & decision.labels
     ]
+
+
+def _explanation_json(
+    call: CallFacts, start: Decision, base: Decision, final: Decision
+) -> dict[str, Json]:
+    return {
+        "server": call.server,
+        "tool": call.tool,
+        "definition": call.server_definition,
+        "start": {"action": start.action, "rule": start.rule},
+        "action": final.action,
+        "rule": final.rule,
+        "reason": final.reason,
+        "effect": base.effect,
+        "labels": sorted(base.labels),
+    }
 
 
 def _flow_json(rule: FlowRule) -> dict[str, Json]:
