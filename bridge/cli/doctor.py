@@ -286,11 +286,7 @@ def describe_store(check: Mapping[str, str]) -> str:
 
 
 def describe_directories(settings: Settings, *, root: bool) -> str:
-    """Return which of the host's directories programs find; empty for none.
-
-    Args:
-        root: Whether the bridge is root, whose programs run as user 65534.
-    """
+    """Return which of the host's directories programs find, as user 65534 if the bridge is root."""
     offered = {one.name for one in settings.offered_directories}
     lines = []
     for one in settings.directories:

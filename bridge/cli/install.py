@@ -278,7 +278,7 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
 def _name_broken(broken: Iterable[tuple[Target, str]], status: int) -> int:
     """Name the files in which the bridge may be unseen; return 2 if there is one."""
     for _, reason in broken:
-        write_err_line(visible(f"{reason} The bridge may be in it."))
+        write_err_line(f"{reason} The bridge may be in it.")
         status = UsageError.exit_status
     return status
 
@@ -381,7 +381,7 @@ async def check_clients(changes: Iterable[edits.Change], machine: Machine) -> in
         elif not lines or any(map(_FAILED.search, lines)):
             status = 1
             state = "has trouble with" if lines else "does not list"
-            write_err_line(visible(f"{client} {state} {change.name}. `{command}` may say why."))
+            write_err_line(f"{client} {state} {change.name}. `{command}` may say why.")
     return status
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import anyio.to_thread
 
-from bridge.cli.output import visible, write_err_line
+from bridge.cli.output import write_err_line
 from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target, read_target
 from bridge.client_configs.journal import Journal, KeptServer
@@ -148,7 +148,7 @@ def write_stays(planned: Iterable[Change], settings: Settings) -> bool:
             "behind the bridge. --restore puts them back."
         )
     for line in lines:
-        write_err_line(visible(line))
+        write_err_line(line)
     return bool(lines)
 
 
@@ -161,11 +161,9 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
     if names and change.action == "install":
         scope = " --scope project" if target.scope == "project" else ""
         write_err_line(
-            visible(
-                f"{target.writer.name} still starts these itself, and its model gets their tools "
-                f"twice: {', '.join(names)}. To move them behind the bridge: "
-                f"mcp-code-bridge install {target.writer.id}{scope} --move all"
-            )
+            f"{target.writer.name} still starts these itself, and its model gets their tools "
+            f"twice: {', '.join(names)}. To move them behind the bridge: "
+            f"mcp-code-bridge install {target.writer.id}{scope} --move all"
         )
 
 
@@ -182,6 +180,6 @@ def lines_of(change: Change) -> list[str]:
 def write_moved(change: Change) -> None:
     """Say which servers a change has moved or put back, once it is made."""
     if change.moved:
-        write_err_line(visible(f"Moved {', '.join(change.moved)} out of {change.target.path}."))
+        write_err_line(f"Moved {', '.join(change.moved)} out of {change.target.path}.")
     if change.restored:
-        write_err_line(visible(f"Restored {', '.join(change.restored)} to {change.target.path}."))
+        write_err_line(f"Restored {', '.join(change.restored)} to {change.target.path}.")

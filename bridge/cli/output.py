@@ -267,11 +267,8 @@ def terminal_width() -> int | None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:
     """Return rows in columns, a line for each.
 
-    Where a terminal is too narrow, columns are left out, then the widest cells are cut. Cells come
-    from elsewhere: not even a newline may pass, or a name could forge a row.
-
-    Args:
-        drop: Headings of columns that may be left out, the least important first.
+    Where a terminal is too narrow, the columns of `drop` are left out, then the widest cells are
+    cut. Not even a newline may pass in a cell, or a name could forge a row.
     """
     # Imported here: `serve` does without it.
     from rich.cells import cell_len, set_cell_size

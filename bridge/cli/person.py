@@ -64,11 +64,9 @@ class Person:
             self._writer.flush()
 
     async def ask(self, prompt: str) -> str | None:
-        """Show a prompt and return the line that is typed after it.
+        """Show a prompt and return the line that is typed after it; None for no answer.
 
-        Returns:
-            None for no answer: the end of input (Ctrl-D), a closed terminal, or input that does not
-            pause before the question.
+        That is the end of input (Ctrl-D), a closed terminal, or input that does not pause before.
         """
         try:
             if not await self._drop_typed():

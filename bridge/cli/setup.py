@@ -118,7 +118,7 @@ async def _show_cost(settings: Settings) -> None:
             async with open_engine(settings) as engine:
                 await check_servers(engine, as_json=False)
         except BridgeError as error:
-            write_err_line(visible(f"Could not measure their tools: {error}"))
+            write_err_line(f"Could not measure their tools: {error}")
     if scope.cancelled_caught:
         write_err_line("Not all servers started within 90 s; `servers --check` waits longer.")
 

@@ -124,7 +124,6 @@ class LiveTerminal(Terminal):
     terminal. The program waits until it is read, as in any pipe.
 
     Args:
-        reader, writer: Where questions are answered and asked.
         shows: Whether to draw a status line.
         out, err: Destinations of the program's streams.
         drawn: Whether the terminal supports attributes, which mark the bridge's own lines.

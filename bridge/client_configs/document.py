@@ -56,14 +56,9 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Document(ABC):
-    """A configuration file's text, in any format; each change returns a new one.
+    """A configuration file's text without its byte-order mark, and its value.
 
-    Attributes:
-        text: The file without its byte-order mark.
-        decoded: Its value.
-
-    Raises:
-        UneditableError: By each method: the file's construct cannot be changed exactly.
+    Each change returns a new one, or raises an `UneditableError` if it cannot be exact.
     """
 
     EMPTY = ""

@@ -244,11 +244,7 @@ def _apply(change: Change, journal: Journal) -> None:
 def standings(
     machine: Machine, broken: dict[Path, tuple[Target, str]] | None = None
 ) -> Iterator[Standing]:
-    """Yield each place in clients' files where the bridge stands.
-
-    Args:
-        broken: Receives the files that cannot be read, with the reason; it may be in them.
-    """
+    """Yield each place in clients' files where the bridge is; add unreadable files to `broken`."""
     for target in readable(machine):
         dialect = target.location.dialect
         raw = read_regular(target.path, limit=size_limit(target.location.format))

@@ -27,8 +27,6 @@ class MoveRecord:
 
     Attributes:
         id: Given by the journal; newer ones sort later.
-        path: The file, absolute, as it was named.
-        name: The bridge's entry.
         before: The content before; None is no file.
         after_sha256: The digest of the content after; empty is no file.
         made_directories: Directories made for the file, the outermost first.
@@ -48,11 +46,7 @@ class MoveRecord:
 
 @contextmanager
 def turn_in(directory: Path) -> Iterator[None]:
-    """Keep other bridges from changing what is in a directory of theirs. Blocks.
-
-    Raises:
-        OSError: The directory cannot be made, or another bridge does not end.
-    """
+    """Keep other bridges from changing what is in a directory of theirs. Blocks for up to 30 s."""
     make_directory(directory)
     # A directory of settings is a link in many homes.
     with exclusive_lock(directory.resolve(), seconds=30):
@@ -66,11 +60,7 @@ class Journal:
         self.directory = directory
 
     def add(self, record: MoveRecord) -> MoveRecord:
-        """Keep a record, durably; return it with its id.
-
-        Raises:
-            OSError: It cannot be written; the change must not be made then.
-        """
+        """Keep a record, durably, or raise an `OSError`; return it with its id."""
         make_directory(self.directory)
         record = replace(record, id=f"{time.time_ns():020d}")
         before = None if record.before is None else base64.b64encode(record.before).decode()
@@ -100,15 +90,13 @@ class Journal:
 
 
 class KeptServer:
+    """The servers that moved behind the bridge, in a directory with a manifest."""
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def files(self) -> tuple[MovedFile, ...]:
-        """Return what was moved, by file.
-
-        Raises:
-            UsageError: The manifest cannot be read, so that nothing may be moved or restored.
-        """
+        """Return what was moved. While the manifest cannot be read, nothing may be moved."""
         try:
             return read_manifest(self.directory)
         except MalformedError as error:
@@ -140,10 +128,7 @@ class KeptServer:
         return raw
 
     def write(self, file: MovedFile, text: bytes) -> None:
-        """Keep a file's moved entries, on the disk; without entries it is removed.
-
-        The manifest names only files that are there, and a file goes after its line.
-        """
+        """Keep a file's moved entries, on the disk; the manifest names only files that exist."""
         make_directory(self.directory)
         others = tuple(each for each in self.files() if each.original != file.original)
         if file.entries:
