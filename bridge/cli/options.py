@@ -33,50 +33,58 @@ def flag(name: str, text: str, *names: str) -> Any:
     return Option(name, *names, help=text)
 
 
-def complete_clients(incomplete: str) -> list[str]:
+def _completes(
+    find: Callable[[Settings, Context], Iterable[str]],
+) -> Callable[[Context, str], list[str]]:
+    def complete(context: Context, incomplete: str) -> list[str]:
+        try:
+            return [name for name in find(load(), context) if name.startswith(incomplete)]
+        except Exception:
+            # A shell shows an error in the middle of the line that a person types.
+            return []
+
+    return complete
+
+
+@_completes
+def complete_clients(settings: Settings, context: Context) -> Iterable[str]:
     from bridge.client_configs.writers import WRITERS
 
-    return _match(incomplete, lambda _: [*WRITERS, "all"])
+    return [*WRITERS, "all"]
 
 
-def complete_servers(incomplete: str) -> list[str]:
-    return _match(incomplete, lambda settings: [spec.name for spec in _specs(settings)])
+@_completes
+def complete_servers(settings: Settings, context: Context) -> Iterable[str]:
+    return [spec.name for spec in _specs(settings)]
 
 
-def complete_tools(context: Context, incomplete: str) -> list[str]:
-    """Return tools as their servers listed them last: SERVER.TOOL, or those of a given server."""
+@_completes
+def complete_tools(settings: Settings, context: Context) -> Iterable[str]:
+    """Yield tools as their servers listed them last: SERVER.TOOL, or those of a given server."""
     from bridge.inventory.tool_cache import ToolCache
 
-    def found(settings: Settings) -> Iterable[str]:
-        listings = ToolCache(store_of(settings)).load_all(_specs(settings))
-        given = context.params.get("server")
-        for server, listing in listings.items():
-            if given in (None, server):
-                head = "" if given else f"{server}."
-                yield from (f"{head}{tool.name}" for tool in listing.tools)
-
-    return _match(incomplete, found)
+    given = context.params.get("server")
+    for server, listing in ToolCache(store_of(settings)).load_all(_specs(settings)).items():
+        if given in (None, server):
+            head = "" if given else f"{server}."
+            yield from (f"{head}{tool.name}" for tool in listing.tools)
 
 
-def complete_runs(incomplete: str) -> list[str]:
+@_completes
+def complete_runs(settings: Settings, context: Context) -> Iterable[str]:
     from bridge.gate.audit.reading import last_records
 
-    def found(settings: Settings) -> Iterable[str]:
-        records, _ = last_records(settings.state_dir / "audit", 400)
-        return dict.fromkeys(str(each["run"]) for each in reversed(records) if each.get("run"))
-
-    return _match(incomplete, found)
+    records, _ = last_records(settings.state_dir / "audit", 400)
+    return dict.fromkeys(str(each["run"]) for each in reversed(records) if each.get("run"))
 
 
-def complete_sessions(incomplete: str) -> list[str]:
-    def found(settings: Settings) -> Iterable[str]:
-        from bridge.cli.run import TERMINAL
-        from bridge.sessions.checkpoints import Checkpoints
+@_completes
+def complete_sessions(settings: Settings, context: Context) -> Iterable[str]:
+    from bridge.cli.run import TERMINAL
+    from bridge.sessions.checkpoints import Checkpoints
 
-        kept = Checkpoints(store_of(settings), days=settings.session_days)
-        return [each.name for each in kept.all(TERMINAL)]
-
-    return _match(incomplete, found)
+    kept = Checkpoints(store_of(settings), days=settings.session_days)
+    return [each.name for each in kept.all(TERMINAL)]
 
 
 def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
@@ -85,14 +93,6 @@ def _specs(settings: Settings) -> tuple[ServerSpec, ...]:
 
     context = context_for(settings, str(Path.cwd()), sys.platform)
     return tuple(consents_of(settings).discover(context).servers)
-
-
-def _match(incomplete: str, find: Callable[[Settings], Iterable[str]]) -> list[str]:
-    try:
-        return [name for name in find(load()) if name.startswith(incomplete)]
-    except Exception:
-        # A shell shows an error in the middle of the line that a person types.
-        return []
 
 
 AsJson = Annotated[bool, flag("--json", "print JSON")]

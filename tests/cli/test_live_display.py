@@ -21,6 +21,7 @@ from bridge.callers.progress import RunProgress
 from bridge.cli.status import StatusLine, waiting
 from bridge.cli.terminal import LiveTerminal, status_text
 from bridge.model import Json
+from tests.cli.desk import desk as terminal
 
 pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
 
@@ -147,11 +148,9 @@ async def test_a_slow_reader_keeps_the_program_waiting_and_an_interrupt_does_not
 
 async def test_on_one_screen_only_the_output_is_left() -> None:
     """For real, on a terminal: both streams, a bar in between, bytes that are no text."""
-    typist, line = pty.openpty()
     with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-        os.fdopen(os.dup(line), "wb", buffering=0) as out,
+        terminal() as (typist, reader, writer),
+        os.fdopen(os.dup(reader.fileno()), "wb", buffering=0) as out,
     ):
         person = LiveTerminal(reader, writer, shows=True, out=out, err=out)
         shown = b""
@@ -164,7 +163,6 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
                     shown += os.read(typist, 65536)
                 await person.wrote("stderr", b"\xff second\n")
         shown += await seen(typist, b" second\r\n")
-    os.close(typist)
     assert b"first\r\n" in shown
     before, after = shown.split(b"\\xff second")
     assert ERASED in before.rpartition(b"loading")[2]
@@ -184,11 +182,9 @@ def desk(out: io.BufferedIOBase | None = None) -> Iterator[tuple[int, LiveTermin
     Args:
         out: Where the program's streams go; None for there.
     """
-    typist, line = pty.openpty()
     with (
-        os.fdopen(line, encoding="utf-8") as reader,
-        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
-        os.fdopen(os.dup(line), "wb", buffering=0) as screen,
+        terminal() as (typist, reader, writer),
+        os.fdopen(os.dup(reader.fileno()), "wb", buffering=0) as screen,
     ):
         stream = out or screen
         handler = logging.StreamHandler(writer)
@@ -196,7 +192,6 @@ def desk(out: io.BufferedIOBase | None = None) -> Iterator[tuple[int, LiveTermin
         logging.getLogger().addHandler(handler)
         yield typist, LiveTerminal(reader, writer, shows=False, out=stream, err=stream)  # type: ignore[arg-type]
         logging.getLogger().removeHandler(handler)
-    os.close(typist)
 
 
 async def seen(typist: int, end: bytes) -> bytes:

@@ -154,24 +154,22 @@ def test_each_answer_has_a_flag_and_all_comes_back(
     assert cursor(home) == CONFIG
 
 
-def test_without_a_person_or_flags_nothing_is_written(
-    home: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        # No person can be asked, and no flag answers.
+        ("setup --skip-cost", 2, "--clients A,B"),
+        ("install cursor --move shop,nope --yes", 2, "'nope'"),
+        ("install cursor --move all --dry-run", 0, "No changes made (--dry-run)."),
+    ],
+)
+def test_nothing_is_written(
+    home: Path, words: str, status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["setup", "--skip-cost"]) == 2
-    assert "--clients A,B" in capsys.readouterr().err
-    assert cursor(home) == CONFIG
-
-
-def test_a_dry_run_writes_nothing(home: Path) -> None:
-    main(["install", "cursor", "--move", "all", "--dry-run"])
+    assert main(words.split()) == status
+    assert said in capsys.readouterr().err
     assert cursor(home) == CONFIG
     assert not moved_directory(home).exists()
-
-
-def test_an_unknown_server_is_not_moved(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["install", "cursor", "--move", "shop,nope", "--yes"]) == 2
-    assert "'nope'" in capsys.readouterr().err
-    assert cursor(home) == CONFIG
 
 
 def test_who_takes_out_only_the_bridge_hears_which_servers_stay_behind(
