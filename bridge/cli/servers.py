@@ -77,7 +77,15 @@ async def servers(
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
         hints = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
-        hints += [f"warning: {text}" for text in unused_tables(engine, settings)]
+        found = engine.servers.discovery
+        known = {spec.name for spec in found.servers}
+        known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
+        hints += [
+            f"warning: [servers.{name}] in config.toml does nothing: no client has a server of "
+            "that name."
+            for name in settings.server_settings
+            if name not in known
+        ]
         if check and engine.servers.names():
             for text in hints:
                 write_err_line(text)
@@ -93,17 +101,6 @@ async def servers(
     for text in hints:
         write_err_line(text)
     return 0
-
-
-def unused_tables(engine: Engine, settings: Settings) -> list[str]:
-    found = engine.servers.discovery
-    known = {spec.name for spec in found.servers}
-    known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
-    return [
-        f"[servers.{name}] in config.toml does nothing: no client has a server of that name."
-        for name in settings.server_settings
-        if name not in known
-    ]
 
 
 def none_found(settings: Settings) -> str:

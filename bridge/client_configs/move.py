@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bridge.client_configs.document import Document, Table
+from bridge.client_configs.document import Table
 from bridge.client_configs.entry import is_bridge
 from bridge.client_configs.install import Change, open_target
-from bridge.client_configs.journal import Journal, KeptServer, MoveRecord
+from bridge.client_configs.journal import Journal, KeptServer
 from bridge.client_configs.writers import Machine, Target, readable
 from bridge.discovery.finder import Discovery
-from bridge.discovery.moved import MovedEntry, MovedFile
+from bridge.discovery.moved import MovedEntry
 from bridge.discovery.precedence import SHADOWED, UNUSED
 from bridge.errors import BridgeError
 from bridge.model import ServerSpec, Source
@@ -178,9 +178,17 @@ def with_restore(change: Change, kept: KeptServer, journal: Journal) -> Change:
     target, raw = change.target, change.before
     file = kept.file_of(target)
     store = open_target(target, kept.text(file))
-    undone = _undone(raw, journal.records(target.path))
-    exact = undone is not None and _has_all(open_target(target, undone), file, store)
-    after = undone if exact else raw
+    before = raw
+    for record in reversed(journal.records(target.path)):
+        # The newest moves in a row, which led to what the file is.
+        if record.action != "move" or not record.describes(before):
+            break
+        before = record.before
+    whole = open_target(target, before)
+    pairs = [[of.entry(each.table, each.name) for of in (store, whole)] for each in file.entries]
+    moved = bool(pairs) and before is not None and before != raw
+    exact = moved and all(kept and was and kept.value == was.value for kept, was in pairs)
+    after = before if exact else raw
     staying: list[MovedEntry] = []
     restored: list[str] = []
     notes = []
@@ -213,22 +221,4 @@ def with_restore(change: Change, kept: KeptServer, journal: Journal) -> Change:
         kept=kept if restored else None,
         file=replace(file, entries=tuple(staying)),
         store=store.encode(),
-    )
-
-
-def _undone(raw: bytes | None, records: Sequence[MoveRecord]) -> bytes | None:
-    """Return the file before the newest moves in a row that led to what it is; None if none did."""
-    found = None
-    for record in reversed(records):
-        if record.action != "move" or not record.describes(raw):
-            break
-        found = raw = record.before
-    return found
-
-
-def _has_all(document: Document, file: MovedFile, store: Document) -> bool:
-    """Return whether a document has every moved entry, of which there are some, as it is kept."""
-    pairs = [[of.entry(each.table, each.name) for of in (store, document)] for each in file.entries]
-    return bool(pairs) and all(
-        kept and there and kept.value == there.value for kept, there in pairs
     )
