@@ -121,7 +121,7 @@ def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
     # All are looked for first: of a list with a slip in it nothing is removed.
     found = {}
     for uri in uris:
-        with _named(uri):
+        with _named():
             artifact = store.find(None, uri)
         found[artifact.uri] = artifact
     for uri in found:
@@ -130,7 +130,7 @@ def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
 
 
 @contextmanager
-def _named(uri: str) -> Iterator[None]:
+def _named() -> Iterator[None]:
     """Raise an error that says where the kept names are listed, if this is none of them."""
     try:
         yield
@@ -156,7 +156,7 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
 
 
 def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
-    with _named(uri), store.opened(None, uri) as content:
+    with _named(), store.opened(None, uri) as content:
         if output != "-":
             # The engine comes with it, which takes a second: the other ways do without.
             from bridge.cli.run_files import open_directory, write_file
