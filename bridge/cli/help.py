@@ -45,7 +45,7 @@ def help_text(context: Any, *, whole: bool) -> str:
     command = context.command
     formatter = context.make_formatter()
     formatter.write(f"{usage(context)}\n\n")
-    summary, prose, examples = described(command.callback or command)
+    summary, prose, examples = describe_command(command.callback or command)
     if context.parent is None or not summary:
         summary = command.help or command.short_help or ""
     formatter.write_text(summary)
@@ -75,7 +75,7 @@ def _panel(parameter: Any) -> str:
     return parameter.rich_help_panel or "Options"
 
 
-def described(function: Any) -> tuple[str, str, list[str]]:
+def describe_command(function: Any) -> tuple[str, str, list[str]]:
     """Return the summary, the prose and the examples of a command's docstring."""
     text = f"{inspect.getdoc(function) or ''}\n"
     examples = [line.strip() for found in _EXAMPLES.findall(text) for line in found.splitlines()]

@@ -363,17 +363,17 @@ def _judge(
 
 
 def _call_lines(call: ExpectedCall, forecast: Outlook, flow: Decision | None) -> Iterator[str]:
-    def decided(decision: Decision) -> str:
+    def decision_text(decision: Decision) -> str:
         return f"{decision.action} ({decision.rule})"
 
     def names(of: Sequence[str]) -> str:
         return ", ".join(clip(name, 80) for name in of) or "other calls"
 
-    yield f"line {call.line}: {call.server}.{call.tool} -> {decided(forecast.decision)}"
+    yield f"line {call.line}: {call.server}.{call.tool} -> {decision_text(forecast.decision)}"
     for possible in forecast.possible:
-        yield f"    or {decided(possible.decision)}, by {names(possible.on)}: not seen here"
+        yield f"    or {decision_text(possible.decision)}, by {names(possible.on)}: not seen here"
     if flow is not None:
-        yield f"    {decided(flow)} if made after {names(flow.led)}"
+        yield f"    {decision_text(flow)} if made after {names(flow.led)}"
 
 
 def _call_json(call: ExpectedCall, forecast: Outlook, flow: Decision | None) -> dict[str, Json]:

@@ -162,7 +162,7 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
                     await anyio.wait_readable(typist)
                     shown += os.read(typist, 65536)
                 await person.wrote("stderr", b"\xff second\n")
-        shown += await seen(typist, b" second\r\n")
+        shown += await read_until(typist, b" second\r\n")
     assert b"first\r\n" in shown
     before, after = shown.split(b"\\xff second")
     assert ERASED in before.rpartition(b"loading")[2]
@@ -194,7 +194,7 @@ def desk(out: io.BufferedIOBase | None = None) -> Iterator[tuple[int, LiveTermin
         logging.getLogger().removeHandler(handler)
 
 
-async def seen(typist: int, end: bytes) -> bytes:
+async def read_until(typist: int, end: bytes) -> bytes:
     shown = b""
     with anyio.fail_after(30):
         while not shown.endswith(end):
@@ -214,7 +214,7 @@ async def test_a_terminal_is_given_nothing_of_a_programs_that_it_obeys() -> None
             async with person.streaming():
                 for at in range(0, len(hostile), size):
                     await person.wrote("stdout", hostile[at : at + size])
-            shown = await seen(typist, b" e\r\n")
+            shown = await read_until(typist, b" e\r\n")
         assert shown.decode() == (
             "a\\x1b[2J\\x9b31m\\x00\\x7f\r\r\nb\rc\t\\u202e\\u200bd\r\n\\xff\\x80 e\r\n"
         )
@@ -225,7 +225,7 @@ async def test_what_is_incomplete_at_the_end_is_shown_all_the_same() -> None:
         async with person.streaming():
             await person.wrote("stdout", b"end\n")
             await person.wrote("stderr", b"\xe2\x80")
-        assert await seen(typist, b"\\xe2\\x80") == b"end\r\n\\xe2\\x80"
+        assert await read_until(typist, b"\\xe2\\x80") == b"end\r\n\\xe2\\x80"
 
 
 async def test_what_is_no_terminal_gets_every_byte() -> None:
@@ -248,13 +248,13 @@ async def test_nothing_is_written_while_a_question_stands() -> None:
 
             await person.wrote("stdout", b"\x1b[8mbefore")
             tasks.start_soon(ask)
-            asked = await seen(typist, b"name (may be empty): ")
+            asked = await read_until(typist, b"name (may be empty): ")
             for piece in (b"\x1b[2Jmcp-code-bridge: may it? ", b"Press y: \n"):
                 tasks.start_soon(person.wrote, "stdout", piece)
             log.warning("a log line")
             await anyio.wait_all_tasks_blocked()
             os.write(typist, b"Ann\n")
-            after = await seen(typist, b"Press y: \r\n")
+            after = await read_until(typist, b"Press y: \r\n")
     assert answers == [{"action": "accept", "content": {"name": "Ann"}}]
     # What a program wrote is over, whatever it tried to set, and the mark is the bridge's own.
     before, _, question = asked.decode().partition("\r\n")
@@ -277,7 +277,7 @@ async def test_a_program_that_never_stops_writing_keeps_no_question_away() -> No
                     await person.wrote("stdout", b"x" * (1 << 16))
 
             async def answer() -> None:
-                await seen(typist, b"name (may be empty): ")
+                await read_until(typist, b"name (may be empty): ")
                 stood = len(out.getvalue())
                 await anyio.wait_all_tasks_blocked()
                 assert len(out.getvalue()) == stood

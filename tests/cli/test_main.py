@@ -17,7 +17,7 @@ import pytest
 
 from bridge.cli import main as cli
 from bridge.cli.app import COMMANDS, made, read_words
-from bridge.cli.help import described
+from bridge.cli.help import describe_command
 from bridge.cli.line import Invocation, handler_of, simple_invocation, with_default
 from bridge.cli.output import is_drawn
 from bridge.cli.run import exit_status, show
@@ -126,7 +126,7 @@ def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(
 
 @pytest.mark.parametrize("path", [path for path, entry in COMMANDS.items() if entry.handler])
 def test_a_command_has_one_summary(path: str) -> None:
-    summary, _, _ = described(made(path).callback)
+    summary, _, _ = describe_command(made(path).callback)
     assert summary.removesuffix(".") == COMMANDS[path].summary
 
 

@@ -147,17 +147,17 @@ async def test_after_an_interruption_it_is_told_which_calls_went_out(
             await anyio.sleep_forever()
             raise AssertionError
 
-    async def interrupted() -> str:
+    async def interrupt_run() -> str:
         with anyio.CancelScope() as scope:
             request = RunRequest(code=CODE)
             await followed(cast("Any", Engine(scope)), request, settings, scripted=False)
         return capsys.readouterr().err
 
-    assert await interrupted() == "Interrupted. No call went out.\n"
+    assert await interrupt_run() == "Interrupted. No call went out.\n"
     for tool in ("create", "create", "wri\x1bte"):
         tally.send(CallFacts(server="desk", tool=tool))
     tally.lose(CallFacts(server="desk", tool="create"), "no answer came")
-    assert await interrupted() == (
+    assert await interrupt_run() == (
         "Interrupted. 3 calls had gone out: 2 × desk.create, 1 × desk.wri?te. "
         "Not known whether carried out: 1 × desk.create (no answer came).\n"
     )

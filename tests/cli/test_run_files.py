@@ -144,12 +144,12 @@ def test_no_link_in_the_directory_leads_out_of_it(tmp_path: Path, force: bool) -
 
 def test_what_is_damaged_leaves_no_half_file(tmp_path: Path) -> None:
 
-    def broken(found: Artifact) -> Iterator[bytes]:
+    def break_off(found: Artifact) -> Iterator[bytes]:
         yield b"half"
         if found.name == "a":
             message = "It is damaged."
             raise ArtifactStoreError(message)
 
-    _, problems = write_files([artifact("a"), artifact("b")], tmp_path, broken)
+    _, problems = write_files([artifact("a"), artifact("b")], tmp_path, break_off)
     assert problems == ["`a` could not be read: It is damaged."]
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

@@ -135,7 +135,7 @@ async def test_an_edit_reaches_the_client_and_disturbs_nothing(tmp_path: Path, m
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             news.set()
 
-    async def listen(client: Client) -> None:
+    async def wait_for_news(client: Client) -> None:
         async with client.listen(tools_list_changed=True) as events:
             async for _ in events:
                 news.set()
@@ -149,7 +149,7 @@ async def test_an_edit_reaches_the_client_and_disturbs_nothing(tmp_path: Path, m
             anyio.create_task_group() as tasks,
         ):
             if mode != "legacy":
-                tasks.start_soon(listen, client)
+                tasks.start_soon(wait_for_news, client)
             said: list[str] = []
 
             async def long_run() -> None:

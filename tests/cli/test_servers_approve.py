@@ -30,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
-def _audited(state: Path) -> list[str]:
+def _audit_lines(state: Path) -> list[str]:
     files = sorted((state / "audit").glob("*.jsonl"))
     return [line for file in files for line in file.read_text().splitlines()]
 
@@ -64,7 +64,7 @@ def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
     assert run("approve", f"tracker@{digits[:32]}")[0] == 0
     assert state() == "idle"
     assert "tracker is approved already." in run("approve", "tracker")[2]
-    records = [json.loads(line) for line in _audited(project.parent / "state")]
+    records = [json.loads(line) for line in _audit_lines(project.parent / "state")]
     assert [(record["kind"], record["how"]) for record in records] == [("approved", "terminal")]
     write(project / ".mcp.json", {"mcpServers": {"tracker": {**ENTRY, "args": []}}})
     assert state() == "proposed"

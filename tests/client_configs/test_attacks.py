@@ -47,14 +47,14 @@ def at_once(*calls: Callable[[], object]) -> None:
 def test_a_projects_server_that_is_not_approved_does_not_move(rig: Rig) -> None:
     path = write(rig.context.cwd / ".mcp.json", {"mcpServers": SERVERS})
     rig.context = replace(rig.context, project_servers="approved")
-    change = rig.planned(path, rig.mover(), "claude-code", "project")
+    change = rig.plan(path, rig.mover(), "claude-code", "project")
     assert not change.moved
     assert "servers approve a" in dict(change.refused)["a"]
 
 
 def test_a_projects_server_that_changed_since_it_was_shown_does_not_move(rig: Rig) -> None:
     path = write(rig.context.cwd / ".mcp.json", {"mcpServers": SERVERS})
-    change = rig.planned(path, rig.mover(), "claude-code", "project")
+    change = rig.plan(path, rig.mover(), "claude-code", "project")
     assert change.moved
     write(path, {"mcpServers": {**SERVERS, "a": {"command": "another"}}})
     with raises_code("changed_meanwhile"):
@@ -72,7 +72,7 @@ def test_moves_out_of_several_files_at_once_keep_every_server(rig: Rig) -> None:
     )
     mover = rig.mover()
     files = {"cursor": cursor, "claude-code": claude, "kiro": kiro}
-    changes = [rig.planned(path, mover, client) for client, path in files.items()]
+    changes = [rig.plan(path, mover, client) for client, path in files.items()]
     at_once(*(lambda each=each: apply(each, rig.journal) for each in changes))
     assert sorted(rig.names()) == ["c", "d", "k"]
 
@@ -80,8 +80,8 @@ def test_moves_out_of_several_files_at_once_keep_every_server(rig: Rig) -> None:
 def test_two_moves_out_of_one_file_at_once_keep_every_server(rig: Rig) -> None:
     path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
     both, one = (
-        rig.planned(path, rig.mover(), "cursor"),
-        rig.planned(path, rig.mover(["b"]), "cursor"),
+        rig.plan(path, rig.mover(), "cursor"),
+        rig.plan(path, rig.mover(["b"]), "cursor"),
     )
     at_once(lambda: apply(both, rig.journal), lambda: apply(one, rig.journal))
     assert sorted(rig.names()) == ["a", "b"]
@@ -147,7 +147,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_that_names_the_file(rig:
     rig.journal.directory.write_text("")
     path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
     with pytest.raises(BridgeError, match="cannot be changed"):
-        apply(rig.planned(path, rig.mover(), "cursor"), rig.journal)
+        apply(rig.plan(path, rig.mover(), "cursor"), rig.journal)
     assert json.loads(path.read_text()) == {"mcpServers": SERVERS}
 
 
@@ -205,5 +205,5 @@ def test_a_projects_server_with_inputs_that_stay_in_the_project_does_not_move(ri
     path = write(
         rig.context.cwd / ".vscode" / "mcp.json", {"inputs": inputs, "servers": {"x": entry}}
     )
-    change = rig.planned(path, rig.mover(), "vscode", "project")
+    change = rig.plan(path, rig.mover(), "vscode", "project")
     assert "inputs" in dict(change.refused)["x"]

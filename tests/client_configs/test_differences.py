@@ -9,7 +9,7 @@ from bridge.client_configs.differences import unified_diff
 SECRET = "s3cret"
 
 
-def masked(text: str, path: str) -> str:
+def mask(text: str, path: str) -> str:
     return "\n".join(line[1:] for line in unified_diff(path, text.encode(), b"").splitlines()[2:])
 
 
@@ -49,7 +49,7 @@ JSON, TOML, YAML = "f.json", "f.toml", "f.yaml"
 )
 def test_only_secrets_are_masked_by_their_keys(path: str, text: str, shown: str) -> None:
     """By the document's tokens, and by names within a text: options, variables, addresses."""
-    assert masked(text, path) == shown
+    assert mask(text, path) == shown
 
 
 def test_a_list_of_secrets_that_the_diff_begins_in_is_masked() -> None:

@@ -176,7 +176,7 @@ def sections(value: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]
             yield from sections(item, (*path, key))
 
 
-def written(format: Format, value: dict[str, object], indent: int | str | None) -> bytes:
+def file_of(format: Format, value: dict[str, object], indent: int | str | None) -> bytes:
     if format == "yaml":
         return yaml.safe_dump(value, sort_keys=False, indent=2, allow_unicode=True).encode()
     if format == "toml":
@@ -193,7 +193,7 @@ def test_kept_entries_come_back_to_the_byte(format: Format, data: st.DataObject)
     """In files as programs write them, and when the file has changed meanwhile, too."""
     table, servers = TABLES[format], st.dictionaries(NAMES, FIELDS, min_size=1, max_size=4)
     value = {"first": {"x": 1}, table[0]: data.draw(servers), "last": {"theme": "dark"}}
-    raw = written(format, value, data.draw(st.sampled_from([2, 4, "\t", None])))
+    raw = file_of(format, value, data.draw(st.sampled_from([2, 4, "\t", None])))
     document = open_document(raw, format)
     left, kept = document.with_entry(table, "bridge", ENTRY), open_document(b"", format)
     names = list(document.entries(table))

@@ -59,12 +59,12 @@ class Rig:
             logged_in=lambda spec: logged_in,
         )
 
-    def planned(self, path: Path, mover: Mover, client: str, scope: str = "user") -> Change:
+    def plan(self, path: Path, mover: Mover, client: str, scope: str = "user") -> Change:
         tables = tables_of(self.machine, client, scope)[path]
         return with_move(move_only(tables[0], read_target(tables[0])), tables, mover)
 
     def move(self, path: Path, client: str, scope: str = "user") -> Change:
-        change = self.planned(path, self.mover(), client, scope)
+        change = self.plan(path, self.mover(), client, scope)
         apply(change, self.journal)
         return change
 
@@ -155,7 +155,7 @@ def test_a_move_after_an_installation_and_both_come_back(rig: Rig, cursor: Path)
 
 
 def test_one_server_moves_by_name_and_the_others_stay(rig: Rig, cursor: Path) -> None:
-    change = rig.planned(cursor, rig.mover(["third"]), "cursor")
+    change = rig.plan(cursor, rig.mover(["third"]), "cursor")
     apply(change, rig.journal)
     assert list(change.moved) == ["third"]
     assert rig.names() == ["first", "third"]
@@ -164,7 +164,7 @@ def test_one_server_moves_by_name_and_the_others_stay(rig: Rig, cursor: Path) ->
 
 def test_moves_one_after_the_other_come_back_together(rig: Rig, cursor: Path) -> None:
     for name in ("third", "first"):
-        apply(rig.planned(cursor, rig.mover([name]), "cursor"), rig.journal)
+        apply(rig.plan(cursor, rig.mover([name]), "cursor"), rig.journal)
     back = rig.restore(tables_of(rig.machine, "cursor", "user")[cursor][0])
     assert cursor.read_text() == CURSOR
     assert set(back.restored) == {"first", "third"}
@@ -205,7 +205,7 @@ def test_a_newer_server_of_the_name_is_not_overwritten(rig: Rig, cursor: Path) -
 def test_a_server_of_a_moved_ones_name_is_not_moved_over_it(rig: Rig, cursor: Path) -> None:
     rig.move(cursor, "cursor")
     write(cursor, {"mcpServers": {"first": {"command": "newer"}}})
-    change = rig.planned(cursor, rig.mover(), "cursor")
+    change = rig.plan(cursor, rig.mover(), "cursor")
     assert dict(change.refused)["first"].startswith("another server of this name was moved")
     assert not change.moved
 
@@ -261,7 +261,7 @@ def test_what_the_bridge_cannot_start_as_the_client_does_stays_there(
     rig: Rig, file: str, client: str, key: str, entry: dict[str, object], reason: str
 ) -> None:
     path = write(rig.context.home / file, {key: {"x": entry}})
-    change = rig.planned(path, rig.mover(["x"]), client)
+    change = rig.plan(path, rig.mover(["x"]), client)
     assert reason in dict(change.refused)["x"]
     assert change.after == change.before
 
@@ -271,13 +271,13 @@ def test_a_server_with_a_prompted_input_stays(rig: Rig) -> None:
     inputs = [{"id": "key", "type": "promptString"}]
     entry = {"command": "x", "env": {"KEY": "${input:key}"}}
     write(path, {"inputs": inputs, "servers": {"x": entry}})
-    change = rig.planned(path, rig.mover(), "vscode")
+    change = rig.plan(path, rig.mover(), "vscode")
     assert "input" in dict(change.refused)["x"]
 
 
 def test_a_server_that_another_clients_file_shadows_stays(rig: Rig, cursor: Path) -> None:
     write(rig.context.home / ".claude.json", {"mcpServers": {"first": {"command": "other"}}})
-    change = rig.planned(cursor, rig.mover(), "cursor")
+    change = rig.plan(cursor, rig.mover(), "cursor")
     reason = dict(change.refused)["first"]
     assert reason.startswith(f"{rig.context.home / '.claude.json'} (mcpServers.first) defines")
     assert "rename one of the two and move again, or delete this one" in reason
@@ -287,7 +287,7 @@ def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> No
     claude = {"mcpServers": {"first": {"command": "other"}}}
     path = write(rig.context.home / ".claude.json", claude)
     rig.move(path, "claude-code")
-    assert "first" in dict(rig.planned(cursor, rig.mover(), "cursor").refused)
+    assert "first" in dict(rig.plan(cursor, rig.mover(), "cursor").refused)
     cursor.write_text(cursor.read_text().replace('"first"', '"first-of-cursor"'))
     assert "first-of-cursor" in rig.move(cursor, "cursor").moved
     assert {"first", "first-of-cursor"} <= set(rig.names())
@@ -319,7 +319,7 @@ def test_the_same_server_moves_out_of_each_clients_file(rig: Rig, cursor: Path) 
 def test_a_server_with_a_login_of_the_bridges_own_moves(rig: Rig) -> None:
     entry = {"type": "http", "url": "https://x.example", "oauth": {"clientId": "i"}}
     path = write(rig.context.home / ".claude.json", {"mcpServers": {"x": entry}})
-    assert list(rig.planned(path, rig.mover(logged_in=True), "claude-code").moved) == ["x"]
+    assert list(rig.plan(path, rig.mover(logged_in=True), "claude-code").moved) == ["x"]
 
 
 KILLED = """

@@ -167,17 +167,17 @@ def test_clients_are_found_by_directory_file_or_command(machine: Machine, tmp_pa
 
 
 def test_the_command_is_whole_and_lasts(tmp_path: Path) -> None:
-    def started(place: str, **environ: str) -> tuple[str, ...]:
+    def command_of(place: str, **environ: str) -> tuple[str, ...]:
         script = tmp_path / place / "mcp-code-bridge"
         script.parent.mkdir(parents=True, exist_ok=True)
         script.touch(mode=0o755)
         return own_command(str(script), environ)
 
     installed = tmp_path / "venv" / "bin" / "mcp-code-bridge"
-    assert started("venv/bin") == (str(installed),)
+    assert command_of("venv/bin") == (str(installed),)
     link = tmp_path / "mcp-code-bridge"
     link.symlink_to(installed)
     assert own_command("mcp-code-bridge", {"PATH": str(tmp_path)}) == (str(link),)
     uvx = ("/opt/uvx", "mcp-code-bridge")
-    assert started("cache/archive-v0/x/bin", UV="/opt/uv") == uvx
-    assert started("own/y/bin", UV_CACHE_DIR=str(tmp_path / "own"), UV="/opt/uv") == uvx
+    assert command_of("cache/archive-v0/x/bin", UV="/opt/uv") == uvx
+    assert command_of("own/y/bin", UV_CACHE_DIR=str(tmp_path / "own"), UV="/opt/uv") == uvx
