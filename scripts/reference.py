@@ -557,7 +557,7 @@ def commands_page() -> str:
 
 def _command(path: str) -> Iterator[str]:
     command = made(path)
-    summary, prose_text, examples = helps.described(command.callback)
+    summary, prose_text, examples = helps.describe_command(command.callback)
     rows, words = [], [path]
     for each in command.params:
         word, text = helps.row_of(each)

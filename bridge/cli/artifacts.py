@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,9 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactStore, store_for
 from bridge.artifacts.mime import is_text
-from bridge.cli import completion
 from bridge.cli.audit import moment
-from bridge.cli.options import AsJson, Yes, arg, flag, opt
-from bridge.cli.output import write_err, write_json, write_out, write_table
+from bridge.cli.options import AsJson, Yes, arg, complete_runs, flag, opt
+from bridge.cli.output import write_err, write_list, write_out
 from bridge.cli.person import Person
 from bridge.errors import UnknownError, UsageError
 from bridge.model import STREAMS, Artifact, Json
@@ -39,7 +38,7 @@ async def list_kept(
     *,
     run: Annotated[
         str | None,
-        opt("RUN", "only this run's; or the beginning of its id", completes=completion.runs),
+        opt("RUN", "only this run's; or the beginning of its id", completes=complete_runs),
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -47,19 +46,28 @@ async def list_kept(
     store = store_for(settings)
     run_id = await anyio.to_thread.run_sync(partial(_run_id, store, run))
     found = await anyio.to_thread.run_sync(partial(store.listed, None, run_id))
-    if as_json:
-        write_json([_fields(each) for each in found], indent=2)
-        return 0
-    if not found:
-        write_err("No artifacts.\n")
-        return 0
     now = time.time()
-    headings = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
-    write_table(headings, [_row(each, now) for each in found], ("TYPE", "EXPIRES", "RUN"))
-    write_out(
-        f"\n{counted(len(found), 'artifact')}, {size_text(sum(each.size for each in found))}.\n"
+    # An output is asked for by its run, but a digest is as short as any other id.
+    columns: dict[str, Callable[[Artifact], str]] = {
+        "ID": lambda each: (each.digest if each.kind in STREAMS else each.uri.rpartition("/")[2])[
+            :_SHORT
+        ],
+        "NAME": lambda each: each.kind if each.kind in STREAMS else each.name,
+        "TYPE": lambda each: each.mime_type,
+        "SIZE": lambda each: size_text(each.size),
+        "AGE": lambda each: _span(now - each.created),
+        "EXPIRES": lambda each: f"in {_span(each.expires - now, begun=True)}",
+        "RUN": lambda each: each.run_id[:_SHORT],
+    }
+    return write_list(
+        found,
+        columns,
+        "No artifacts.",
+        as_json=as_json,
+        drop=("TYPE", "EXPIRES", "RUN"),
+        below=f"\n{counted(len(found), 'artifact')}, {size_text(sum(a.size for a in found))}.\n",
+        fields=_fields,
     )
-    return 0
 
 
 async def get(
@@ -88,7 +96,7 @@ async def remove(
     *,
     uris: Annotated[list[str] | None, arg("URI", _URI_HELP)] = None,
     run: Annotated[
-        str | None, opt("RUN", "all artifacts of this run", completes=completion.runs)
+        str | None, opt("RUN", "all artifacts of this run", completes=complete_runs)
     ] = None,
     everything: Annotated[bool, flag("--all", "all artifacts of all runs")] = False,
     yes: Yes = False,
@@ -113,7 +121,7 @@ def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
     # All are looked for first: of a list with a slip in it nothing is removed.
     found = {}
     for uri in uris:
-        with _named(uri):
+        with _named():
             artifact = store.find(None, uri)
         found[artifact.uri] = artifact
     for uri in found:
@@ -122,7 +130,7 @@ def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
 
 
 @contextmanager
-def _named(uri: str) -> Iterator[None]:
+def _named() -> Iterator[None]:
     """Raise an error that says where the kept names are listed, if this is none of them."""
     try:
         yield
@@ -148,7 +156,7 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
 
 
 def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
-    with _named(uri), store.opened(None, uri) as content:
+    with _named(), store.opened(None, uri) as content:
         if output != "-":
             # The engine comes with it, which takes a second: the other ways do without.
             from bridge.cli.run_files import open_directory, write_file
@@ -181,21 +189,6 @@ def _fields(artifact: Artifact) -> dict[str, Json]:
         "created": moment(artifact.created),
         "expires": moment(artifact.expires),
     }
-
-
-def _row(artifact: Artifact, now: float) -> list[str]:
-    # An output is asked for by its run, but a digest is as short as any other id.
-    streamed = artifact.kind in STREAMS
-    name = artifact.digest if streamed else artifact.uri.rpartition("/")[2]
-    return [
-        name[:_SHORT],
-        artifact.kind if streamed else artifact.name,
-        artifact.mime_type,
-        size_text(artifact.size),
-        _span(now - artifact.created),
-        f"in {_span(artifact.expires - now, begun=True)}",
-        artifact.run_id[:_SHORT],
-    ]
 
 
 def _span(seconds: float, *, begun: bool = False) -> str:

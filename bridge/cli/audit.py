@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar, cast, get_args
 
 import anyio
 import anyio.to_thread
+from typer import Option
 
-from bridge.cli import completion
-from bridge.cli.options import AsJson, AsJsonLines, arg, count, flag, opt
+from bridge.cli.options import AsJson, AsJsonLines, arg, complete_runs, count, flag, opt
 from bridge.cli.output import (
     visible,
     write_cut,
@@ -99,7 +99,7 @@ async def tail(
     """
     last = await read_log(settings, partial(last_records, count=number))
     if last is None and not follow:
-        write_err(_nothing(_directory(settings)))
+        write_err(_no_records(_directory(settings)))
     found, places = last or ([], {})
     _write_records(found, as_json=as_json)
     while follow:
@@ -112,7 +112,7 @@ async def tail(
 async def show(
     settings: Settings,
     *,
-    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", completion.runs)],
+    run: Annotated[str, arg("RUN", "a run's or plan's id, or its beginning", complete_runs)],
     as_json: AsJsonLines = False,
 ) -> int:
     """Show the records of a run or plan."""
@@ -132,7 +132,10 @@ async def stats(
     settings: Settings,
     *,
     by: Annotated[str, opt("WHAT", "any of day, server, tool, decision, outcome")] = "server",
-    since: Annotated[str | None, opt("DAY", "first day to count: 2026-12-31")] = None,
+    since: Annotated[
+        datetime | None,
+        Option(metavar="DAY", formats=["%Y-%m-%d"], help="first day to count: 2026-12-31"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Count calls by server, tool, day or decision.
@@ -140,8 +143,12 @@ async def stats(
     Examples:
         audit stats --by day,server --since 2026-12-31
     """
-    columns = _by(by)
-    first = _day(since or "")
+    if not set(by.split(",")) <= set(get_args(By)):
+        known = ", ".join(get_args(By))
+        raise UsageError(f"--by: {by!r:.80} is none of {known}, nor several with commas.")
+    columns = tuple(dict.fromkeys(cast("list[By]", by.split(","))))
+    # Files are named by days.
+    first = since.date().isoformat() if since else ""
     counting = await read_log(
         settings, lambda directory: count_calls(read(directory, since=first), columns)
     )
@@ -155,7 +162,7 @@ async def stats(
         write_json({"runs": counting.runs, "records": counting.records, "groups": counts}, indent=2)
         return 0
     if not counting.records:
-        write_err(f"No calls since {since}.\n" if since else _nothing(_directory(settings)))
+        write_err(f"No calls since {first}.\n" if since else _no_records(_directory(settings)))
         return 0
     headings = [*map(str.upper, columns), *_COUNTS.values()]
     rows = [[*key, *(f"{value:,}" for value in count.values())] for key, count in groups]
@@ -166,24 +173,6 @@ async def stats(
     runs, records = counted(counting.runs, "run"), counted(counting.records, "record")
     write_out(f"\n{runs}, {records}.\n")
     return 0
-
-
-def _by(text: str) -> tuple[By, ...]:
-    known, names = get_args(By), text.split(",")
-    if not set(names) <= set(known):
-        message = f"--by: {text!r:.80} is none of {', '.join(known)}, nor several with commas."
-        raise UsageError(message)
-    return tuple(dict.fromkeys(cast("list[By]", names)))
-
-
-def _day(text: str) -> str:
-    """Return a day as files are named by it; empty for none."""
-    try:
-        if not text or date.fromisoformat(text).isoformat() == text:
-            return text
-    except ValueError:
-        pass
-    raise UsageError(f"--since: {text!r:.80} is not a date such as 2026-12-31.")
 
 
 def _directory(settings: Settings) -> Path:
@@ -204,7 +193,7 @@ async def read_log(settings: Settings, read: Callable[[Path], T]) -> T | None:
 
 def _write_report(report: LogReport, directory: Path) -> None:
     if not report.files:
-        write_out(_nothing(directory))
+        write_out(_no_records(directory))
         return
     for word, findings in (("WRONG", report.problems), ("note ", report.notes)):
         write_out(visible("".join(f"{word}  {finding}\n" for finding in findings)))
@@ -219,22 +208,19 @@ def _write_report(report: LogReport, directory: Path) -> None:
 
 
 def _report(report: LogReport, expect: str) -> dict[str, Json]:
-    def plain(finding: Tampering) -> dict[str, Json]:
-        return {name: value for name, value in finding._asdict().items() if value}
+    def plain(finding: Tampering | None) -> Json:
+        return finding and {name: value for name, value in finding._asdict().items() if value}
 
-    found: dict[str, Json] = {
-        name: getattr(report, name) for name in ("files", "records", "head", "omitted")
-    }
-    found["problems"] = list(map(plain, report.problems))
-    found["notes"] = list(map(plain, report.notes))
+    names = ("files", "records", "head", "omitted")
+    document: dict[str, Json] = {name: getattr(report, name) for name in names}
+    document["problems"] = list(map(plain, report.problems))
+    document["notes"] = list(map(plain, report.notes))
     if expect:
-        place = None if report.expected is None else plain(report.expected)
-        found["expected"] = {"hash": expect, "found": place}
-    return found
+        document["expected"] = {"hash": expect, "found": plain(report.expected)}
+    return document
 
 
 def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> None:
-    """Write records: as JSON lines, or as lines to read, cut where a terminal ends."""
     if as_json:
         for record in found:
             write_json(record)
@@ -242,12 +228,11 @@ def _write_records(found: Sequence[Mapping[str, Json]], *, as_json: bool) -> Non
         write_cut(audit_lines(found))
 
 
-def _nothing(directory: Path) -> str:
+def _no_records(directory: Path) -> str:
     return visible(f"Nothing has been recorded in {directory}.\n")
 
 
 def local_time(text: Json, layout: str = "%m-%d %H:%M:%S") -> str:
-    """Return the time of a record in this machine's time zone."""
     return datetime.fromisoformat(str(text)).astimezone().strftime(layout) if text else "?"
 
 

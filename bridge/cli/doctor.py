@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,10 +23,10 @@ from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, ImageMissingError, SettingsError
+from bridge.errors import BridgeError, ImageMissingError, SettingsError, UsageError
 from bridge.inventory.configuration import context_for
 from bridge.inventory.consents import consents_of
-from bridge.model import MEBIBYTE, Directory, ServerSpec
+from bridge.model import MEBIBYTE, Directory
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.limits import limits_for
@@ -61,17 +61,21 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
     with waiting("looking for packages and the store"):
         packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
-    warnings = [*map(str, found.warnings), *_missing_commands(found.servers)]
-    chosen = working(probes)
-    state = check_state(settings)
+    warnings = list(map(str, found.warnings))
+    warnings += [
+        f"Server {spec.name!r} cannot start. {' '.join(missing)}"
+        for spec in found.servers
+        if spec.transport == "stdio"
+        and (missing := explain_missing(spec, server_environment(os.environ, spec)))
+    ]
+    chosen, state = find_working(probes), check_state(settings)
     status = 0 if chosen and not state else 1
     if as_json:
         document = {
             "chosen": chosen or None,
             "backends": [asdict(probe) for probe in probes],
             "state": {"path": str(settings.state_dir), "problem": state},
-            "profile": _profile(settings),
-            "gate": _gate(settings),
+            **_settings_document(settings),
             "commands": [asdict(check) for check in commands],
             "packages": packages,
             "store": store,
@@ -86,10 +90,9 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
     proposed = ", ".join(dict.fromkeys(each.name for each in found.proposed))
     if proposed:
         servers += f". Waiting for your approval (`servers approve NAME`): {proposed}"
-    # Of what `auto` tries, one has to work.
     auto = settings.runtime == "auto"
     sections = [
-        *(_describe(probe, enough=auto and (bool(chosen) or _is_other(probe))) for probe in probes),
+        *(_describe(probe, auto=auto, chosen=bool(chosen)) for probe in probes),
         describe_state(settings, state, state_remedy(settings)),
         _describe_profile(settings),
         gate,
@@ -102,21 +105,14 @@ async def _report(as_json: bool, settings: Settings, gate: str, probes: Sequence
     ]
     for section in sections:
         write_prose(visible(section))
-    if chosen:
-        fixed = f"Programs will run in {chosen} once this is fixed."
-        write_prose(f"{fixed if status else f'Programs run in: {chosen}'}\n")
-    else:
-        write_prose("No sandbox works here, so the bridge runs no programs.\n")
+    fixed = f"Programs will run in {chosen} once this is fixed."
+    verdict = fixed if status else f"Programs run in: {chosen}"
+    write_prose(
+        f"{verdict if chosen else 'No sandbox works here, so the bridge runs no programs.'}\n"
+    )
     if status:
         write_prose("Next: run one of the commands above yourself (one sandbox is enough).\n")
     return status
-
-
-def _missing_commands(servers: Iterable[ServerSpec]) -> Iterator[str]:
-    """Yield a warning for each server whose command is not found; starts none."""
-    for spec in (each for each in servers if each.transport == "stdio"):
-        if missing := explain_missing(spec, server_environment(os.environ, spec)):
-            yield f"Server {spec.name!r} cannot start. {' '.join(missing)}"
 
 
 async def doctor_mistake(error: SettingsError, settings: Settings, *, as_json: bool = False) -> int:
@@ -127,9 +123,9 @@ async def doctor_mistake(error: SettingsError, settings: Settings, *, as_json: b
     return error.exit_status
 
 
-def _profile(settings: Settings) -> dict[str, object]:
-    limits = limits_for(settings)
-    return {
+def _settings_document(settings: Settings) -> dict[str, object]:
+    limits, policy = limits_for(settings), settings.policy
+    profile = {
         "name": settings.profile,
         "timeout": limits.timeout,
         "longest_timeout": limits.longest_timeout,
@@ -138,6 +134,14 @@ def _profile(settings: Settings) -> dict[str, object]:
         "guard": settings.guard,
         "listed_servers_only": settings.listed_servers_only,
     }
+    gate = {
+        "policy": policy.present,
+        "start": policy.start if policy.present else "allow",
+        "rules": len(policy.rules),
+        "trusted": [server.servers for server in policy.servers if server.trust],
+        "audit": settings.audit,
+    }
+    return {"profile": profile, "gate": gate}
 
 
 def _describe_profile(settings: Settings) -> str:
@@ -153,28 +157,17 @@ def _describe_profile(settings: Settings) -> str:
     return f"profile: {settings.profile}: {', '.join(terms)}\n"
 
 
-def _gate(settings: Settings) -> dict[str, object]:
-    policy = settings.policy
-    return {
-        "policy": policy.present,
-        "start": policy.start if policy.present else "allow",
-        "rules": len(policy.rules),
-        "trusted": [server.servers for server in policy.servers if server.trust],
-        "audit": settings.audit,
-    }
-
-
 def _describe_gate(settings: Settings) -> str:
-    policy = settings.policy
-    if policy.present:
-        rules, servers = len(policy.rules), len(policy.servers)
-        about = f"{counted(rules, 'rule')}, settings of {counted(servers, 'server')}"
-        lines = [f"policy: {about}; `policy explain SERVER TOOL` explains a decision"]
-        lines.append(f"      servers start: {policy.start}, unless the policy says otherwise")
-    else:
-        lines = ["policy: none, so every call is allowed; `policy init` writes one to begin with"]
-    lines.append(f"audit: {settings.audit}")
-    return "\n".join(lines) + "\n"
+    policy, audit = settings.policy, f"audit: {settings.audit}\n"
+    if not policy.present:
+        none = "policy: none, so every call is allowed; `policy init` writes one to begin with"
+        return f"{none}\n{audit}"
+    parts = f"{counted(len(policy.rules), 'rule')}, settings of "
+    parts += counted(len(policy.servers), "server")
+    return (
+        f"policy: {parts}; `policy explain SERVER TOOL` explains a decision\n"
+        f"      servers start: {policy.start}, unless the policy says otherwise\n{audit}"
+    )
 
 
 def check_state(settings: Settings) -> str:
@@ -190,15 +183,15 @@ def check_state(settings: Settings) -> str:
 
 
 def describe_state(settings: Settings, problem: str, command: str) -> str:
-    """Return what there is to say of the state directory; empty for nothing."""
-    mend = f"`{command}`, if nothing else is in there" if command else ""
+    """Return the lines about the state directory, which `command` repairs; empty if it is fine."""
+    remedy = f"`{command}`, if nothing else is in there" if command else ""
     if not problem:
-        said = f"warning: others may look into {settings.state_dir}, the bridge's state: {mend}\n"
-        return said if mend else ""
-    mend = mend or "See that this user can write there"
+        said = f"warning: others may look into {settings.state_dir}, the bridge's state: {remedy}\n"
+        return said if remedy else ""
     return (
         f"FAIL  state: cannot write to {settings.state_dir}: {problem}.\n"
-        f"      remedy: {mend}, or set MCP_BRIDGE_STATE_DIR elsewhere.\n"
+        f"      remedy: {remedy or 'See that this user can write there'}, or set "
+        "MCP_BRIDGE_STATE_DIR elsewhere.\n"
     )
 
 
@@ -210,14 +203,11 @@ def _describe_command(check: CommandCheck) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_other(probe: Probe) -> bool:
-    return probe.error_code == "wrong_system"
-
-
-def _describe(probe: Probe, *, enough: bool = False) -> str:
-    """Return what there is to say of a backend."""
-    # What is for another system is not broken here.
-    mark = "ok  " if probe.ok else "off " if _is_other(probe) else "off " if enough else "FAIL"
+def _describe(probe: Probe, *, auto: bool, chosen: bool) -> str:
+    # What is for another system is not broken here; of what `auto` tries, one has to work.
+    other = probe.error_code == "wrong_system"
+    enough = auto and (chosen or other)
+    mark = "ok  " if probe.ok else "off " if enough or other else "FAIL"
     lines = [f"{mark}  {probe.backend}: {probe.summary}"]
     lines.extend(f"      {name}: {text}" for name, text in probe.details.items())
     if probe.isolation is not None:
@@ -233,43 +223,37 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
 
 
 async def check_packages(settings: Settings) -> dict[str, Any]:
-    """Look at what packages need, asking the index whether it is there."""
-    dependencies = settings.dependencies
-    allow = [entry.text for entry in dependencies.allow]
-    if not allow:
-        return {"allow": [], "index": "", "cache": "", "problem": ""}
-    shown = dependencies.index.rpartition("@")[2] if "@" in dependencies.index else ""
-    scheme = urlsplit(dependencies.index).scheme
-    problem = "" if settings.packages_allowed else f"the profile {settings.profile} allows none"
-    return {
-        "allow": allow,
-        "index": f"{scheme}://{shown}"
-        if shown
-        else dependencies.index or "what uv is configured to use",
-        "cache": str(packages_dir(settings)),
-        "problem": problem or await _problem(settings),
-    }
-
-
-async def _problem(settings: Settings) -> str:
-    """Let uv look for one allowed package, as it would for a program."""
+    """Look at what packages need: uv looks for one allowed package, as it would for a program."""
     # Only here: few configurations have packages.
     from bridge.packages.uv import Uv
+
+    dependencies, problem = settings.dependencies, ""
+    if not dependencies.allow:
+        return {"allow": [], "index": "", "cache": "", "problem": ""}
+    index = dependencies.index or "what uv is configured to use"
+    if "@" in index:
+        index = f"{urlsplit(index).scheme}://{index.rpartition('@')[2]}"
 
     async def silent(_: str) -> None:
         return
 
-    names = [entry.text for entry in settings.dependencies.allow if "*" not in entry.name]
-    with TemporaryDirectory(prefix="mcp-code-bridge-") as place:
-        try:
-            uv = Uv(settings.dependencies, settings.environ, Path(place), None, silent)
-            with anyio.fail_after(10):
-                await uv.resolve(names[:1], (), alone=True)
-        except TimeoutError:
-            return "nothing was found within 10 s"
-        except BridgeError as error:
-            return error.message
-    return ""
+    names = [entry.text for entry in dependencies.allow if "*" not in entry.name]
+    try:
+        if not settings.packages_allowed:
+            raise UsageError(f"the profile {settings.profile} allows none")
+        with TemporaryDirectory(prefix="mcp-code-bridge-") as place, anyio.fail_after(10):
+            uv = Uv(dependencies, settings.environ, Path(place), None, silent)
+            await uv.resolve(names[:1], (), alone=True)
+    except TimeoutError:
+        problem = "nothing was found within 10 s"
+    except BridgeError as error:
+        problem = error.message
+    return {
+        "allow": [entry.text for entry in dependencies.allow],
+        "index": index,
+        "cache": str(packages_dir(settings)),
+        "problem": problem,
+    }
 
 
 def describe_packages(check: Mapping[str, Any]) -> str:
@@ -302,29 +286,25 @@ def describe_store(check: Mapping[str, str]) -> str:
 
 
 def describe_directories(settings: Settings, *, root: bool) -> str:
-    """Return which of the host's directories programs find; empty for none.
-
-    Args:
-        root: Whether the bridge is root, whose programs run as the user "nobody".
-    """
+    """Return which of the host's directories programs find, as user 65534 if the bridge is root."""
     offered = {one.name for one in settings.offered_directories}
     lines = []
     for one in settings.directories:
         mode = "read and write" if one.writable else "read-only"
         note = "" if one.name in offered else f"; not with the profile {settings.profile}"
         lines.append(f"directory: {one.name}: {one.path} at {one.inside}, {mode}{note}\n")
-        if root and not note and _closed(one):
-            done, mend = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
+        if root and not note and _is_closed(one):
+            done, command = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
             lines.append(
                 f"      FAIL: the bridge is root, and its programs are nobody (65534), who may not "
-                f"{done} it: run `{mend} {shlex.quote(one.path)}`, or the bridge as an ordinary "
+                f"{done} it: run `{command} {shlex.quote(one.path)}`, or the bridge as an ordinary "
                 "user\n"
             )
     return "".join(lines)
 
 
-def _closed(one: Directory) -> bool:
-    """Return whether the user "nobody" lacks the access that a directory is for."""
+def _is_closed(one: Directory) -> bool:
+    """Return whether user 65534 lacks the access that a directory is for."""
     try:
         found = Path(one.path).stat()
     except OSError:
@@ -336,7 +316,7 @@ def _closed(one: Directory) -> bool:
     return found.st_mode & wanted != wanted
 
 
-def working(probes: Sequence[Probe]) -> str:
+def find_working(probes: Sequence[Probe]) -> str:
     """Return the sandbox that programs run in; empty if none works."""
     return next((probe.backend for probe in probes if probe.ok), "")
 
@@ -361,17 +341,17 @@ async def offer(probes: Sequence[Probe], settings: Settings) -> bool:
     if not person.attended:
         return False
     done = False
-    place, command = settings.state_dir, state_remedy(settings)
+    place = settings.state_dir
+    command = f"chmod 700 {shlex.quote(str(place))}"
     # A directory that somebody named, such as /var, or a link leads to, may be others' too.
-    own = place.name == PROGRAM and command == f"chmod 700 {shlex.quote(str(place))}"
+    own = place.name == PROGRAM and command == state_remedy(settings)
     if own and await person.confirm(f"Do `{command}`?"):
         place.chmod(0o700)
         done = True
-    codes = {probe.backend: probe.error_code for probe in probes}
-    engine = next((name for name in codes if codes[name] == ImageMissingError.code), "")
-    if not engine or settings.image or working(probes):
-        return done
-    if await person.confirm(f"Build the runtime image on {engine}, in one to three minutes?"):
+    lacking = (each.backend for each in probes if each.error_code == ImageMissingError.code)
+    engine = "" if settings.image or find_working(probes) else next(lacking, "")
+    question = f"Build the runtime image on {engine}, in one to three minutes?"
+    if engine and await person.confirm(question):
         try:
             await build_image(replace(settings, runtime=engine))
             done = True

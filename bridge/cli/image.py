@@ -47,25 +47,24 @@ async def build_image(
     context = RootfsContext(
         run=SystemRunner(env=settings.environ), recipe=recipe_dir(), state_dir=settings.state_dir
     )
+    digest, version = guest_digest(), recipe_version(context.recipe)
 
     async def make(engine: ImageEngine) -> None:
         name = local_name(request.flavour)
-        digest, version = guest_digest(), recipe_version(context.recipe)
         built = await describe(engine, name, guest_digest=digest, version=version)
         lost = [text for text in built.packages if text not in packages]
         if lost:
             again = " ".join(f"--package {shlex.quote(text)}" for text in lost)
             write_err(f"{built.name} had packages that it will lack; {again} keeps them\n")
-        same = built.present and not built.stale and built.packages == packages
-        if same and not fresh:
-            write_err(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway\n")
-        else:
-            with waiting("building the image") as say:
+        with waiting("building the image") as say:
 
-                def progress(text: str) -> None:
-                    write_err(f"{text}\n")
-                    say(text)
+            def progress(text: str) -> None:
+                write_err(f"{text}\n")
+                say(text)
 
+            if built.present and not (built.stale or fresh) and built.packages == packages:
+                progress(f"{engine.kind}: {built.name} is up to date; --fresh builds it anyway")
+            else:
                 built = await build(engine, request, context, progress=progress)
         if as_json:
             write_json(asdict(built))
@@ -78,11 +77,11 @@ async def show_status(settings: Settings, *, as_json: AsJson = False) -> int:
     """Show the image on every engine."""
     found: list[ImageStatus] = []
 
+    digest, version = guest_digest(), recipe_version(recipe_dir())
+
     async def look(engine: ImageEngine) -> None:
-        digest, version = guest_digest(), recipe_version(recipe_dir())
-        found.extend(
-            await status(engine, guest_digest=digest, version=version, setting=settings.image)
-        )
+        looked = status(engine, guest_digest=digest, version=version, setting=settings.image)
+        found.extend(await looked)
 
     await _with_engines(settings, look, only_first=False)
     if as_json:

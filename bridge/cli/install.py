@@ -13,15 +13,7 @@ from typing import Annotated
 import anyio
 import anyio.to_thread
 
-from bridge.cli.moving import (
-    ALL,
-    lines_of,
-    with_moves,
-    with_restores,
-    write_moved,
-    write_stays,
-    write_still_started,
-)
+from bridge.cli import moving
 from bridge.cli.options import AsJson, Clients, DryRun, InScope, Yes, flag, opt
 from bridge.cli.output import (
     visible,
@@ -33,6 +25,7 @@ from bridge.cli.output import (
 )
 from bridge.cli.person import Person
 from bridge.cli.status import waiting
+from bridge.client_configs import install as edits
 from bridge.client_configs.entry import (
     NAME,
     Entry,
@@ -43,26 +36,13 @@ from bridge.client_configs.entry import (
     own_entry,
     shown_address,
 )
-from bridge.client_configs.install import (
-    Change,
-    Standing,
-    apply,
-    listing,
-    plan_install,
-    plan_uninstall,
-    read_target,
-    record_of,
-    run_own,
-    standings,
-    with_own_commands,
-)
 from bridge.client_configs.journal import Journal
 from bridge.client_configs.writers import (
     WRITERS,
     Machine,
     Scope,
     Target,
-    detected,
+    detect_targets,
     machine_of,
     targets,
     writer_for,
@@ -131,7 +111,7 @@ async def install(
     """
     if not clients:
         machine = machine_here(settings)
-        here = detected(machine)
+        here = detect_targets(machine)
         found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
         write_found(here, found, machine)
         named = "No changes made. Run `mcp-code-bridge install CLIENT`."
@@ -155,21 +135,20 @@ async def install_into(
     yes: bool,
     default: bool = False,
 ) -> int:
-    """Show what would be written into the files of some clients, ask, and write it."""
     machine = machine_here(settings)
     _check_names(name or NAME, http)
     network = await ask_network(settings, Person(), asks=not (yes or dry_run))
     own = http and scope == "user" and is_local(http)
     token = http_token(settings) if own else ""
     entry = own_entry(settings.environ, name=name, url=http, token=token, network=network)
-    if list(clients) == [ALL]:
-        clients = [*clients_of(detected(machine))]
+    if list(clients) == [moving.ALL]:
+        clients = [*clients_of(detect_targets(machine))]
         if not clients:
             write_err_line(NO_CLIENT)
             return 1
     planned = plan(clients, scope, entry, machine)
     if move:
-        planned = await with_moves(planned, move, settings, machine)
+        planned = await moving.with_moves(planned, move, settings, machine)
     if not await carry_out(planned, settings, machine, dry_run=dry_run, yes=yes, default=default):
         return 1
     if dry_run:
@@ -178,14 +157,13 @@ async def install_into(
     status = await check_clients(named, machine) if check else 0
     for change in planned:
         same = (each for each in planned if each.target.path == change.target.path)
-        write_still_started(change, {name for each in same for name in each.moved})
+        moving.write_still_started(change, {name for each in same for name in each.moved})
     if any(change.before != change.after for change in planned):
         write_err_line(RESTART)
     return status
 
 
 def _check_names(name: str, http: str) -> None:
-    """Raise a `UsageError` if clients cannot have an entry of this name and address."""
     if not _NAME.fullmatch(name):
         message = f"{visible(name)!r:.100} is not a name that every client accepts."
         raise UsageError(message, remedy="Use up to 64 letters, digits, dots, dashes and _.")
@@ -201,7 +179,7 @@ def _check_names(name: str, http: str) -> None:
 async def ask_network(settings: Settings, person: Person, *, asks: bool) -> dict[str, str]:
     """Return the variables of the network for the entry: clients pass on none of them.
 
-    Without a person to ask it gets those without logins with --yes, and none otherwise.
+    Unasked it gets those without logins; a person who cannot be asked gets none.
     """
     found = network_variables(settings.environ, secrets=True)
     if not asks:
@@ -235,24 +213,31 @@ async def uninstall(
     machine = machine_here(settings)
     broken: dict[Path, tuple[Target, str]] = {}
     found = [
-        each for each in standings(machine, broken) if scope is None or each.target.scope == scope
+        each
+        for each in edits.standings(machine, broken)
+        if scope is None or each.target.scope == scope
     ]
     if not clients:
         write_out(_table(found) or "The bridge isn't installed in any client.\n")
         write_err_line("No changes made. Run `mcp-code-bridge uninstall CLIENT`.")
         return _name_broken(broken.values(), 0)
-    named = WRITERS if list(clients) == [ALL] else clients
+    named = WRITERS if list(clients) == [moving.ALL] else clients
     wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
-    planned: list[Change] = []
+    planned: list[edits.Change] = []
     for each in found:
         if each.target.writer.id in wanted:
-            raw = read_target(each.target)
-            record = record_of(journal, each.target, each.name, raw)
-            change = plan_uninstall(each.target, each.name, raw, record)
-            planned.append(with_own_commands(change, machine))
-    if restore or await _wants_restore(planned, settings, asks=not (yes or dry_run)):
-        planned = with_restores(planned, wanted, scope, settings, machine)
+            change = edits.plan_uninstall(
+                each.target, each.name, edits.read_target(each.target), journal
+            )
+            planned.append(edits.with_own_commands(change, machine))
+    if not restore and moving.write_stays(planned, settings):
+        person = Person()
+        with nothing_written():
+            asks = not (yes or dry_run) and person.attended
+            restore = asks and await person.confirm("Put them back?", default=True)
+    if restore:
+        planned = moving.with_restores(planned, wanted, scope, settings, machine)
     unread = [each for each in broken.values() if each[0].writer.id in wanted]
     there = {change.target.writer.id for change in planned}
     there |= {target.writer.id for target, _ in unread}
@@ -262,15 +247,6 @@ async def uninstall(
     return _name_broken(unread, 0 if done else 1)
 
 
-async def _wants_restore(planned: Sequence[Change], settings: Settings, *, asks: bool) -> bool:
-    """Say which servers the clients will lack, and return whether they are to come back."""
-    person = Person()
-    if not write_stays(planned, settings) or not asks or not person.attended:
-        return False
-    with nothing_written():
-        return await person.confirm("Put them back?", default=True)
-
-
 async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
     """List the clients that have the bridge.
 
@@ -278,9 +254,21 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
     cannot be read.
     """
     broken: dict[Path, tuple[Target, str]] = {}
-    found = list(standings(machine_here(settings), broken))
+    found = list(edits.standings(machine_here(settings), broken))
     if as_json:
-        write_json([_record(each) for each in found])
+        records = [
+            {
+                "client": each.target.writer.id,
+                "scope": each.target.scope,
+                "path": str(each.target.path),
+                "name": each.name,
+                "command": list(each.command),
+                "url": shown_address(each.url),
+                "broken": each.is_broken,
+            }
+            for each in found
+        ]
+        write_json(records)
     else:
         nowhere = "The bridge isn't installed in any client. Run `mcp-code-bridge install`.\n"
         write_out(_table(found) or ("" if broken else nowhere))
@@ -290,7 +278,7 @@ async def installed(settings: Settings, *, as_json: AsJson = False) -> int:
 def _name_broken(broken: Iterable[tuple[Target, str]], status: int) -> int:
     """Name the files in which the bridge may be unseen; return 2 if there is one."""
     for _, reason in broken:
-        write_err_line(visible(f"{reason} The bridge may be in it."))
+        write_err_line(f"{reason} The bridge may be in it.")
         status = UsageError.exit_status
     return status
 
@@ -299,19 +287,20 @@ def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(target.writer.id for target in found))
 
 
-def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Change]:
-    """Return the changes that put the bridge into some clients; reads their files."""
+def plan(
+    clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine
+) -> list[edits.Change]:
     lists = discover(machine.context).restrictions
     planned = []
     for client in dict.fromkeys(clients):
         for target in targets(writer_for(client), scope, machine):
-            change = plan_install(target, entry, read_target(target), lists)
-            planned.append(with_own_commands(change, machine))
+            change = edits.plan_install(target, entry, edits.read_target(target), lists)
+            planned.append(edits.with_own_commands(change, machine))
     return planned
 
 
 async def carry_out(
-    planned: Sequence[Change],
+    planned: Sequence[edits.Change],
     settings: Settings,
     machine: Machine,
     *,
@@ -322,7 +311,10 @@ async def carry_out(
 ) -> bool:
     """Show changes, ask, and make them; return whether all is as planned."""
     changing = [each for each in planned if each.before != each.after]
-    path = _common_path(changing)
+    # The PATH that several changes write is shown once.
+    environs = (change.value.get(change.target.location.dialect.env_keys[0]) for change in changing)
+    paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
+    path = paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
     for file in dict.fromkeys(change.target.path for change in planned):
         _show([each for each in planned if each.target.path == file], path=path)
     if path:
@@ -344,49 +336,52 @@ async def carry_out(
         for change in changing:
             for argv in change.commands:
                 with waiting(f"waiting for {change.target.writer.name}"):
-                    await run_own(argv, machine)
+                    await edits.run_own(argv, machine)
             if not change.commands:
-                await anyio.to_thread.run_sync(apply, change, journal)
+                await anyio.to_thread.run_sync(edits.apply, change, journal)
             if change.action != "move":
                 _confirm(change, machine)
-            write_moved(change)
+            moving.write_moved(change)
     except anyio.get_cancelled_exc_class():
         write_err_line(STOPPED)
         raise
     return True
 
 
-async def check_clients(changes: Iterable[Change], machine: Machine) -> int:
+async def check_clients(changes: Iterable[edits.Change], machine: Machine) -> int:
     """Let the clients list their servers; return 1 if one has the bridge not at all or broken."""
     status = 0
     for change in {each.target.writer.id: each for each in changes}.values():
-        argv = listing(change.target.writer, machine)
+        client, argv = (
+            change.target.writer.name,
+            edits.listing_command(change.target.writer, machine),
+        )
+        command = shlex.join(argv)
         if not argv:
-            write_out(f"{change.target.writer.name} has no command that lists its servers.\n")
+            write_out(f"{client} has no command that lists its servers.\n")
             continue
         if change.target.scope == "project":
             write_out(
-                f"{change.target.writer.name} may start the project's servers when it lists them, "
-                f"so run it yourself: {shlex.join(argv)}\n"
+                f"{client} may start the project's servers when it lists them, so run it yourself: "
+                f"{command}\n"
             )
             continue
-        with waiting(f"waiting for {change.target.writer.name}: {shlex.join(argv)}"):
-            said = await run_own(argv, machine)
+        with waiting(f"waiting for {client}: {command}"):
+            said = await edits.run_own(argv, machine)
         if url := address(change.value, change.target.location.dialect):
             said = said.replace(url, shown_address(url))
         lines = [line for line in said.splitlines() if change.name in line]
-        head = f"{change.target.writer.name} lists:\n" if lines else ""
+        head = f"{client} lists:\n" if lines else ""
         write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
         if lines and re.search(r"folder is (?:untrusted|not trusted)", said, flags=re.IGNORECASE):
             write_out(
-                f"{change.target.writer.name} has the entry but runs servers only in trusted "
-                "folders, and your home directory isn't one.\n"
+                f"{client} has the entry but runs servers only in trusted folders, and your home "
+                "directory isn't one.\n"
             )
         elif not lines or any(map(_FAILED.search, lines)):
             status = 1
             state = "has trouble with" if lines else "does not list"
-            why = f"`{shlex.join(argv)}` may say why."
-            write_err_line(visible(f"{change.target.writer.name} {state} {change.name}. {why}"))
+            write_err_line(f"{client} {state} {change.name}. `{command}` may say why.")
     return status
 
 
@@ -394,14 +389,7 @@ def machine_here(settings: Settings) -> Machine:
     return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
 
 
-def _common_path(changing: Sequence[Change]) -> str:
-    """Return the PATH that several changes write, to be shown once; empty for none."""
-    environs = (change.value.get(change.target.location.dialect.env_keys[0]) for change in changing)
-    paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
-    return paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
-
-
-def _show(planned: Sequence[Change], *, path: str) -> None:
+def _show(planned: Sequence[edits.Change], *, path: str) -> None:
     """Print the changes of one file: the whole command that the client will run, and one diff."""
     target = planned[0].target
     write_out(visible(f"{target.writer.name} ({target.scope}): {target.path}\n"))
@@ -412,7 +400,7 @@ def _show(planned: Sequence[Change], *, path: str) -> None:
         words = shlex.join(command_line(change.value, target.location.dialect)) or url
         lines = [f"  {change.name}: {words}"] if words and change in changing else []
         lines += [f"  through its own command: {shlex.join(argv)}" for argv in change.commands]
-        lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
+        lines += [*moving.lines_of(change), *(f"  {note}" for note in change.notes)]
         text = visible("".join(f"{line}\n" for line in lines))
         for hidden, shown in ((path, _YOUR_PATH), (url, shown_address(url))):
             text, diff = (each.replace(hidden, shown) if hidden else each for each in (text, diff))
@@ -423,36 +411,28 @@ def _show(planned: Sequence[Change], *, path: str) -> None:
         write_out("  already up to date.\n")
 
 
-def _confirm(change: Change, machine: Machine) -> None:
-    """Look for the entry where it should be now."""
-    there = [
-        each
-        for each in standings(machine)
-        if each.target.path == change.target.path and each.name == change.name
-    ]
-    if bool(there) is (change.action == "uninstall"):
-        state = "still" if there else "not"
-        raise BridgeError(f"{change.name} is {state} in {change.target.path}.")
-    verb = "Added" if there else "Removed"
-    way = "to" if there else "from"
-    write_err_line(f"{verb} {change.name} {way} {change.target.path}.")
+def _confirm(change: edits.Change, machine: Machine) -> None:
+    path, name = change.target.path, change.name
+    there = any((each.target.path, each.name) == (path, name) for each in edits.standings(machine))
+    if there is (change.action == "uninstall"):
+        raise BridgeError(f"{name} is {'still' if there else 'not'} in {path}.")
+    write_err_line(f"Added {name} to {path}." if there else f"Removed {name} from {path}.")
 
 
 def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
-    """Print the clients of this machine, and how many servers each has."""
-    has = {(each.target.path, each.name) for each in standings(machine)}
+    has = {(each.target.path, each.name) for each in edits.standings(machine)}
     write_out(f"{counted(len(here), 'client')} found{':' if here else ''}\n")
+    sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
     left_out = False
     for target in here:
         path = str(target.path)
-        sources = [source for spec in found.servers for source in (spec.source, *spec.also)]
         used = sum(source.path == path for source in sources)
         unused = sum(
             not each.foreign and each.source.path == path and (target.path, each.name) not in has
             for each in found.skipped
         )
         moved = sum(source.moved_from == path for source in sources)
-        left_out = left_out or unused > 0
+        left_out |= unused > 0
         state = f", {unused} not used" if unused else ""
         state += f", {moved} moved behind the bridge" if moved else ""
         state += ", has the bridge" if target.path in {path for path, _ in has} else ""
@@ -465,24 +445,11 @@ def write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> N
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-def _table(found: Sequence[Standing]) -> str:
-    lines = []
+def _table(found: Sequence[edits.Standing]) -> str:
+    text = ""
     for each in found:
-        started = shlex.join(each.command) or shown_address(each.url)
+        target, started = each.target, shlex.join(each.command) or shown_address(each.url)
         gone = "  (this program no longer exists)" if each.is_broken else ""
-        target = each.target
-        lines.append(f"{target.writer.id} ({target.scope}) {target.path}\n")
-        lines.append(f"  {each.name}: {started}{gone}\n")
-    return visible("".join(lines))
-
-
-def _record(each: Standing) -> dict[str, object]:
-    return {
-        "client": each.target.writer.id,
-        "scope": each.target.scope,
-        "path": str(each.target.path),
-        "name": each.name,
-        "command": list(each.command),
-        "url": shown_address(each.url),
-        "broken": each.is_broken,
-    }
+        text += f"{target.writer.id} ({target.scope}) {target.path}\n"
+        text += f"  {each.name}: {started}{gone}\n"
+    return visible(text)

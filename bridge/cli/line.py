@@ -23,13 +23,7 @@ _OWN_FLAGS = ("--http", "--no-token")
 
 @dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """One use of a command.
-
-    Attributes:
-        handler: The command's function, as "module:function" of this package.
-        arguments: Its arguments by name.
-        flags: The settings that were given as flags, by name.
-    """
+    """One use of a command: its function, as "module:function", its arguments and its settings."""
 
     handler: str
     arguments: Mapping[str, object] = field(default_factory=dict)
@@ -56,13 +50,10 @@ def flag_of(setting: str) -> str:
 
 
 def handler_of(name: str) -> Callable[..., Any]:
-    """Return a command's function, importing its module only now.
-
-    The MCP SDK takes most of a second to import, which help and a typing mistake need not.
-    """
+    """Return a command's function; its module may take a second to import."""
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
-    return found
+    command: Callable[..., Any] = getattr(import_module(f"bridge.cli.{module}"), function)
+    return command
 
 
 def simple_invocation(words: Sequence[str]) -> Invocation | None:

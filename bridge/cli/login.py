@@ -34,14 +34,15 @@ async def login(
     from bridge.upstream.oauth_login import log_in
 
     spec = await _spec(server, settings, connecting=True)
-    opens = not no_browser and _has_browser(settings)
+    # Where a browser opens in a window, and not in the terminal itself.
+    windows = map(settings.environ.get, ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    opens = not no_browser and (sys.platform == "darwin" or any(windows))
 
     async def show(url: str, callback: Callback) -> None:
-        what = "Open this address in a browser"
         if callback.notice:
             write_err(f"{visible(callback.notice)}\n\n")
-        if opens:
-            what = "A browser opens this address. If none does, open it yourself"
+        what = "Open this address in a browser"
+        what = "A browser opens this address. If none does, open it yourself" if opens else what
         write_err(
             f"{what}:\n\n{visible(url)}\n\n"
             f"Waiting for {timeout:g} s. The browser comes back to port {callback.port} of this "
@@ -56,13 +57,9 @@ async def login(
     write_out(f"Logged in to {visible(repr(spec.name))}{granted}.\n")
     if done.end:
         write_err(f"{visible(done.end)}\n")
-    if done.place == "keyring":
-        write_err("The tokens are in the system's keyring.\n")
-    else:
-        write_err(
-            f"The tokens are in a file under {settings.state_dir / 'logins'} that only you can "
-            f"read: {done.notice}.\n"
-        )
+    file = f"a file under {settings.state_dir / 'logins'} that only you can read: {done.notice}"
+    place = "the system's keyring" if done.place == "keyring" else file
+    write_err(f"The tokens are in {place}.\n")
     return 0
 
 
@@ -89,9 +86,3 @@ async def _spec(server: str, settings: Settings, *, connecting: bool = False) ->
             # A person at a terminal agrees to the server as it is defined now.
             await engine.gate.starts.start(spec, asked_for=True)
         return spec
-
-
-def _has_browser(settings: Settings) -> bool:
-    """Return whether a browser would open in a window, and not in the terminal itself."""
-    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-    return sys.platform == "darwin" or any(map(settings.environ.get, names))

@@ -1,8 +1,4 @@
-"""The console script: from a command line to an exit status.
-
-Owns logging set-up, signals and how errors leave. What the words mean is `line`'s and `app`'s; each
-command is a function in a module of its own.
-"""
+"""The console script: from a command line to an exit status. Owns logging, signals and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(invocation, int):
             return invocation
         with _imports_that_stay():
-            command, settings = _prepared(invocation)
+            command, settings = _prepare(invocation)
         return anyio.run(partial(_run_until_signal, command, invocation, settings))
     except BridgeError as error:
         write_error(error)
@@ -49,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _discard_output()
     except BaseExceptionGroup as group:
-        if not _is_broken_pipe(group):
+        # Only that the reader of our output went away is no error.
+        if group.split((BrokenPipeError, ConnectionResetError))[1] is not None:
             raise
         return _discard_output()
 
@@ -64,7 +61,7 @@ def _read(words: Sequence[str]) -> Invocation | int:
     return read_words(with_default(words))
 
 
-def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
+def _prepare(invocation: Invocation) -> tuple[Command, Settings]:
     try:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)
@@ -74,31 +71,17 @@ def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
             given["greeting"] = _greeted(settings)
         return partial(handler_of(invocation.handler), **given), settings
     except SettingsError as error:
-        handler = _run_despite_mistake(invocation)
-        if not handler:
+        # An MCP client does not show stderr.
+        to_client = _is_stdio(invocation) and sys.stdin is not None and not sys.stdin.isatty()
+        if not to_client and invocation.handler != "doctor:doctor":
             raise
         write_error(error)
-        return partial(handler_of(handler), error, **invocation.arguments), defaults()
-
-
-def _run_despite_mistake(invocation: Invocation) -> str:
-    """Return what a command does though the settings have a mistake; empty for nothing."""
-    if invocation.handler == "doctor:doctor":
-        return "doctor:doctor_mistake"
-    if _is_stdio(invocation) and sys.stdin is not None and not sys.stdin.isatty():
-        # An MCP client, which does not show stderr.
-        return "serve:serve_mistake"
-    return ""
+        handler = handler_of(f"{invocation.handler}_mistake")
+        return partial(handler, error, **invocation.arguments), defaults()
 
 
 def _is_stdio(invocation: Invocation) -> bool:
     return invocation.handler == SERVE and not invocation.arguments["http"]
-
-
-def _is_broken_pipe(group: BaseExceptionGroup[BaseException]) -> bool:
-    """Return whether the only error is that the reader of our output went away."""
-    gone, rest = group.split((BrokenPipeError, ConnectionResetError))
-    return gone is not None and rest is None
 
 
 def _discard_output() -> int:
@@ -163,11 +146,7 @@ def _end(number: int, _: object) -> NoReturn:
 
 @contextmanager
 def _imports_that_stay() -> Iterator[None]:
-    """Import without garbage collection, and leave what that makes out of it permanently.
-
-    To look through it time and again is an eighth of the start, and later a pause of tens of
-    milliseconds in the middle of some run.
-    """
+    """Import without garbage collection, an eighth of the start and later a pause in some run."""
     gc.disable()
     try:
         yield

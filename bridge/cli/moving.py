@@ -9,26 +9,11 @@ from dataclasses import replace
 
 import anyio.to_thread
 
-from bridge.cli.output import visible, write_err_line
+from bridge.cli.output import write_err_line
 from bridge.client_configs.entry import is_bridge
-from bridge.client_configs.install import (
-    Change,
-    open_target,
-    plan_uninstall,
-    read_target,
-    record_of,
-)
-from bridge.client_configs.journal import Journal
-from bridge.client_configs.move import (
-    KeptServer,
-    LoggedIn,
-    Mover,
-    move_only,
-    restore_of,
-    tables_of,
-    with_move,
-    with_restore,
-)
+from bridge.client_configs.install import Change, open_target, read_target
+from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.move import Mover, move_only, tables_of, with_move, with_restore
 from bridge.client_configs.writers import Machine, Scope, Target, targets, writer_for
 from bridge.discovery.documents import size_limit
 from bridge.discovery.files import read_regular
@@ -36,7 +21,6 @@ from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
 from bridge.inventory.consents import consents_of
 from bridge.inventory.tool_cache import ToolCache
-from bridge.model import ServerSpec
 from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of
@@ -50,14 +34,7 @@ _UNASKED = ("autoApprove", "alwaysAllow", "autoApproved", "always_allow", "trust
 async def with_moves(
     planned: Sequence[Change], asked: str, settings: Settings, machine: Machine
 ) -> list[Change]:
-    """Return changes that move servers of the same clients behind the bridge as well.
-
-    A client may keep servers in more files than the one that gets the bridge: all of one scope
-    are moved from.
-
-    Args:
-        asked: Names with commas between, or `ALL`.
-    """
+    """Return changes that also move servers, `asked` or `ALL`, out of all files of one scope."""
     for change in planned:
         if change.barred:
             name = change.target.writer.name
@@ -67,11 +44,12 @@ async def with_moves(
             raise UsageError(f"{message}: {change.barred}.", remedy="Allow it there first.")
     found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
     names = None if asked == ALL else [name.strip() for name in asked.split(",") if name.strip()]
+    logins = TokenStore(settings.state_dir / "logins")
     mover = Mover(
         names=names,
         found=found,
         kept=KeptServer(moved_dir(settings.environ)),
-        logged_in=_logged_in(settings),
+        logged_in=lambda spec: logins.path(key_of(spec)).exists(),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
     made: list[Change] = []
@@ -94,18 +72,13 @@ async def with_moves(
     if missing:
         message = f"None of these clients has a server {missing[0]!r:.100} in its files."
         raise UsageError(message, remedy="`mcp-code-bridge servers` says where each one is.")
-    views = await anyio.to_thread.run_sync(_servers_with_views, settings, found.servers)
+    load = ToolCache(store_of(settings)).load_all
+    listings = await anyio.to_thread.run_sync(load, found.servers)
+    views = [name for name, of in listings.items() if any(tool.has_view for tool in of.tools)]
     return [_with_notes(change, views, machine) for change in made]
 
 
-def _servers_with_views(settings: Settings, specs: Iterable[ServerSpec]) -> frozenset[str]:
-    listings = ToolCache(store_of(settings)).load_all(specs)
-    return frozenset(
-        name for name, listing in listings.items() if any(tool.has_view for tool in listing.tools)
-    )
-
-
-def _with_notes(change: Change, views: frozenset[str], machine: Machine) -> Change:
+def _with_notes(change: Change, views: Collection[str], machine: Machine) -> Change:
     """Return a change that says what of its client does not hold for the moved servers."""
     client, settings = change.target.writer.name, ""
     notes = [
@@ -128,15 +101,6 @@ def _with_notes(change: Change, views: frozenset[str], machine: Machine) -> Chan
     return replace(change, notes=(*change.notes, *notes)) if notes else change
 
 
-def _logged_in(settings: Settings) -> LoggedIn:
-    store = TokenStore(settings.state_dir / "logins")
-
-    def logged_in(spec: ServerSpec) -> bool:
-        return store.path(key_of(spec)).exists()
-
-    return logged_in
-
-
 def with_restores(
     planned: Iterable[Change],
     clients: Iterable[str],
@@ -149,25 +113,19 @@ def with_restores(
     made = list(planned)
     for client in clients:
         for target in _moved_targets(client, scope, kept, machine):
-            restore = restore_of(target, read_target(target), kept, journal)
-            base, record = move_only(target, restore.after), None
-            own = next((each for each in made if each.target.path == target.path), None)
-            if own is not None and not own.commands:
+            mine = (each for each in made if each.target.path == target.path and not each.commands)
+            own = next(mine, None)
+            if own is not None:
                 made.remove(own)
-                name = own.name
-                record = record_of(journal, target, name, restore.after)
-                base = plan_uninstall(target, name, restore.after, record)
-                if base.before == base.after:
-                    # It came with the move, and has gone with it.
-                    base = replace(base, notes=())
-            made.append(with_restore(base, restore, kept, journal, record))
+            base = own or move_only(target, read_target(target))
+            made.append(with_restore(base, kept, journal))
     return made
 
 
 def _moved_targets(
     client: str, scope: Scope | None, kept: KeptServer, machine: Machine
 ) -> Iterator[Target]:
-    """Yield a client's files from which something was moved, also one that is gone since."""
+    """Yield a client's files from which something was moved, existing or not."""
     originals = {each.original for each in kept.files()}
     scopes: tuple[Scope, ...] = ("user", "project") if scope is None else (scope,)
     for each in scopes:
@@ -181,20 +139,17 @@ def _moved_targets(
 
 def write_stays(planned: Iterable[Change], settings: Settings) -> bool:
     """Say which servers a client lacks once the bridge alone leaves it; return whether any."""
-    found = False
-    files = KeptServer(moved_dir(settings.environ)).files()
-    for change in planned:
-        here = [each for each in files if each.original == change.target.path]
-        names = ", ".join(entry.name for file in here for entry in file.entries)
-        if names:
-            found = True
-            write_err_line(
-                visible(
-                    f"warning: this leaves {change.target.writer.name} without {names}, which "
-                    "moved behind the bridge. --restore puts them back."
-                )
-            )
-    return found
+    lines = []
+    files = {each.original: each for each in KeptServer(moved_dir(settings.environ)).files()}
+    for change in (each for each in planned if each.target.path in files):
+        names = ", ".join(entry.name for entry in files[change.target.path].entries)
+        lines.append(
+            f"warning: this leaves {change.target.writer.name} without {names}, which moved "
+            "behind the bridge. --restore puts them back."
+        )
+    for line in lines:
+        write_err_line(line)
+    return bool(lines)
 
 
 def write_still_started(change: Change, moved: Collection[str]) -> None:
@@ -206,11 +161,9 @@ def write_still_started(change: Change, moved: Collection[str]) -> None:
     if names and change.action == "install":
         scope = " --scope project" if target.scope == "project" else ""
         write_err_line(
-            visible(
-                f"{target.writer.name} still starts these itself, and its model gets their tools "
-                f"twice: {', '.join(names)}. To move them behind the bridge: "
-                f"mcp-code-bridge install {target.writer.id}{scope} --move all"
-            )
+            f"{target.writer.name} still starts these itself, and its model gets their tools "
+            f"twice: {', '.join(names)}. To move them behind the bridge: "
+            f"mcp-code-bridge install {target.writer.id}{scope} --move all"
         )
 
 
@@ -226,9 +179,7 @@ def lines_of(change: Change) -> list[str]:
 
 def write_moved(change: Change) -> None:
     """Say which servers a change has moved or put back, once it is made."""
-    for done, names, way in (
-        ("Moved", change.moved, "out of"),
-        ("Restored", change.restored, "to"),
-    ):
-        if names:
-            write_err_line(visible(f"{done} {', '.join(names)} {way} {change.target.path}."))
+    if change.moved:
+        write_err_line(f"Moved {', '.join(change.moved)} out of {change.target.path}.")
+    if change.restored:
+        write_err_line(f"Restored {', '.join(change.restored)} to {change.target.path}.")

@@ -1,7 +1,7 @@
 """What commands print: text to stdout and stderr, JSON, tables.
 
-The only place that writes to the two. To a terminal goes nothing that it obeys, wherever a text
-comes from and whether or not its command thought of that; what is no terminal gets every byte.
+The only place that writes to the two. A terminal gets nothing that it obeys, wherever a text comes
+from; what is no terminal gets every byte.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TextIO
+from contextlib import contextmanager, suppress
+from typing import TextIO, TypeVar
 
 from bridge import text as texts
-from bridge.cli.status import hidden
+from bridge.cli.status import hide_status
 from bridge.cli.status import is_drawn as is_drawn
 from bridge.errors import BridgeError
 from bridge.model import Json
+
+T = TypeVar("T")
 
 visible = texts.visible
 
@@ -63,19 +65,16 @@ an error, since most errors reach a model."""
 
 
 def for_person(text: str) -> str:
-    """Return a message as a person at a terminal reads it."""
     for words, personal in PERSONAL.items():
         text = text.replace(words, personal)
     return text
 
 
 def write_out(text: str) -> None:
-    """Write to stdout: exactly, or made visible if it is a terminal."""
     _write(sys.stdout, text)
 
 
 def write_err(text: str) -> None:
-    """Write to stderr with the same escapes."""
     _write(sys.stderr, text)
 
 
@@ -89,7 +88,6 @@ def write_warning(text: str) -> None:
 
 
 def write_error(error: BridgeError) -> None:
-    """Write an error, and below it what to do."""
     parts = " ".join(part for part in (error.message, error.host_detail) if part)
     write_prose(f"error: {visible(for_person(parts))}\n", sys.stderr)
     hint = for_person(error.remedy)
@@ -98,7 +96,6 @@ def write_error(error: BridgeError) -> None:
 
 
 def write_help(text: str) -> None:
-    """Write a help text to stdout, with its headings and names marked on a terminal."""
     _write(sys.stdout, text, _NAMED)
 
 
@@ -113,34 +110,23 @@ def write_prose(text: str, stream: TextIO | None = None) -> None:
     """
     stream = sys.stdout if stream is None else stream
     if stream.isatty():
-        lines = visible(text).split("\n")
-        text = "\n".join(broken for line in lines for broken in _broken(line, stream))
+        # Imported here: `serve` does without it.
+        from rich.console import Console
+        from rich.text import Text
+
+        width, broken = 80, []
+        with suppress(OSError):
+            width = max(os.get_terminal_size(stream.fileno()).columns, 40)
+        for line in visible(text).split("\n"):
+            said = line.lstrip(" ")
+            indent = " " * min(len(line) - len(said), 20)
+            parts = Text(said).wrap(Console(file=stream, width=width), width - len(indent))
+            broken += [f"{indent}{part.plain.rstrip()}" for part in parts or [Text()]]
+        text = "\n".join(broken)
     _write(stream, text, _WORD)
 
 
-def _broken(line: str, stream: TextIO) -> Sequence[str]:
-    # Imported here: `serve` does without it.
-    from rich.console import Console
-    from rich.text import Text
-
-    width = _columns(stream)
-    if len(line) * 2 <= width:
-        return [line]
-    said = line.lstrip(" ")
-    indent = " " * min(len(line) - len(said), 20)
-    broken = Text(said).wrap(Console(file=stream, width=width), width - len(indent))
-    return [f"{indent}{part.plain.rstrip()}" for part in broken]
-
-
-def _columns(stream: TextIO) -> int:
-    try:
-        return max(os.get_terminal_size(stream.fileno()).columns, 40)
-    except OSError:
-        return 80
-
-
 def write_cut(lines: Iterable[str]) -> None:
-    """Write lines to stdout, each cut where its terminal ends."""
     width = terminal_width() or NEVER_FULL
     for line in lines:
         text = visible(line, keep="")
@@ -156,28 +142,40 @@ def write_json(value: Json, *, indent: int | None = None) -> None:
 def write_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()
 ) -> None:
-    """Write rows in columns to stdout, at most as wide as its terminal; see `table`."""
     text = table(headings, rows, drop)
-    with hidden():
+    with hide_status():
         sys.stdout.write(_encodable(sys.stdout, text))
         sys.stdout.flush()
 
 
 def write_list(
-    found: Sequence[Mapping[str, Json]],
-    headings: Sequence[str],
-    cells: Callable[[Any], Sequence[str]],
+    found: Sequence[T],
+    columns: Mapping[str, Callable[[T], str]],
     none: str,
     *,
     as_json: bool,
-) -> None:
-    """Write records to stdout as JSON or a table; say on stderr that there are none."""
+    drop: Sequence[str] = (),
+    below: str = "",
+    fields: Callable[[T], Json] = lambda record: record,
+) -> int:
+    """Write records to stdout as JSON, or a table and a line below it; else that there are none.
+
+    Args:
+        columns: What a record has in each column, by its heading.
+        fields: Returns a record as JSON has it.
+
+    Returns:
+        The command's exit status, 0.
+    """
     if as_json:
-        write_json(list(found), indent=2)
+        write_json([fields(each) for each in found], indent=2)
     elif found:
-        write_table(headings, [cells(each) for each in found])
+        cells = [[cell(each) for cell in columns.values()] for each in found]
+        write_table([*columns], cells, drop)
+        write_out(below)
     else:
         write_err(f"{none}\n")
+    return 0
 
 
 def _write(stream: TextIO, text: str, marked: re.Pattern[str] | None = None) -> None:
@@ -187,7 +185,7 @@ def _write(stream: TextIO, text: str, marked: re.Pattern[str] | None = None) -> 
     text = _encodable(stream, text)
     if marked is not None and is_drawn(stream):
         text = marked.sub(lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[0]}\x1b[0m", text)
-    with hidden():
+    with hide_status():
         stream.write(text)
         stream.flush()
 
@@ -208,52 +206,37 @@ class VisibleFormatter(logging.Formatter):
 
 class TerminalHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
-        with hidden():
+        with hide_status():
             super().emit(record)
-
-
-class _HeldLogs(logging.Filter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        self.records.append(record)
-        return False
 
 
 @contextmanager
 def hold_logs() -> Iterator[None]:
     """Hold log lines back while this is open, and write them afterwards."""
-    holding = {handler: _HeldLogs() for handler in logging.getLogger().handlers}
-    for handler, held in holding.items():
-        handler.addFilter(held)
+    holding: list[tuple[logging.Handler, list[logging.LogRecord]]]
+    holding = [(handler, []) for handler in logging.getLogger().handlers]
+    for handler, held in holding:
+        # It returns None, which leaves the record out.
+        handler.addFilter(held.append)  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for handler, held in holding.items():
-            handler.removeFilter(held)
-            for record in held.records:
+        for handler, held in holding:
+            handler.removeFilter(held.append)  # type: ignore[arg-type]
+            for record in held:
                 handler.handle(record)
 
 
 class RepeatedLines(logging.Filter):
-    """Leaves out log lines that come too often from one place, and says how many they were.
-
-    No flood of them fills a disk or hides the others.
-
-    Args:
-        now: Seconds from a moment that never changes.
-    """
+    """Leaves out log lines that come too often from one place, and says how many they were."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        # When it began, and its lines: for each place in the code, of which there are hundreds.
+        # When it began, and its lines, for each place in the code.
         self._windows: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is written; it may be changed."""
         now, place = self._now(), (record.pathname, record.lineno)
         began, lines = self._windows.get(place, (now, 0))
         left_out = 0
@@ -284,11 +267,8 @@ def terminal_width() -> int | None:
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], drop: Sequence[str] = ()) -> str:
     """Return rows in columns, a line for each.
 
-    Where a terminal is too narrow, columns are left out, then the widest cells are cut. Cells come
-    from elsewhere: not even a newline may pass, or a name could forge a row.
-
-    Args:
-        drop: Headings of columns that may be left out, the least important first.
+    Where a terminal is too narrow, the columns of `drop` are left out, then the widest cells are
+    cut. Not even a newline may pass in a cell, or a name could forge a row.
     """
     # Imported here: `serve` does without it.
     from rich.cells import cell_len, set_cell_size

@@ -1,7 +1,7 @@
-"""Asks the person at a terminal, and reads their answers.
+"""Asks the person at a terminal, and reads their answers: the only module that does.
 
-The only module that reads answers. A line answers only the question that was shown when it was
-typed: text typed earlier, or pasted together with the answer to another question, is dropped.
+A line answers only the question that was shown when it was typed: text typed earlier, or pasted
+together with the answer to another question, is dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TextIO
 import anyio
 
 from bridge.cli.output import visible, write_err_line
-from bridge.cli.status import hidden
+from bridge.cli.status import hide_status
 from bridge.errors import UsageError
 
 QUIET_SECONDS = 0.05
@@ -31,10 +31,9 @@ _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
 
 
 class Person:
-    """Asks on one stream and reads from another; both have to be a terminal to ask.
+    """Asks on one stream, stderr, and reads from another, stdin; both have to be a terminal.
 
     Args:
-        reader, writer: The streams; stdin and stderr unless given.
         drawn: Whether the terminal supports attributes.
     """
 
@@ -47,7 +46,6 @@ class Person:
 
     @property
     def attended(self) -> bool:
-        """Whether a person can be asked here."""
         return self._reader.isatty() and self._writer.isatty()
 
     def write_heading(self, who: str) -> None:
@@ -61,21 +59,19 @@ class Person:
         self._writer.flush()
 
     def write(self, text: str) -> None:
-        with hidden():
+        with hide_status():
             self._writer.write(visible(text))
             self._writer.flush()
 
     async def ask(self, prompt: str) -> str | None:
-        """Show a prompt and return the line that is typed after it.
+        """Show a prompt and return the line that is typed after it; None for no answer.
 
-        Returns:
-            None for no answer: the end of input (Ctrl-D), a closed terminal, or input that does not
-            pause before the question.
+        That is the end of input (Ctrl-D), a closed terminal, or input that does not pause before.
         """
         try:
             if not await self._drop_typed():
                 return None
-            with hidden():
+            with hide_status():
                 self.write(prompt)
                 try:
                     line = await self._line()
@@ -91,7 +87,6 @@ class Person:
         return line
 
     async def confirm(self, prompt: str, *, default: bool = False) -> bool:
-        """Return whether a person answers yes; ask again if the answer is neither yes nor no."""
         while True:
             line = await self.ask(f"{prompt} [{'Y/n' if default else 'y/N'}] ")
             answer = (line or "").strip().lower()
@@ -106,14 +101,7 @@ class Person:
     async def agrees(
         self, prompt: str, *, yes: bool, nothing: str = "No changes made", default: bool = False
     ) -> bool:
-        """Return whether a person agrees, by --yes or when asked.
-
-        Args:
-            nothing: What an error says that was not done.
-
-        Raises:
-            UsageError: There is no person to ask.
-        """
+        """Return whether a person agrees, by --yes or when asked; `nothing` is for the error."""
         if yes:
             return True
         if not self.attended:
@@ -123,17 +111,13 @@ class Person:
     async def confirm_digest(
         self, name: str, digest: str, digits: str, *, shown: str, question: str, command: str
     ) -> bool:
-        """Return whether a person approves a definition, by its digest or when asked.
+        """Return whether a person approves a definition, by the digits of its digest or when asked.
 
         A name is not enough: its definition may have changed since the person saw it.
 
         Args:
-            digits: Beginning of the digest, given with the name; empty if none was given.
-            shown: The whole text to approve.
+            digits: Empty if none were given.
             command: The command that shows it.
-
-        Raises:
-            UsageError: The digest does not match, or there is no person to ask.
         """
         look = f"Look at it: `mcp-code-bridge {command} {name}` shows it."
         own = digest.removeprefix("sha256:")

@@ -15,11 +15,12 @@ import anyio.to_thread
 from bridge import private_files
 from bridge.atomic_files import replace_file
 from bridge.cli.install import machine_here
+from bridge.cli.line import PROGRAM
 from bridge.cli.options import Yes, flag
 from bridge.cli.output import visible, write_err_line, write_out
 from bridge.cli.person import Person
 from bridge.client_configs.install import standings
-from bridge.client_configs.move import KeptServer
+from bridge.client_configs.journal import KeptServer
 from bridge.errors import BridgeError, UsageError
 from bridge.sandbox.container.backend import container_backend
 from bridge.sandbox.container.image import REPOSITORY
@@ -27,8 +28,6 @@ from bridge.settings import Settings, config_path, moved_dir, packages_dir, runt
 from bridge.settings.parsers import ENGINES
 from bridge.settings.paths import default_state_dir
 from bridge.upstream.token_store import TokenStore
-
-_OWN = "mcp-code-bridge"  # The name of a directory that is the bridge's alone.
 
 _STATE = (
     *("audit", "blobs", "clients", "logins", "logs", "packages", "rootfs", "run", "runs", "skills"),
@@ -63,7 +62,9 @@ async def purge(
             raise UsageError(message, remedy="Close the clients that started it.")
         # To ask engines makes files.
         images = await _in_engines(settings, remove=False)
-        paths = await anyio.to_thread.run_sync(_paths, settings, keep_settings)
+        there = filter(os.path.lexists, _candidates(settings, keep_settings))
+        found = await anyio.to_thread.run_sync(lambda: dict.fromkeys(there))
+        paths = [path for path in found if not found.keys() & set(path.parents)]
         if not paths and not images:
             write_err_line("There is nothing to remove.")
             return 0
@@ -83,20 +84,18 @@ async def purge(
 
 
 def _require_uninstalled(settings: Settings) -> None:
-    moved = any(file.entries for file in KeptServer(moved_dir(settings.environ)).files())
     clients = {each.target.writer.name for each in standings(machine_here(settings))}
-    if moved or clients:
-        what = f"{', '.join(sorted(clients))} still start the bridge" if clients else ""
-        servers = "servers that moved behind the bridge are not back in their clients"
-        reason = " and ".join(filter(None, (what, servers if moved else "")))
+    reasons = [f"{', '.join(sorted(clients))} still start the bridge"] if clients else []
+    if any(file.entries for file in KeptServer(moved_dir(settings.environ)).files()):
+        reasons.append("servers that moved behind the bridge are not back in their clients")
+    if reasons:
         raise UsageError(
-            f"Nothing was removed: {reason}.",
+            f"Nothing was removed: {' and '.join(reasons)}.",
             remedy="Run `mcp-code-bridge uninstall all --restore` first.",
         )
 
 
 async def _in_engines(settings: Settings, *, remove: bool) -> list[str]:
-    """Return the bridge's images on the engines that answer; remove them and its containers."""
     found = []
     for name in ENGINES:
         async with container_backend(name, settings) as backend:
@@ -112,36 +111,26 @@ async def _in_engines(settings: Settings, *, remove: bool) -> list[str]:
     return found
 
 
-def _paths(settings: Settings, keep_settings: bool) -> list[Path]:
-    found = dict.fromkeys(filter(os.path.lexists, _candidates(settings, keep_settings)))
-    return [path for path in found if not found.keys() & set(path.parents)]
-
-
 def _candidates(settings: Settings, keep_settings: bool) -> Iterator[Path]:
     for directory in dict.fromkeys((settings.state_dir, default_state_dir(settings.environ))):
-        if directory.name == _OWN:
+        if directory.name == PROGRAM:
             yield directory
         else:
             yield from (path for name in _STATE for path in sorted(directory.glob(name)))
     moved = moved_dir(settings.environ)
     yield from (moved,) if keep_settings else (config_path(settings.environ), moved.parent)
     # Bridges with other state directories share these.
-    shared = (runtime_dir(settings), Path(tempfile.gettempdir()) / f"{_OWN}-{os.getuid()}")
-    yield from filter(_is_free, shared)
+    shared = (runtime_dir(settings), Path(tempfile.gettempdir()) / f"{PROGRAM}-{os.getuid()}")
+    for directory in shared:
+        with suppress(OSError), private_files.in_use(directory, alone=True) as free:
+            if free:
+                yield directory
     yield packages_dir(settings)
     if isinstance(settings.store, Path):
         yield from sorted(settings.store.parent.glob(f"{settings.store.name}*"))
         yield store_of(settings).blobs.root
     home = Path(settings.environ.get("HOME", ""))
     yield from (home / name for name in _COMPLETIONS)
-
-
-def _is_free(directory: Path) -> bool:
-    try:
-        with private_files.in_use(directory, alone=True) as free:
-            return free
-    except OSError:
-        return False
 
 
 def _remove(paths: list[Path], settings: Settings) -> list[Path]:

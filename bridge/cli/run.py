@@ -5,23 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import anyio
 import anyio.to_thread
 
-from bridge.cli.live_display import LiveTerminal
 from bridge.cli.output import for_person, write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.status import open_engine
-from bridge.cli.terminal import Terminal
+from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
-from bridge.model import ApplyRequest, Artifact, FindingSource, Json, Plan, RunRequest, RunResult
+from bridge.model import ApplyRequest, Artifact, FindingSource, Plan, RunRequest, RunResult
 from bridge.model.results import error_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
@@ -44,20 +43,21 @@ from bridge.text import counted
 
 TERMINAL = "terminal"  # Whose runs these are; see `RunRequest.principal`.
 CLIENT = "cli"  # The client's name in the record of these runs.
+_OF_PLANS = {"id", "seconds"}  # Of a plan: they are over with the process that made it.
 TIMED_OUT = 124  # What coreutils' `timeout` exits with.
 
 
 async def run_program(
     settings: Settings,
-    make_request: Callable[[], RunRequest],
     *,
     out: str | None = None,
     force: bool = False,
     as_json: bool = False,
+    **words: Any,
 ) -> int:
     """Run a program; its stdout, stderr and exit status become the command's own."""
     try:
-        request = make_request()
+        request = request_of(**words)
         directory = None if out is None else check_out(out)
         # There is no next run to keep a sandbox ready for.
         async with open_engine(dataclasses.replace(settings, warm=0), patient=True) as engine:
@@ -69,45 +69,31 @@ async def run_program(
         write_json(structured(error_run(error)))
         return error.exit_status
     if as_json:
-        write_json(_document(result))
+        document = structured(result)
+        if result.plan is not None and result.plan.plan_id:
+            # Without what is over with this process.
+            document["plan"] = {
+                **{name: of for name, of in document["plan"].items() if name not in _OF_PLANS},
+                "note": "A plan ends with the process that made it, so that no other can apply it. "
+                "Run the program with --plan in a terminal to be asked, and to have the calls "
+                "made.",
+            }
+        write_json(document)
     else:
-        printed = _is_live(request, as_json)
         written = None if problems else directory
-        show(result, terminal=sys.stderr.isatty(), printed=printed, out=written)
+        terminal = sys.stderr.isatty()
+        show(result, terminal=terminal, printed=request.mode == "run", out=written)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
-
-
-def _document(result: RunResult) -> dict[str, Json]:
-    """Return a result as JSON; of a plan without what is over with this process."""
-    document = structured(result)
-    if result.plan is not None and result.plan.plan_id:
-        document["plan"] = {
-            **{
-                key: value
-                for key, value in document["plan"].items()
-                if key not in {"id", "seconds"}
-            },
-            "note": "A plan ends with the process that made it, so that no other can apply it. "
-            "Run the program with --plan in a terminal to be asked, and to have the calls made.",
-        }
-    return document
-
-
-def _is_live(request: RunRequest, scripted: bool) -> bool:
-    """Return whether output is shown as it comes.
-
-    A plan's output names the results of held calls, and is written at its end.
-    """
-    return not scripted and request.mode == "run"
 
 
 async def _run_live(
     engine: Engine, request: RunRequest, settings: Settings, *, scripted: bool
 ) -> RunResult:
     drawn = settings.environ.get("TERM", "dumb") != "dumb"
-    if not _is_live(request, scripted):
+    if scripted or request.mode != "run":
+        # The output of a plan names the results of held calls, and is written at its end.
         person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
         return await run_and_apply(engine, request, person, scripted=scripted)
     viewer = LiveTerminal(
@@ -122,8 +108,8 @@ async def _run_live(
         async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
             return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
-        standing = viewer.run_progress
-        write_err(f"{interrupted(standing.tally if standing is not None else None)}\n")
+        followed = viewer.run_progress
+        write_err(f"{describe_interruption(followed.tally if followed is not None else None)}\n")
         raise
 
 
@@ -167,24 +153,15 @@ async def run_and_apply(
     """Run a program; if it makes a plan, show that to the person, ask, and apply it.
 
     A plan is in the memory of this process: here and now is the only time to apply it.
-
-    Args:
-        scripted: A program reads the result: no person is asked.
     """
     result = await engine.run(request, client)
     plan = result.plan
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
     # The question has the list; where both go to the same screen, once is enough.
-    listed = not sys.stdout.isatty() or not is_fully_shown(plan)
-    show(result, terminal=True, plan=listed)
-    wish = ApplyRequest(
-        plan_id=plan.plan_id,
-        principal=request.principal,
-        owner=request.owner,
-        client=request.client,
-    )
-    applied = await engine.apply(wish, client)
+    show(result, terminal=True, plan=not sys.stdout.isatty() or not is_fully_shown(plan))
+    who = {"principal": request.principal, "owner": request.owner, "client": request.client}
+    applied = await engine.apply(ApplyRequest(plan_id=plan.plan_id, **who), client)
     write_err(f"{applied.summary}\n")
     # The files are of the run that made the plan; to apply it runs no program.
     return dataclasses.replace(applied, artifacts=result.artifacts, missing=result.missing)
@@ -278,7 +255,6 @@ def request_of(
     session: str | None = None,
     end_session: bool = False,
 ) -> RunRequest:
-    """Return the request that the words of `run` mean."""
     words, name = list(argv or ()), ""
     if code is not None:
         # typer cannot know that with -c there is no FILE, and gave it the first ARG.
@@ -297,7 +273,9 @@ def request_of(
         session=kept,
         end_session=ends,
         packages=parse_packages(packages or ()),
-        servers=None if servers is None else _names(servers),
+        servers=None
+        if servers is None
+        else tuple(name.strip() for name in servers.split(",") if name.strip()),
         timeout=timeout,
         argv=tuple(words),
         name=name,
@@ -309,10 +287,6 @@ def request_of(
         files=read_files(files or ()),
         ends_bridge=True,
     )
-
-
-def _names(listed: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
 def read_program(file: str) -> str:
@@ -331,14 +305,12 @@ def read_program(file: str) -> str:
 
 def pictures(result: RunResult) -> list[Artifact]:
     """Return the originals of the pictures that were shown, as far as they are kept."""
-    kept = [item.artifact for item in result.shown if not item.text]
-    return [artifact for artifact in kept if artifact is not None]
+    return [item.artifact for item in result.shown if item.artifact and not item.text]
 
 
-def interrupted(tally: Tally | None) -> str:
+def describe_interruption(tally: Tally | None) -> str:
     """Return which calls of an interrupted run went out: nothing else will report them."""
-    sent = tally.sent if tally is not None else ()
-    if tally is None or not sent:
+    if tally is None or not (sent := tally.sent):
         return "Interrupted. No call went out."
     total = sum(each.count for each in sent)
     text = f"Interrupted. {counted(total, 'call')} had gone out: {named(sent)}."

@@ -1,8 +1,7 @@
 """The files of `run`: those of the user's that a program gets, and where those it left are put.
 
-Owns what is done to the user's own disk. Names of what comes back were chosen in a sandbox: they
-are checked again, looked up below the directory that the user named and never through a link, and
-no existing file is replaced unless the user asks for it.
+Names of what comes back were chosen in a sandbox, so they are checked again. No link is followed
+below the directory that the user named. A file is replaced only if the user asks.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import contextlib
 import os
 import re
 import secrets
-import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +36,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
-    """Return the files that the flags name, as NAME=PATH, or PATH for one that keeps its name."""
+    """Return the files that the flags name, as NAME=PATH or PATH."""
     files = []
     left = MAX_BYTES
     for flag in wanted:
@@ -47,24 +45,19 @@ def read_files(wanted: Sequence[str]) -> tuple[InputFile, ...]:
             name, path = Path(flag).name, flag
         if not path:
             raise UsageError(f"--file: {flag!r} names no file; write NAME=PATH, or PATH alone.")
-        data = _content(Path(path).expanduser(), left)
+        try:
+            with Path(path).expanduser().open("rb") as file:
+                data = file.read(left + 1)
+        except OSError as error:
+            raise UsageError(f"--file: {path} cannot be read: {error.strerror or error}.") from None
         left -= len(data)
+        if left < 0:
+            message = f"--file: with {path} there are more than {MAX_BYTES:,} bytes."
+            remedy = "Give a program less at a time, or mount a directory by the configuration."
+            raise UsageError(message, remedy=remedy)
         files.append(InputFile(name=name, data=data))
     check_names(files)
     return tuple(files)
-
-
-def _content(path: Path, left: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(left + 1)
-    except OSError as error:
-        raise UsageError(f"--file: {path} cannot be read: {error.strerror or error}.") from None
-    if len(data) > left:
-        message = f"--file: with {path} there are more than {MAX_BYTES:,} bytes."
-        remedy = "Give a program less at a time, or mount a directory by the configuration."
-        raise UsageError(message, remedy=remedy)
-    return data
 
 
 def check_out(directory: str) -> Path:
@@ -87,10 +80,6 @@ def write_files(
 
     Files that other programs read as a directory's settings or code are refused, whatever `force`
     says: a program must not configure git, a shell, a client or the bridge by leaving files.
-
-    Args:
-        read: Returns a file's content, part by part.
-        force: Whether files that are there may be replaced.
     """
     written, problems = [], []
     with open_directory(directory) as root:
@@ -160,8 +149,10 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
         FileExistsError: It is there, and is not to be replaced.
         OSError: It cannot be written.
     """
-    if not force and _entry_status(parent, name) is not None:
-        raise FileExistsError
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+        if not force:
+            raise FileExistsError
     # Under another name first, so that no reader finds half a file.
     unfinished = f".{secrets.token_hex(8)}.unfinished"
     fd = os.open(unfinished, _NEW, 0o666, dir_fd=parent)
@@ -170,34 +161,17 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
             for piece in pieces:
                 file.write(piece)
         if force:
-            _replace(parent, unfinished, name)
-        else:
-            _publish(parent, unfinished, name)
+            # Linux and macOS refuse to replace a directory.
+            os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
+            return
+        try:
+            # Unlike a renaming this replaces nothing that has come to be there.
+            os.link(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except FileExistsError:
+            raise
+        except OSError:
+            # Not every file system has hard links. It was looked a moment ago.
+            os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished, dir_fd=parent)
-
-
-def _publish(parent: int, unfinished: str, name: str) -> None:
-    try:
-        # Unlike a renaming this replaces nothing that has come to be there.
-        os.link(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
-    except FileExistsError:
-        raise
-    except OSError:
-        # Not every file system has hard links. It was looked a moment ago.
-        os.rename(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
-
-
-def _replace(parent: int, unfinished: str, name: str) -> None:
-    mode = _entry_status(parent, name)
-    if mode is not None and stat.S_ISDIR(mode):
-        raise IsADirectoryError(0, "a directory is there")
-    os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
-
-
-def _entry_status(parent: int, name: str) -> int | None:
-    try:
-        return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import anyio.to_thread
 
-from bridge.cli import completion
 from bridge.cli.audit import audit_lines, duration, local_time, moment, read_log
-from bridge.cli.options import AsJson, arg, count
+from bridge.cli.options import AsJson, arg, complete_runs, count
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -43,14 +42,12 @@ async def list_runs(
     """
     found = await anyio.to_thread.run_sync(_records(settings).listed, None, number)
     off = " MCP_BRIDGE_RUN_RECORDS is off." if settings.run_records == "off" else ""
-    headings = ("RUN", "WHEN", "STATUS", "TIME", "CALLS", "PROGRAM")
-    write_list(found, headings, _cells, f"No runs are recorded.{off}", as_json=as_json)
-    return 0
+    return write_list(found, _COLUMNS, f"No runs are recorded.{off}", as_json=as_json)
 
 
 async def show_run(
     settings: Settings,
-    run: Annotated[str, arg("RUN", "its id, or the beginning of it", completion.runs)],
+    run: Annotated[str, arg("RUN", "its id, or the beginning of it", complete_runs)],
     *,
     as_json: AsJson = False,
 ) -> int:
@@ -84,20 +81,22 @@ def _records(settings: Settings) -> RunRecords:
     return RunRecords(settings)
 
 
-def _cells(record: Mapping[str, Json]) -> tuple[str, ...]:
+def _program(record: Mapping[str, Json]) -> str:
     plan = f"(applies plan {record['plan']})" if record.get("plan") else "(empty)"
-    program = str(record.get("program") or plan)
-    first, _, more = program.strip().partition("\n")
+    first, _, more = str(record.get("program") or plan).strip().partition("\n")
     # The other columns take 48.
     room = max((terminal_width() or 120) - 48, 20)
-    return (
-        str(record["run"])[:SHORT_ID],
-        local_time(record.get("time"), "%b %d %H:%M"),
-        _WORDS.get(str(record["status"]), str(record["status"])),
-        duration(record.get("wallMs")),
-        str(record.get("calls", 0)),
-        first if len(first) <= room and not more else f"{first[: room - 2]} …",
-    )
+    return first if len(first) <= room and not more else f"{first[: room - 2]} …"
+
+
+_COLUMNS: dict[str, Callable[[dict[str, Json]], str]] = {
+    "RUN": lambda each: str(each["run"])[:SHORT_ID],
+    "WHEN": lambda each: local_time(each.get("time"), "%b %d %H:%M"),
+    "STATUS": lambda each: _WORDS.get(str(each["status"]), str(each["status"])),
+    "TIME": lambda each: duration(each.get("wallMs")),
+    "CALLS": lambda each: str(each.get("calls", 0)),
+    "PROGRAM": _program,
+}
 
 
 def _head(record: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -143,10 +142,12 @@ async def list_sessions(settings: Settings, *, as_json: AsJson = False) -> int:
         for each in await anyio.to_thread.run_sync(saved.all, None)
     ]
 
-    def cells(each: dict[str, Json]) -> list[str]:
-        times = [local_time(each[name], "%b %d %H:%M") for name in ("saved", "expires")]
-        return [each["name"], each["id"][:8], *times, str(each["runs"]), size_text(each["bytes"])]
-
-    headings = ("NAME", "ID", "SAVED", "EXPIRES", "RUNS", "SIZE")
-    write_list(found, headings, cells, "No sessions are saved.", as_json=as_json)
-    return 0
+    columns: dict[str, Callable[[dict[str, Json]], str]] = {
+        "NAME": lambda each: each["name"],
+        "ID": lambda each: each["id"][:8],
+        "SAVED": lambda each: local_time(each["saved"], "%b %d %H:%M"),
+        "EXPIRES": lambda each: local_time(each["expires"], "%b %d %H:%M"),
+        "RUNS": lambda each: str(each["runs"]),
+        "SIZE": lambda each: size_text(each["bytes"]),
+    }
+    return write_list(found, columns, "No sessions are saved.", as_json=as_json)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import socket
 import sys
-from contextlib import AbstractAsyncContextManager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import anyio
 
-from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
 from bridge.inventory.config_watch import watch_config, watch_plan
 from bridge.inventory.configuration import context_for
-from bridge.runs import Engine, open_engine
+from bridge.runs import open_engine
 from bridge.sandbox.selection import select_present
 from bridge.server.app import build_server, error_server
 from bridge.server.greeting import NO_GREETING, Greeting
@@ -30,21 +29,9 @@ ALONE = (
 
 
 def _announce(host: str, port: int) -> None:
-    if "/" in host:
-        print(f"Serving unix:{host}", file=sys.stderr, flush=True)  # noqa: T201
-        return
     shown = f"[{host}]" if ":" in host else host
-    print(f"Serving http://{shown}:{port}/mcp", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _machine() -> str:
-    """Return the machine's name, as a header can have it; in a pod that is the pod's own."""
-    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
-
-
-def _watching(engine: Engine, context: DiscoveryContext) -> AbstractAsyncContextManager[None]:
-    servers = engine.servers
-    return watch_config(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
+    address = f"unix:{host}" if "/" in host else f"http://{shown}:{port}/mcp"
+    print(f"Serving {address}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 async def serve(
@@ -58,11 +45,17 @@ async def serve(
     """Serve until the client closes stdin, or over HTTP until a signal."""
     address = parse_address(http) if http else None
     if address is not None:
-        settings = replace(settings, replica=settings.replica or _machine())
+        # The machine's name, as a header can have it; in a pod that is the pod's own.
+        name = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
+        settings = replace(settings, replica=settings.replica or name)
     context = context_for(settings, str(Path.cwd()), sys.platform)
-    # Hundreds of servers take a while to read, which the answer to `initialize` need not wait for.
-    opened = open_engine(settings, eager=False, choose_backend=select_present)
-    async with opened as engine, _watching(engine, context):
+    async with AsyncExitStack() as stack:
+        # The answer to `initialize` does not wait until hundreds of servers are read.
+        opened = open_engine(settings, eager=False, choose_backend=select_present)
+        engine = await stack.enter_async_context(opened)
+        servers = engine.servers
+        watch = watch_config(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
+        await stack.enter_async_context(watch)
         if address is None:
             if sys.stdin is None:
                 message = "There is no stdin to serve MCP on."

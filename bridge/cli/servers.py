@@ -1,27 +1,26 @@
-"""`servers`: what was discovered, where, and in which state it is."""
+"""`servers` and `logs`: what was discovered, where, in which state, and what servers wrote."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
 
 from bridge.catalog.prose import clip
-from bridge.cli import completion
-from bridge.cli.options import AsJson, arg, flag
+from bridge.cli.options import AsJson, arg, complete_servers, count, flag
 from bridge.cli.output import (
     terminal_width,
     visible,
-    write_err,
     write_err_line,
-    write_json,
+    write_list,
     write_out,
     write_prose,
-    write_table,
 )
 from bridge.cli.person import Person
 from bridge.cli.status import open_engine
@@ -42,13 +41,13 @@ from bridge.inventory.configuration import context_for
 from bridge.inventory.consents import consents_of
 from bridge.inventory.project_servers import definition_lines, reference_names
 from bridge.model import ServerSpec, Source
-from bridge.settings import Settings, home, store_of
+from bridge.settings import Settings, home, parsers, store_of
 from bridge.text import counted
+from bridge.upstream.server_log import log_path
 
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-_HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 
 _ALIKE = (
     "Left out, as an earlier file has another of this name",
@@ -77,48 +76,41 @@ async def servers(
     async with open_engine(settings) as engine:
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
-        to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
-        to_mend += [f"warning: {text}" for text in unused_tables(engine, settings)]
+        hints = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
+        found = engine.servers.discovery
+        known = {spec.name for spec in found.servers}
+        known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
+        hints += [
+            f"warning: [servers.{name}] in config.toml does nothing: no client has a server of "
+            "that name."
+            for name in settings.server_settings
+            if name not in known
+        ]
         if check and engine.servers.names():
-            for text in to_mend:
+            for text in hints:
                 write_err_line(text)
             # Imported here: it counts tokens of the bridge's own tools, which imports its server.
             from bridge.cli.checks import check_servers
 
             return await check_servers(engine, as_json=as_json)
         rows = _rows(engine)
-    if as_json:
-        write_json(rows, indent=2)
-    elif not rows:
-        write_err(none_found(settings))
-    else:
+    if rows and not as_json:
         _write(rows, str(home(settings.environ)))
-    for text in to_mend:
+    else:
+        write_list(rows, {}, none_found(settings), as_json=as_json)
+    for text in hints:
         write_err_line(text)
     return 0
 
 
-def unused_tables(engine: Engine, settings: Settings) -> list[str]:
-    """Return a line for each table of `config.toml` about a server that there is not."""
-    found = engine.servers.discovery
-    known = {spec.name for spec in found.servers}
-    known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
-    return [
-        f"[servers.{name}] in config.toml does nothing: no client has a server of that name."
-        for name in settings.server_settings
-        if name not in known
-    ]
-
-
 def none_found(settings: Settings) -> str:
-    """Return what to say, and to do, where no client has a server."""
     text = (
         "No MCP servers found. Add one to a client (`claude mcp add`, say), or name a file in "
-        "MCP_SERVERS_CONFIG.\n"
+        "MCP_SERVERS_CONFIG."
     )
     if settings.sources:
         named = visible(",".join(settings.sources))
-        text += f"MCP_BRIDGE_SOURCES leaves clients out: it is {named}.\n"
+        text += f"\nMCP_BRIDGE_SOURCES leaves clients out: it is {named}."
     return text
 
 
@@ -132,48 +124,57 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
     def short(text: str) -> str:
         return re.sub(rf"(^| ){re.escape(home_directory)}/", r"\1~/", text) if at_terminal else text
 
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "NAME": lambda row: row["name"],
+        "ALIAS": lambda row: f"mcp_{row['alias']}" if row.get("alias") else "-",
+        "TRANSPORT": lambda row: row.get("transport", "-"),
+        "STATE": lambda row: row["state"],
+        "TOOLS": lambda row: str(row.get("tools", "-")),
+        "CLIENTS": lambda row: ", ".join(
+            dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
+        ),
+        "FOUND IN": lambda row: short(row["source"]),
+    }
     used = [row for row in rows if row["state"] not in ("skipped", "proposed")]
     if used:
-        write_table(_HEADINGS, [_cells(row, short) for row in used], ("TRANSPORT", "CLIENTS"))
+        write_list(used, columns, "", as_json=False, drop=("TRANSPORT", "CLIENTS"))
     differences = [(row["name"], text) for row in used for text in row.get("differences", ())]
     if differences:
         write_out("\nDefined differently elsewhere; the table has the definition that is used:\n")
     for name, text in differences:
         write_prose(f"  {visible(name, keep='')}: {visible(text, keep='')}\n")
     _write_reasons("Not working", [row for row in used if row.get("reason")], str)
+    shadowed, only_client, itself = _ALIKE
+    titles = {ONLY_CLIENT: only_client, ITSELF: itself}
     grouped: dict[str, list[dict[str, Any]]] = {name: [] for name in ("", *_ALIKE)}
-    for row in rows:
-        if row["state"] == "skipped":
-            grouped[_alike(row["reason"])].append(row)
+    for row in (each for each in rows if each["state"] == "skipped"):
+        hidden = row["reason"].startswith(SHADOWED) and UNUSED not in row["reason"]
+        grouped[shadowed if hidden else titles.get(row["reason"], "")].append(row)
     _write_reasons("Left out", grouped.pop(""), short)
     for title, alike in grouped.items():
-        _write_names(title, alike)
-    proposed = _one_for_each_server([row for row in rows if row["state"] == "proposed"])
-    _write_reasons("Not approved, so not used", proposed, short)
+        # A line for all of them; --json has their files.
+        clients: dict[str, dict[str, None]] = {}
+        for row in alike:
+            clients.setdefault(row["name"], {})[row["client"]] = None
+        if clients:
+            named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
+            write_prose("\n" + visible(f"{title}: {named}.", keep="") + "\n")
+    # A row for each name, with the number of its other definitions.
+    proposed: dict[str, dict[str, Any]] = {}
+    waiting = [row for row in rows if row["state"] == "proposed"]
+    counts = Counter(row["name"] for row in waiting)
+    for row in waiting:
+        more = counts[row["name"]] - 1
+        reason = row["reason"] + (f"; defined in {more} more" if more else "")
+        proposed.setdefault(row["name"], {**row, "reason": reason})
+    _write_reasons("Not approved, so not used", proposed.values(), short)
     if proposed:
         write_out("`mcp-code-bridge servers approve NAME` shows one, and asks.\n")
 
 
-def _alike(reason: str) -> str:
-    shadowed, only_client, itself = _ALIKE
-    if reason.startswith(SHADOWED) and UNUSED not in reason:
-        return shadowed
-    return {ONLY_CLIENT: only_client, ITSELF: itself}.get(reason, "")
-
-
-def _one_for_each_server(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each name, with the number of its other definitions in the reason."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        found.setdefault(row["name"], []).append(row)
-    more = {name: f"; defined in {len(of) - 1} more" for name, of in found.items() if of[1:]}
-    return [
-        {**first, "reason": f"{first['reason']}{more.get(name, '')}"}
-        for name, (first, *_) in found.items()
-    ]
-
-
-def _write_reasons(title: str, rows: Sequence[dict[str, Any]], short: Callable[[str], str]) -> None:
+def _write_reasons(
+    title: str, rows: Collection[dict[str, Any]], short: Callable[[str], str]
+) -> None:
     """Write a line for each of `rows`; --json has the whole reason."""
     if rows:
         write_out(f"\n{title}:\n")
@@ -183,38 +184,18 @@ def _write_reasons(title: str, rows: Sequence[dict[str, Any]], short: Callable[[
         write_prose(visible(line, keep="") + "\n")
 
 
-def _write_names(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write a line for all of `rows`; --json has their files."""
-    clients: dict[str, dict[str, None]] = {}
-    for row in rows:
-        clients.setdefault(row["name"], {})[row["client"]] = None
-    if clients:
-        named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
-        write_out("\n")
-        write_prose(visible(f"{title}: {named}.", keep="") + "\n")
-
-
-def _cells(row: dict[str, Any], short: Callable[[str], str]) -> tuple[str, ...]:
-    clients = dict.fromkeys([row["client"], *(place["client"] for place in row.get("also", ()))])
-    return (
-        row["name"],
-        f"mcp_{row['alias']}" if row.get("alias") else "-",
-        row.get("transport", "-"),
-        row["state"],
-        str(row.get("tools", "-")),
-        ", ".join(clients),
-        short(row["source"]),
-    )
-
-
 def _rows(engine: Engine) -> list[dict[str, Any]]:
+    def row_of(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
+        row = {"name": entry.name, "state": state, "used": False, **_place(entry.source)}
+        return {**row, "reason": entry.reason}
+
     discovery = engine.servers.discovery
-    found = [_row(engine, spec) for spec in discovery.servers]
-    found += [_skipped_row(entry, "skipped") for entry in discovery.skipped]
+    rows = [_row(engine, spec) for spec in discovery.servers]
+    rows += [row_of(entry, "skipped") for entry in discovery.skipped]
     for entry in discovery.proposed:
         more = {"transport": entry.spec.transport, "digest": entry.definition.digest}
-        found.append({**_skipped_row(entry, "proposed"), **more})
-    return found
+        rows.append({**row_of(entry, "proposed"), **more})
+    return rows
 
 
 def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
@@ -258,15 +239,7 @@ def _place(source: Source) -> dict[str, Any]:
     return {**place, "fields": list(source.fields)}
 
 
-def _skipped_row(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "state": state,
-        "used": False,
-        **_place(entry.source),
-        "reason": entry.reason,
-    }
-
+SERVER_UNREACHABLE = 4  # The exit status of what cannot be shown because of it.
 
 _COMMAND = "servers approve"
 
@@ -276,7 +249,7 @@ async def approve(
     *,
     names: Annotated[
         list[str] | None,
-        arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", completion.servers),
+        arg("NAME[@DIGEST]", "shown, and you are asked; or by digest", complete_servers),
     ] = None,
 ) -> int:
     """Approve a project's server, or a changed one.
@@ -284,19 +257,10 @@ async def approve(
     Examples:
         servers approve github
     """
-    return await approve_of(names or (), settings, Person())
-
-
-async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    """Approve servers of the working directory's files, or the start of any; 1 if one is not.
-
-    Args:
-        names: NAME, which is shown and asked about, or NAME@DIGEST as `servers --json` has it.
-    """
     if not names:
         message = "Name a server to approve."
         raise UsageError(message, remedy="`mcp-code-bridge servers` lists those waiting.")
-    consents = consents_of(settings)
+    consents, person = consents_of(settings), Person()
     approved = True
     for wanted in names:
         context = context_for(settings, str(Path.cwd()), sys.platform)
@@ -338,7 +302,6 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
 
 
 async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, person: Person) -> bool:
-    """Approve the start of a server of the user's as it is defined now; return whether it may."""
     decision = _starts(settings).decide(spec)
     if decision.action == "deny":
         message = f"{spec.name} is not started: the policy denies it ({because(decision)})."
@@ -394,3 +357,37 @@ def _resolve_name(wanted: str, found: Discovery) -> tuple[ProposedServer | Serve
     raise UnknownError(
         message, remedy="`mcp-code-bridge servers` says what there is.", code="unknown_server"
     )
+
+
+async def logs(
+    settings: Settings,
+    server: Annotated[
+        str | None, arg("SERVER", "its name; else logs are listed", complete_servers)
+    ] = None,
+    *,
+    number: Annotated[int, count("how many lines")] = 100,
+) -> int:
+    """Show what a server wrote to stderr.
+
+    The bridge keeps the last 1 to 2 MiB of each server.
+    """
+    directory = settings.state_dir / "logs"
+    names = sorted(path.stem for path in directory.glob("*.log"))
+    if server is None:
+        write_out("".join(f"{name}\n" for name in names))
+        if not names:
+            write_err_line("No server has written to stderr.")
+        return 0
+    path, last = log_path(directory, server), deque[str](maxlen=number)
+    if path.stem not in names:
+        near = parsers.nearest(server, names)
+        remedy = f"Did you mean {near}?" if near else "`logs` lists the logs."
+        raise UnknownError(
+            f"There is no log of a server {server!r:.80}.", remedy=remedy, code="unknown_server"
+        )
+    # The older file ends where the newer one begins.
+    for part in (path.with_name(f"{path.name}.1"), path):
+        with suppress(FileNotFoundError), part.open(encoding="utf-8", errors="replace") as file:
+            last.extend(file)
+    write_out("".join(last))
+    return 0

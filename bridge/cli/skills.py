@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.program.guard import check
@@ -20,8 +20,6 @@ from bridge.text import counted
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-_HEADINGS = ("NAME", "VERSION", "STATE", "DESCRIPTION")
-
 
 async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
     """List skills."""
@@ -30,15 +28,15 @@ async def list_skills(settings: Settings, *, as_json: AsJson = False) -> int:
         skills = await shelf.all()
         approved = await shelf.approved()
         found = [_fields(engine, skill, approved) for skill in skills.values()]
-
-    def cells(each: dict[str, Any]) -> list[str]:
-        return [each["name"], str(each["version"]), _state(each), each["description"]]
-
-    none = f"No skills in {visible(str(shelf.folder))}."
-    write_list(found, _HEADINGS, cells, none, as_json=as_json)
-    if found and not as_json:
-        write_out(f"\n{counted(len(found), 'skill')} in {visible(str(shelf.folder))}\n")
-    return 0
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "NAME": lambda each: each["name"],
+        "VERSION": lambda each: str(each["version"]),
+        "STATE": _state,
+        "DESCRIPTION": lambda each: each["description"],
+    }
+    folder = visible(str(shelf.folder))
+    below = f"\n{counted(len(found), 'skill')} in {folder}\n"
+    return write_list(found, columns, f"No skills in {folder}.", as_json=as_json, below=below)
 
 
 async def show(
@@ -75,16 +73,7 @@ async def approve(
     Examples:
         skills approve tidy_names
     """
-    return await approve_of(names, settings, Person())
-
-
-async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    """Approve skills, each as it was shown, for programs to use; 1 if one is not.
-
-    Args:
-        names: NAME, which is shown and asked about, or NAME@DIGEST as `skills show` prints it.
-    """
-    refused = False
+    refused, person = False, Person()
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
         approved = await shelf.approved()
@@ -166,13 +155,12 @@ def _state(fields: dict[str, Any]) -> str:
 
 
 def _shown(skill: Skill) -> str:
-    """Return a skill's file with nothing hidden in it, as in the question to a client's person."""
+    """Return a skill's file with nothing hidden in it."""
     lines, _ = visible_lines(skill.text, len(skill.text), 10 * len(skill.text))
     return "\n".join(lines)
 
 
 def _about(skill: Skill, fields: dict[str, Any], settings: Settings) -> str:
-    """Return what else there is to know of a skill, in lines."""
     findings = check(Survey(skill.code.tree), settings.guard_denies).findings if skill.code else ()
     return "".join(
         [

@@ -1,7 +1,6 @@
-"""The line at the bottom of a terminal that says what a command waits for, drawn by rich.
+"""The line at the bottom of a terminal, on stderr, that says what a command waits for.
 
-A process has one such line, on stderr. It appears after 200 ms, and is erased before anything else
-is written: writers of the two streams use `hidden`.
+A process has one. It is erased before anything else is written: writers use `hidden`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
     nullcontext,
@@ -39,9 +39,9 @@ def is_drawn(stream: TextIO) -> bool:
     return can_move(stream) and not os.environ.get("NO_COLOR")
 
 
-def hidden() -> AbstractContextManager[None]:
+def hide_status() -> AbstractContextManager[None]:
     """Return a context in which no status line is on the screen."""
-    return nullcontext() if _current is None else _current.hidden()
+    return nullcontext() if _current is None else _current.hide_status()
 
 
 @contextmanager
@@ -50,32 +50,26 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
 
     Inside another `waiting` it replaces the text of that one. Without a terminal it does nothing.
     """
-    outer = _current
-    if outer is not None or not can_move(sys.stderr):
-        before = "" if outer is None else outer.text
-        _say(outer, text)
-        yield lambda new: _say(outer, new)
-        _say(outer, before)
-        return
-    with StatusLine(sys.stderr) as line:
-        line.text = text
-        yield lambda new: _say(line, new)
+    with ExitStack() as stack:
+        line = _current
+        if line is None and can_move(sys.stderr):
+            line = stack.enter_context(StatusLine(sys.stderr))
+        before = line.text if line is not None else ""
 
+        def say(new: str) -> None:
+            if line is not None:
+                line.text = new
 
-def _say(line: StatusLine | None, text: str) -> None:
-    if line is not None:
-        line.text = text
+        say(text)
+        yield say
+        say(before)
 
 
 class StatusLine:
     """The status line of a terminal, which several threads may use.
 
     Args:
-        writer: The terminal.
         render: Returns the line's text, empty for no line now; `text` unless given.
-
-    Attributes:
-        text: What the command waits for.
     """
 
     def __init__(self, writer: TextIO, render: Callable[[], str] | None = None) -> None:
@@ -112,11 +106,11 @@ class StatusLine:
     def __exit__(self, *_: object) -> None:
         global _current
         self._over.set()
-        with self.hidden():
+        with self.hide_status():
             _current = self._outer
 
     @contextmanager
-    def hidden(self) -> Iterator[None]:
+    def hide_status(self) -> Iterator[None]:
         """Draw nothing while this is open."""
         with self._changing:
             self._hidden += 1
@@ -128,7 +122,6 @@ class StatusLine:
                 self._hidden -= 1
 
     def draw(self) -> None:
-        """Draw the line, unless it is hidden or there is nothing to say."""
         with self._changing:
             idle = self._hidden or self._over.is_set()
             self._shown = "" if idle else self._render()
@@ -152,7 +145,6 @@ class StatusLine:
 
 @asynccontextmanager
 async def open_engine(settings: Settings, *, patient: bool = False) -> AsyncIterator[Engine]:
-    """Open an engine on the user's own servers."""
     async with AsyncExitStack() as stack:
         with waiting("finding servers and a sandbox"):
             from bridge.runs import open_engine as opened

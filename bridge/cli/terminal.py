@@ -1,26 +1,30 @@
-"""The user at a terminal, as the client of a run.
-
-Owns the questions of servers on a terminal: a line for each field of a form, on stderr, so that the
-program's output stays its own. Without a terminal no one is asked.
-"""
+"""The user at a terminal, as the client of a run: its output and status, and servers' questions."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Hashable, Mapping
-from typing import TextIO
+from collections.abc import AsyncIterator, Hashable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from time import monotonic
+from typing import BinaryIO, TextIO
 
 import anyio
+import anyio.to_thread
 
+from bridge.callers.progress import RunProgress, told
 from bridge.cli.output import hold_logs, visible
 from bridge.cli.person import Person
+from bridge.cli.status import StatusLine, hide_status
 from bridge.errors import CannotAskError
 from bridge.model import Json
+from bridge.text import VisibleDecoder
 
 logger = logging.getLogger(__name__)
 
 MAX_FIELDS = 50  # Of a server's form: more is too much to fill in line by line.
+
+_BAR = 20  # Columns.
 
 _WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
@@ -38,7 +42,7 @@ class Terminal:
     def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
         self._person = Person(reader, writer, drawn=drawn)
         self._writer = writer
-        self._turn = anyio.Lock()
+        self._screen = anyio.Lock()
 
     @property
     def attended(self) -> bool:
@@ -64,15 +68,11 @@ class Terminal:
         logger.log(_LEVELS.get(level, logging.ERROR), "%s", shown)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, field by field; the end of input (Ctrl-D) declines. Nothing is logged meanwhile.
-
-        Raises:
-            CannotAskError: There is no terminal, or the form is not one for lines.
-        """
+        """Ask, field by field; the end of input (Ctrl-D) declines. Nothing is logged meanwhile."""
         if not self.attended:
             raise CannotAskError("No user can be asked: this run has no terminal.")
-        async with self._turn:
-            with hold_logs():
+        async with self._screen:
+            with hold_logs(), hide_status():
                 message = str(params.get("message", ""))
                 # Those of servers begin with their names in brackets.
                 asks = "A server asks" if message.startswith("[") else "Approval needed"
@@ -91,12 +91,11 @@ class Terminal:
         return []
 
     async def _fill(self, schema: Json) -> Mapping[str, Json]:
-        fields = schema.get("properties") if isinstance(schema, dict) else None
-        if not isinstance(schema, dict) or not isinstance(fields, dict):
-            fields, schema = {}, {}
+        form = schema if isinstance(schema, dict) else {}
+        fields, required = form.get("properties"), form.get("required")
+        fields = fields if isinstance(fields, dict) else {}
         if len(fields) > MAX_FIELDS:
             raise CannotAskError(f"The form has {len(fields)} fields, too many for a terminal.")
-        required = schema.get("required")
         content: dict[str, Json] = {}
         for name, field in fields.items():
             described = field if isinstance(field, dict) else {}
@@ -118,8 +117,101 @@ class Terminal:
         return {"action": "accept", "content": content}
 
 
+class LiveTerminal(Terminal):
+    """A terminal that shows a run's output and status while `streaming` is open.
+
+    Output goes to the stream that it was written to, without control characters if that is a
+    terminal. The program waits until it is read, as in any pipe.
+
+    Args:
+        shows: Whether to draw a status line.
+        out, err: Destinations of the program's streams.
+        drawn: Whether the terminal supports attributes, which mark the bridge's own lines.
+    """
+
+    def __init__(
+        self,
+        reader: TextIO,
+        writer: TextIO,
+        *,
+        shows: bool,
+        out: BinaryIO,
+        err: BinaryIO,
+        drawn: bool = True,
+    ) -> None:
+        super().__init__(reader, writer, drawn=drawn)
+        self.run_progress: RunProgress | None = None
+        self._line = StatusLine(writer, self._status) if shows else None
+        self._started = 0.0
+        self._at_line_start = True
+        self._note = ""
+        self._streams = {"stdout": out, "stderr": err}
+        self._decoders = {
+            name: VisibleDecoder() for name, stream in self._streams.items() if stream.isatty()
+        }
+
+    @property
+    def wants_progress(self) -> bool:
+        return self._line is not None
+
+    def follow(self, run_progress: RunProgress) -> None:
+        self.run_progress, self._started, self._note = run_progress, monotonic(), ""
+
+    def _status(self) -> str:
+        """Return the status line; empty if a run is short, or the output's last line not whole."""
+        if self.run_progress is None:
+            return self._note or "starting a sandbox"
+        seconds = monotonic() - self._started
+        if not self._at_line_start or seconds < 0.6:
+            return ""
+        return status_text(self.run_progress, seconds, self._note)
+
+    async def wrote(self, stream: str, data: bytes) -> None:
+        """Write output; wait for its reader, and until no question is open."""
+        # The lock is fair: a program that keeps writing does not delay a question.
+        async with self._screen:
+            # Abandoned on an interrupt: a reader that does not read must not block it.
+            await anyio.to_thread.run_sync(self._write, stream, data, abandon_on_cancel=True)
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        self._note = told(message, 120)
+
+    @asynccontextmanager
+    async def streaming(self) -> AsyncIterator[None]:
+        """Draw while this is open; incomplete characters are written when it closes."""
+        with self._line or nullcontext():
+            try:
+                yield
+            finally:
+                for name in self._decoders:
+                    await anyio.to_thread.run_sync(self._write, name, b"", True)
+
+    def _write(self, name: str, data: bytes, final: bool = False) -> None:
+        stream, decoder = self._streams[name], self._decoders.get(name)
+        if decoder is not None:
+            data = decoder.decode(data, final=final).encode("utf-8", "backslashreplace")
+        with hide_status() if decoder is not None else nullcontext():
+            stream.write(data)
+            stream.flush()
+            if decoder is not None and data:
+                # A program's own bar ends with a return, and must not be overwritten.
+                self._at_line_start = data.endswith(b"\n")
+
+
+def status_text(run_progress: RunProgress, seconds: float, note: str = "") -> str:
+    whole = int(seconds)
+    time = f"{whole} s" if whole < 60 else f"{whole // 60}:{whole % 60:02d}"
+    parts = [time, run_progress.own_text(), run_progress.call_text(), note]
+    text = " · ".join(part for part in parts if part)
+    share = run_progress.share
+    if share is not None:
+        full = round(share * _BAR)
+        text = f"{'━' * full}{'╌' * (_BAR - full)} {int(share * 100):3d}% {text}"
+    return text
+
+
 def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
-    """Return what asks for a field: a line, below its choices if they have titles. Pure."""
+    """Return what asks for a field: a line, below its choices if they have titles."""
     choices, titles = _choices(field)
     listed, facts = "", [str(field.get("description") or "")]
     if titles:
@@ -143,11 +235,7 @@ def prompt(name: str, field: Mapping[str, Json], *, needed: bool) -> str:
 
 
 def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
-    """Return the value that a line means; None for none. Pure.
-
-    Raises:
-        ValueError: It means none that fits; says which would.
-    """
+    """Return the value that a line means; None for none. A `ValueError` says what would fit."""
     kind = field.get("type")
     if not text:
         if needed and field.get("default") is None:
@@ -155,8 +243,9 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
         return field.get("default")
     if kind == "array":
         return [item.strip() for item in text.split(",") if item.strip()]
-    if _choices(field)[0]:
-        return _parse_choice(field, text)
+    choices, titles = _choices(field)
+    if choices:
+        return _parse_choice(choices, titles, text)
     if kind == "boolean":
         if text.lower() not in _WORDS:
             raise ValueError("Answer yes or no.")
@@ -170,8 +259,7 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
     return text
 
 
-def _parse_choice(field: Mapping[str, Json], text: str) -> Json:
-    choices, titles = _choices(field)
+def _parse_choice(choices: list[Json], titles: list[str], text: str) -> Json:
     words = [str(choice) for choice in choices]
     numbers = [str(number) for number, _ in enumerate(titles, 1)]
     for names in (words, numbers):
@@ -191,14 +279,10 @@ def _parse_choice(field: Mapping[str, Json], text: str) -> Json:
 
 def _choices(field: Mapping[str, Json]) -> tuple[list[Json], list[str]]:
     """Return a field's choices, and what they are called if all of them are called something."""
-    values, names = field.get("enum"), field.get("enumNames")
+    values, names, listed = (field.get(key) for key in ("enum", "enumNames", "oneOf"))
     if not isinstance(values, list):
-        listed = field.get("oneOf")
-        options = [
-            each
-            for each in (listed if isinstance(listed, list) else [])
-            if isinstance(each, dict) and "const" in each
-        ]
+        options = listed if isinstance(listed, list) else []
+        options = [each for each in options if isinstance(each, dict) and "const" in each]
         values, names = ([each.get(key) for each in options] for key in ("const", "title"))
     titles = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     return values, titles if len(titles) == len(values) else []

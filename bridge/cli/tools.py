@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.stubs import server_stub, tool_stub
-from bridge.cli import completion
-from bridge.cli.options import AsJson, arg, flag, opt
+from bridge.cli.options import AsJson, arg, complete_servers, complete_tools, flag, opt
 from bridge.cli.output import (
     terminal_width,
     visible,
@@ -17,7 +16,7 @@ from bridge.cli.output import (
     write_out,
     write_warning,
 )
-from bridge.cli.servers import none_found
+from bridge.cli.servers import SERVER_UNREACHABLE, none_found
 from bridge.cli.status import open_engine, waiting
 from bridge.errors import BridgeError, UnknownError
 from bridge.inventory.project_servers import waiting_line
@@ -27,15 +26,13 @@ from bridge.text import counted
 if TYPE_CHECKING:
     from bridge.runs import Engine
 
-SERVER_UNREACHABLE = 4  # The exit status when nothing can be shown because of it.
-
 
 async def tools(
     settings: Settings,
     *,
-    words: Annotated[list[str] | None, arg("QUERY", "or SERVER.TOOL", completion.tools)] = None,
+    words: Annotated[list[str] | None, arg("QUERY", "or SERVER.TOOL", complete_tools)] = None,
     server: Annotated[
-        str | None, opt("NAME", "only this server's tools", completes=completion.servers)
+        str | None, opt("NAME", "only this server's tools", completes=complete_servers)
     ] = None,
     stub: Annotated[bool, flag("--stub", "as typed Python")] = False,
     fresh: Annotated[bool, flag("--fresh", "ask the servers again")] = False,
@@ -51,12 +48,8 @@ async def tools(
     query = " ".join(words or ())
     async with open_engine(settings) as engine:
         named = _named_tool(engine, query)
-        if named is not None:
-            names: tuple[str, ...] = (named[0],)
-        elif server:
-            names = (engine.servers.resolve(server),)
-        else:
-            names = engine.servers.names()
+        wanted = named[0] if named else engine.servers.resolve(server) if server else ""
+        names = (wanted,) if wanted else engine.servers.names()
         with waiting(f"asking {', '.join(names)} for their tools"):
             errors = await engine.servers.load_unknown(names, fresh=fresh, patient=True)
         if named is not None and not errors:
@@ -85,22 +78,17 @@ async def tools(
         told = waiting_line(engine.servers.discovery.proposed)
         write_err(visible(f"{told}\n" if told else ""))
     if not names:
-        write_err("" if engine.servers.discovery.proposed else none_found(settings))
-    elif not as_json:
-        write_err(_advice(query, found))
+        write_err("" if engine.servers.discovery.proposed else f"{none_found(settings)}\n")
+    elif not found and not as_json:
+        lists = "No tool matches; `mcp-code-bridge tools` lists all.\n"
+        write_err(lists if query else "No tools found.\n")
+    elif not as_json and found[0].get("poor"):
+        write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
     return SERVER_UNREACHABLE if errors and not found else 0
 
 
-def _advice(query: str, found: Sequence[dict[str, Any]]) -> str:
-    if not found:
-        lists = "No tool matches; `mcp-code-bridge tools` lists all.\n"
-        return lists if query else "No tools found.\n"
-    poor = "Perhaps one of these. `mcp-code-bridge tools` lists all.\n"
-    return poor if found[0].get("poor") else ""
-
-
 def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
-    """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name."""
+    """Return server and tool if the query is "SERVER.TOOL"."""
     server, dot, tool = query.rpartition(".")
     if not dot or not tool or any(map(str.isspace, tool)):
         return None
@@ -117,11 +105,7 @@ def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
 
 def _stub(engine: Engine, server: str, tool: str) -> str:
     entry = engine.servers.inventory.entry(server)
-    return next(
-        tool_stub(candidate, entry.alias)
-        for candidate in entry.tools
-        if candidate.tool.name == tool
-    )
+    return next(tool_stub(each, entry.alias) for each in entry.tools if each.tool.name == tool)
 
 
 def _write_servers(engine: Engine, names: Iterable[str], found: Sequence[dict[str, Any]]) -> None:

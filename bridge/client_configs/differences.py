@@ -32,7 +32,7 @@ _HARMLESS = re.compile(r"true|false|null")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
-def unified(path: str, before: bytes | None, after: bytes | None) -> str:
+def unified_diff(path: str, before: bytes | None, after: bytes | None) -> str:
     """Return the diff of a file; a file without line breaks is shown with some."""
     old, new = _lines(path, before), _lines(path, after)
     # Compared is only what differs: a file may have a hundred thousand lines.
@@ -77,7 +77,6 @@ def _masked_from(path: str, lines: list[str], first: int) -> list[str]:
 
 
 def _masked_tokens(path: str, text: str) -> Iterator[str]:
-    """Yield the parts of a document, with `HIDDEN` for each line of a secret."""
     lexer = next((kind for end, kind in _LEXERS.items() if path.endswith(end)), JsonLexer)
     key, option = "", ""
     for kind, value in lexer(stripnl=False, ensurenl=False).get_tokens(text):
@@ -92,10 +91,7 @@ def _masked_tokens(path: str, text: str) -> Iterator[str]:
             yield "\n".join(HIDDEN if line.strip() else line for line in value.split("\n"))
         else:
             option = bare if bare.startswith("-") and "=" not in bare else ""
-            yield _LOGIN.sub(HIDDEN, _NAMED.sub(_masked_setting, value))
-
-
-def _masked_setting(found: re.Match[str]) -> str:
-    if not names_setting(found["name"]):
-        return found[0]
-    return found[0].removesuffix(found["value"]) + HIDDEN
+            for found in reversed(list(_NAMED.finditer(value))):
+                if names_setting(found["name"]):
+                    value = f"{value[: found.start('value')]}{HIDDEN}{value[found.end() :]}"
+            yield _LOGIN.sub(HIDDEN, value)

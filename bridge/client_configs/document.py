@@ -1,9 +1,7 @@
 """Edits one entry of a configuration file and leaves everything else as it is, to the byte.
 
-A `Document` is a file's text; each change returns a new one. The formats are `json_text`,
-`toml_text` and `yaml_text`: each gives the spans of a table's entries (`Row`), and what is put in
-between. What they share is here: spans are cut and replaced, each result is decoded as discovery
-does, and refused if more than the asked entry differs.
+`json_text`, `toml_text` and `yaml_text` give the spans of a table's entries (`Row`), and what is
+put in between. Each result is decoded as discovery does, and refused if another entry differs.
 """
 
 from __future__ import annotations
@@ -33,13 +31,7 @@ _GONE = object()
 
 @dataclass(frozen=True, kw_only=True)
 class EntryText:
-    """An entry of a table as it stands in a file.
-
-    Attributes:
-        name: Its key; in a list, the value of its `name`.
-        text: Verbatim, with its indentation and the comments that belong to it.
-        value: Decoded.
-    """
+    """An entry of a table, verbatim with its indentation and its comments, and decoded."""
 
     name: str
     text: str
@@ -51,9 +43,8 @@ class Row:
     """The span of an entry, or of a part of one.
 
     Attributes:
-        name: Of the entry; no text for what has no name.
-        start: Where it starts, with the comments directly above and the empty lines above those.
-        first: Where it starts without them.
+        name: No text for what has no name.
+        start, first: Where it starts, with and without its comments and the empty lines above.
         end: Where it ends; in JSON with its comma, else with its last line.
     """
 
@@ -65,14 +56,9 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Document(ABC):
-    """A configuration file's text, in any format; each change returns a new one.
+    """A configuration file's text without its byte-order mark, and its value.
 
-    Attributes:
-        text: The file without its byte-order mark.
-        decoded: Its value.
-
-    Raises:
-        UneditableError: By each method: the file's construct cannot be changed exactly.
+    Each change returns a new one, or raises an `UneditableError` if it cannot be exact.
     """
 
     EMPTY = ""
@@ -86,18 +72,16 @@ class Document(ABC):
     decoded: dict[str, Any] = field(repr=False)
 
     def encode(self) -> bytes:
-        """Return the file's bytes, with the byte-order mark and line ends of the original."""
         return (_BOM if self.bom else b"") + self.text.encode()
 
     def entries(self, table: Table) -> Mapping[str, object]:
         """Return a table's entries by name; none if there is no such table."""
-        found = self.named(table)
+        found = self.named_entries(table)
         if found:
             self._check(table)
         return {name: value for name, value in found if name is not None}
 
     def entry(self, table: Table, name: str) -> EntryText | None:
-        """Return an entry as it stands in the file, or None."""
         found = self.entries(table)
         if name not in found:
             return None
@@ -110,32 +94,33 @@ class Document(ABC):
         old = self.entries(table)
         if name not in old:
             made = self._with_table(table)
-            return made._checked(made._added(table, name, value), table, name, value)
+            return made._check_change(made._add(table, name, value), table, name, value)
         if _canonical(old[name]) == _canonical(value):
             return self
-        index = [each for each, _ in self.named(table)].index(name)
-        return self._checked(self._replaced(table, name, value), table, name, value, index)
+        index = [each for each, _ in self.named_entries(table)].index(name)
+        return self._check_change(
+            self._replace_entry(table, name, value), table, name, value, index
+        )
 
     def with_text(self, table: Table, entry: EntryText, *, index: int = LAST) -> Self:
         """Return it with a verbatim entry, which takes the place `index` or the last."""
         if entry.name in self.entries(table):
-            raise self._refused(f"it has an entry {entry.name} already")
+            raise self._error(f"it has an entry {entry.name} already")
         made = self._with_table(table)
-        text = made._inserted(table, entry.name, entry.text, index)
-        return made._checked(text, table, entry.name, entry.value, index)
+        text = made._insert(table, entry.name, entry.text, index)
+        return made._check_change(text, table, entry.name, entry.value, index)
 
     def with_item(self, place: str, item: str) -> Self:
-        """Return it with a text at the end of the list at a dotted place."""
         *outer, key = place.split(".")
         items = [*cast("Any", lookup(self.decoded, place)), item]
-        text = self._inserted((*outer, key), "", json.dumps(item), LAST)
-        return self._checked(text, tuple(outer), key, items)
+        text = self._insert((*outer, key), "", json.dumps(item), LAST)
+        return self._check_change(text, tuple(outer), key, items)
 
     def without(self, table: Table, name: str) -> Self:
         """Return it without an entry and its comments; an empty table stays."""
         if name not in self.entries(table):
             return self
-        return self._checked(self._cut(table, name), table, name, _GONE)
+        return self._check_change(self._cut(table, name), table, name, _GONE)
 
     def _with_table(self, table: Table) -> Self:
         """Return it with the table, empty if it was missing."""
@@ -143,28 +128,27 @@ class Document(ABC):
         for depth, key in enumerate(table):
             if key not in (found or {}):
                 empty: Any = [] if self.listed and depth == len(table) - 1 else {}
-                made = made._parsed(made._added(table[:depth], key, empty))
+                made = made._parse(made._add(table[:depth], key, empty))
                 found = {key: empty}
             found = found[key]
         return made
 
-    def _added(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        """Return the text with a new entry at the end of a table that exists."""
-        new = self._written(table, name, value).replace("\n", self._line_end(len(self.text)))
-        return self._inserted(table, name, new, LAST)
+    def _add(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        new = self._format(table, name, value).replace("\n", self._line_end(len(self.text)))
+        return self._insert(table, name, new, LAST)
 
     @abstractmethod
     def _rows(self, table: Table) -> Sequence[Row]:
         """Return the spans in a table that exists, in their order; an entry may have several."""
 
     @abstractmethod
-    def _written(
+    def _format(
         self, table: Table, name: str, value: Mapping[str, object], at: Row | None = None
     ) -> str:
         """Return the text of an entry, new or in place of `at`, or of an empty table."""
 
     @abstractmethod
-    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+    def _insert(self, table: Table, name: str, text: str, index: int) -> str:
         """Return the text with the text of an entry at its place in a table that exists."""
 
     def _check(self, table: Table) -> None:
@@ -173,7 +157,7 @@ class Document(ABC):
         for row in self._rows(table):
             if isinstance(row.name, str):
                 if row.name in seen:
-                    raise self._refused(f"the key {row.name} is there twice", row.first)
+                    raise self._error(f"the key {row.name} is there twice", row.first)
                 seen.add(row.name)
 
     def _own(self, table: Table, name: str) -> Sequence[Row]:
@@ -183,18 +167,18 @@ class Document(ABC):
         rows = self._own(table, name)
         return "".join(self.text[row.start : row.end] for row in rows).rstrip("\r\n")
 
-    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+    def _replace_entry(self, table: Table, name: str, value: Mapping[str, object]) -> str:
         first, *others = self._own(table, name)
         line = self._line(first.first)
-        lines = self._written(table, name, value, first).split("\n")
-        new = self._joined(line, lines, first.first - line)
+        lines = self._format(table, name, value, first).split("\n")
+        new = self._join(line, lines, first.first - line)
         cut = ((row.start, row.end, "") for row in others)
-        return spliced(self.text, [(line, first.end, new), *cut])
+        return splice(self.text, [(line, first.end, new), *cut])
 
     def _cut(self, table: Table, name: str) -> str:
-        return spliced(self.text, [(row.start, row.end, "") for row in self._own(table, name)])
+        return splice(self.text, [(row.start, row.end, "") for row in self._own(table, name)])
 
-    def named(self, table: Table) -> list[tuple[str | None, object]]:
+    def named_entries(self, table: Table) -> list[tuple[str | None, object]]:
         """Return a table's entries in their order, with their names; none if it is missing."""
         found: Any = self.decoded
         for depth, key in enumerate(table):
@@ -204,7 +188,7 @@ class Document(ABC):
                 found = wanted()
             if not isinstance(found, wanted):
                 where = ".".join(table[: depth + 1])
-                raise self._refused(f"{where} is {kind(found)}, not {kind(wanted())}")
+                raise self._error(f"{where} is {kind(found)}, not {kind(wanted())}")
         if not self.listed:
             return list(found.items())
         names = (row.get(NAME_KEY) if isinstance(row, dict) else None for row in found)
@@ -213,30 +197,30 @@ class Document(ABC):
             for name, row in zip(names, found, strict=True)
         ]
 
-    def _parsed(self, text: str) -> Self:
+    def _parse(self, text: str) -> Self:
         try:
             made = open_document(text.encode(), self.format, listed=self.listed, path=self.path)
         except (UneditableError, UnicodeEncodeError) as error:
             reason = getattr(error, "reason", "it is no text")
-            raise self._refused(f"the change cannot be made exactly: {reason}") from error
+            raise self._error(f"the change cannot be made exactly: {reason}") from error
         return cast("Self", replace(made, bom=self.bom))
 
-    def _checked(
+    def _check_change(
         self, text: str, table: Table, name: str, value: object, index: int = LAST
     ) -> Self:
         """Return the changed document, in which only one entry may differ."""
-        changed = self._parsed(text)
-        rows = [row for row in self.named(table) if row[0] != name]
+        changed = self._parse(text)
+        rows = [row for row in self.named_entries(table) if row[0] != name]
         if value is not _GONE:
             rows.insert(index, (name, value))
-        found = changed.named(table)
+        found = changed.named_entries(table)
         expected = (_others(self.decoded, table), rows if self.listed else dict(rows))
         present = (_others(changed.decoded, table), found if self.listed else dict(found))
         if _canonical(present) != _canonical(expected):
-            raise self._refused(f"the entry {name} cannot be changed without changing others")
+            raise self._error(f"the entry {name} cannot be changed without changing others")
         return changed
 
-    def _refused(self, reason: str, at: int | None = None) -> UneditableError:
+    def _error(self, reason: str, at: int | None = None) -> UneditableError:
         """Return the error about a place of the text."""
         if at is not None:
             line = self.text.count("\n", 0, at) + 1
@@ -250,10 +234,9 @@ class Document(ABC):
         return "\r\n" if found > 0 and self.text[found - 1] == "\r" else "\n"
 
     def _above(self, floor: int, line: int) -> int:
-        """Return where a row starts: at the comments directly above its first line.
+        """Return where a row starts, with the comments directly above and empty lines above those.
 
-        Empty lines above go with it, so that what is put back stands as before; not those below
-        comments of their own.
+        So what is put back stands as before.
         """
         start = line
         while start > floor:
@@ -263,7 +246,7 @@ class Document(ABC):
             start = above
         return start if self.text[floor:start].strip() else floor
 
-    def _joined(self, place: int, lines: Sequence[str], indent: int = 0) -> str:
+    def _join(self, place: int, lines: Sequence[str], indent: int = 0) -> str:
         """Return lines as they stand at a place, which starts a line or ends the text."""
         nl = self._line_end(place)
         opening = nl if place and self.text[place - 1] != "\n" else ""
@@ -282,7 +265,6 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
 
     Args:
         listed: Whether a table is a list of entries that hold their name.
-        path: The file, for messages.
 
     Raises:
         UneditableError: It is malformed or too large.
@@ -290,10 +272,7 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
     # Imported here, as each imports this module.
     from bridge.client_configs import json_text, toml_text, yaml_text
 
-    classes: Mapping[str, type[Document]] = {
-        "toml": toml_text.TomlText,
-        "yaml": yaml_text.YamlText,
-    }
+    classes: dict[str, type[Document]] = {"toml": toml_text.TomlText, "yaml": yaml_text.YamlText}
     chosen = classes.get(format, json_text.JsonText)
     if len(raw) > size_limit(format):
         raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)
@@ -325,10 +304,7 @@ def _canonical(value: object) -> str:
 
 
 def _others(value: Mapping[str, Any], table: Table) -> Mapping[str, Any]:
-    """Return a document without a table, and without those around it that hold nothing else.
-
-    TOML cannot always tell an empty table from none.
-    """
+    """Return a document without a table, and without those around it that hold nothing else."""
     rest = {key: item for key, item in value.items() if key != table[0]}
     inner = value.get(table[0])
     kept = _others(inner, table[1:]) if table[1:] and isinstance(inner, dict) else None
@@ -336,12 +312,11 @@ def _others(value: Mapping[str, Any], table: Table) -> Mapping[str, Any]:
 
 
 def indentation(text: str, at: int) -> str:
-    """Return the white space that the line of a place starts with."""
     start = text.rfind("\n", 0, at) + 1
     return text[start : start + len(text[start:at]) - len(text[start:at].lstrip(" \t"))]
 
 
-def spliced(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
+def splice(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
     """Return a text with spans replaced; edits at one place come in the order given."""
     for start, end, new in sorted(edits, key=lambda edit: edit[:2])[::-1]:
         text = text[:start] + new + text[end:]

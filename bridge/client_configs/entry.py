@@ -1,7 +1,4 @@
-"""The bridge as an entry of a client's file: how it is started, and how each client spells that.
-
-Pure, but for `own_command`, which looks for the files that it names.
-"""
+"""The bridge as an entry of a client's file: how it is started, and how each client spells that."""
 
 from __future__ import annotations
 
@@ -58,11 +55,9 @@ def network_variables(environ: Mapping[str, str], *, secrets: bool) -> dict[str,
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """The bridge as it is to stand in a file: a command, or an address.
+    """The bridge in a file: a command, or an address with the token that requests carry.
 
-    Attributes:
-        name: Its key; empty for the one it has there, or else `NAME`.
-        token: What requests to its address carry; empty for nothing.
+    Its name is empty for the one that it has there, or else `NAME`.
     """
 
     name: str = ""
@@ -100,31 +95,18 @@ def own_command(started: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     if not script.is_file():
         return (sys.executable, "-m", "bridge")
     script = Path(os.path.abspath(script))  # noqa: PTH100 - a link stays, its target may move
-    if _is_in_cache(script, environ):
+    # uv made some environments for once, and may remove them: archive-v0 has its format's number.
+    cache, real = environ.get("UV_CACHE_DIR", ""), Path(os.path.realpath(script))
+    cached = any(part.startswith(("archive-v", "environments-v")) for part in real.parts)
+    if cached or (cache and real.is_relative_to(os.path.realpath(cache))):
         beside = environ.get("UV", "")
         found = shutil.which("uvx", path=environ.get("PATH", ""))
         return (found or (str(Path(beside).with_name("uvx")) if beside else "uvx"), PROGRAM)
     return (str(script),)
 
 
-def _is_in_cache(script: Path, environ: Mapping[str, str]) -> bool:
-    """Whether uv made the script's environment for once, and may remove it."""
-    cache = environ.get("UV_CACHE_DIR", "")
-    real = Path(os.path.realpath(script))
-    # Its directories of environments have a number for the format: archive-v0.
-    kept = any(part.startswith(("archive-v", "environments-v")) for part in real.parts)
-    return kept or bool(cache and real.is_relative_to(os.path.realpath(cache)))
-
-
 def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dict[str, object]:
-    """Return the entry as the client spells it.
-
-    Args:
-        second: Whether the file is in OpenCode's second format.
-
-    Raises:
-        UsageError: The client does not have this transport.
-    """
+    """Return the entry as the client spells it; `second` is for OpenCode's second format."""
     writer, dialect = target.writer, target.location.dialect
     if entry.url and writer.stdio_only:
         message = f"{writer.name} takes no address of a server."
@@ -139,7 +121,10 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
             headers = {key: {"Authorization": f"Bearer {entry.token}"}}
             value |= {above: headers} if above else headers
     else:
-        value |= _command(entry, dialect)
+        key = dialect.command_keys[0]
+        command: dict[str, object] = {key: entry.command, "args": list(entry.args)}
+        value |= {key: [entry.command, *entry.args]} if dialect.command_list else command
+        value |= {dialect.env_keys[0]: dict(entry.env)} if entry.env else {}
     if second:
         milliseconds = {"startup": START_SECONDS * 1000, "execution": CALL_SECONDS * 1000}
         return {**value, "timeout": milliseconds}
@@ -151,16 +136,7 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
     return {**value, **writer.ours, **limits}
 
 
-def _command(entry: Entry, dialect: Dialect) -> dict[str, object]:
-    key = dialect.command_keys[0]
-    command: dict[str, object] = {key: entry.command, "args": list(entry.args)}
-    if dialect.command_list:
-        command = {key: [entry.command, *entry.args]}
-    return {**command, **({dialect.env_keys[0]: dict(entry.env)} if entry.env else {})}
-
-
 def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
-    """Return the command of an entry with its arguments, as far as it can be read."""
     try:
         fields = normalized(value, dialect) if isinstance(value, Mapping) else {}
     except UnusableError:

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -17,12 +17,13 @@ import anyio
 from bridge.client_configs import differences
 from bridge.client_configs.document import Document, Table, open_document
 from bridge.client_configs.entry import NAME, Entry, address, command_line, entry_value, is_bridge
-from bridge.client_configs.journal import Journal, MoveRecord, digest, turn_in
-from bridge.client_configs.rewrite import Edit, missing_directories, remove_directories, rewrite
+from bridge.client_configs.journal import Journal, KeptServer, MoveRecord, digest, turn_in
+from bridge.client_configs.rewrite import missing_directories, remove_directories, rewrite
 from bridge.client_configs.writers import Machine, Target, Writer, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
+from bridge.discovery.moved import MovedFile
 from bridge.discovery.parser import lookup, parse_document
 from bridge.discovery.report import SkippedServer, printable
 from bridge.discovery.user_lists import Restrictions
@@ -35,28 +36,25 @@ class Change:
     """A change of one file, planned and not made.
 
     Attributes:
-        name: The bridge's entry.
-        value: The entry as it is written; empty where it is taken out.
-        edit: Returns the file's new content for its present one.
+        name, value: The bridge's entry as it is written; without a value it is taken out.
+        again: Plans the change again for another content of the file.
         before, after: The content as it was planned; None for no file.
         notes: What a person has to know.
         replaces: Whether an entry of the name is there already.
-        moved: Servers that go behind the bridge, by name, decoded.
-        restored: Those that come back from there.
+        moved, restored: Servers that go behind the bridge, by name, and that come back.
         refused: Servers that were to be moved and stay, each with the reason.
         barred: Why the client does not start the bridge, if one of its lists forbids it.
         private: Whether only its user may read the file then: it has the bridge's token.
-        commands: The client's own commands that make it in place of us; none for most.
-        turn: Keeps other bridges, whichever state they have, from what `keep` and `finish` change.
-        keep: Called before the file is replaced: keeps what it is about to lose.
-        finish: Called when the file is replaced.
+        commands: The client's own commands that make it, if its file is not written.
+        kept, file, store: Where moved servers are, the file's line in the manifest there, and the
+            text of the bridge's file, once the change is made; None if no server moves.
     """
 
     target: Target
     action: Literal["install", "uninstall", "move"]
     name: str = ""
     value: Mapping[str, object] = field(default_factory=dict)
-    edit: Edit
+    again: Callable[[bytes | None], Change]
     before: bytes | None
     after: bytes | None
     notes: tuple[str, ...] = ()
@@ -67,25 +65,21 @@ class Change:
     barred: str = ""
     private: bool = False
     commands: tuple[tuple[str, ...], ...] = ()
-    turn: Callable[[], AbstractContextManager[None]] = nullcontext
-    keep: Callable[[], None] = lambda: None
-    finish: Callable[[], None] = lambda: None
+    kept: KeptServer | None = None
+    file: MovedFile | None = None
+    store: bytes = field(default=b"", repr=False)
 
     def diff(self, *later: Change) -> str:
         """Return the change, with those that are made to the same file after it."""
         after = self.after
         for each in later:
-            after = each.edit(after)
-        return differences.unified(str(self.target.path), self.before, after)
+            after = each.again(after).after
+        return differences.unified_diff(str(self.target.path), self.before, after)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The bridge as it stands in a file.
-
-    Attributes:
-        command: With its arguments; empty for an address.
-    """
+    """The bridge as it stands in a file, with a command and its arguments, or an address."""
 
     target: Target
     name: str
@@ -100,11 +94,7 @@ class Standing:
 
 
 def read_target(target: Target) -> bytes | None:
-    """Return the content of a target's file; None if there is none.
-
-    Raises:
-        UsageError: It is not to be written by this user or from this project.
-    """
+    """Return the content of a target's file; None if there is none. Refuse one of others."""
     real = Path(os.path.realpath(target.path))
     if target.root is not None and not real.is_relative_to(os.path.realpath(target.root)):
         message = f"{target.path} leads out of the project, to {real}."
@@ -128,7 +118,7 @@ def plan_install(
     target: Target, entry: Entry, raw: bytes | None, lists: Restrictions | None = None
 ) -> Change:
     """Return the change that puts the bridge into a file, and into its list of allowed servers."""
-    document, table, second = _opened(target, raw)
+    document, table, second = _open_servers(target, raw)
     present = document.entries(table)
     dialect = target.location.dialect
     own = [name for name, value in present.items() if is_bridge(name, value, dialect)]
@@ -137,84 +127,64 @@ def plan_install(
         message = f"{target.path} has another server called {name}."
         raise UsageError(message, remedy="Choose a name: --name NAME.")
     value = entry_value(target, entry, name, second=second)
-
-    def edit(now: bytes | None) -> bytes | None:
-        document, table, _ = _opened(target, now)
-        allowed = _allowed(document, target)
-        add = bool(allowed) and name not in allowed
-        if document.entries(table).get(name) == value and not add:
-            return now
+    allowed, after = _allowed_servers(document, target), raw
+    add = bool(allowed) and name not in allowed
+    if present.get(name) != value or add:
         document = document.with_entry(table, name, value)
-        return (document.with_item(_allowed_at(target), name) if add else document).encode()
-
-    after = edit(raw)
+        after = (document.with_item(_allowed_at(target), name) if add else document).encode()
     others = [other for other in own if other != name]
     barred = _refusal(target, name, after, lists or Restrictions())
     notes = [f"{target.location.client} will not start it: {barred}."] if barred else []
+    notes += [f"It stands there as {', '.join(others)} too."] if others else []
+    if target.writer.contended and target.scope == "user" and raw is not None:
+        notes.append(f"Close {target.writer.name} first: a running one may write the file over.")
+    if target.root is not None:
+        notes.append(
+            "The file would hold paths of this machine: keep it out of what others check out."
+        )
+    notes += [target.writer.note] if target.writer.note else []
     return Change(
         target=target,
         action="install",
         name=name,
         value=value,
-        edit=edit,
+        again=lambda now: plan_install(target, replace(entry, name=name), now, lists),
         before=raw,
         after=after,
         replaces=name in present,
-        notes=(*notes, *_notes(target, others, raw)),
+        notes=tuple(notes),
         barred=barred,
         private=bool(entry.token),
     )
 
 
-def plan_uninstall(
-    target: Target, name: str, raw: bytes | None, record: MoveRecord | None = None
-) -> Change:
-    """Return the change that takes an entry out: to the byte if `record` has the file as it is."""
-
-    def edit(now: bytes | None) -> bytes | None:
-        if record is not None and record.describes(now):
-            return record.before
-        document, _, _ = _opened(target, now)
-        document = document.without(target.table, name)
-        # An empty list would allow every server.
-        if rest := [each for each in _allowed(document, target) if each != name]:
-            outer, _, key = _allowed_at(target).rpartition(".")
-            document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
-        return document.encode()
-
+def plan_uninstall(target: Target, name: str, raw: bytes | None, journal: Journal) -> Change:
+    """Return the change that takes an entry out: to the byte if the file is as install left it."""
+    record = journal.install_of(target.path, name, raw)
+    document = _open_servers(target, raw)[0].without(target.table, name)
+    # An empty list would allow every server.
+    if rest := [each for each in _allowed_servers(document, target) if each != name]:
+        outer, _, key = _allowed_at(target).rpartition(".")
+        document = document.with_entry(tuple(outer.split(".")), key, cast("Any", rest))
+    after = document.encode() if record is None else record.before
     notes = ("The file is not as the install left it, so it is edited entry by entry.",)
     return Change(
         target=target,
         action="uninstall",
         name=name,
-        edit=edit,
+        again=lambda now: plan_uninstall(target, name, now, journal),
         before=raw,
-        after=edit(raw),
-        notes=notes if record is None else (),
+        after=after,
+        notes=notes if record is None and after != raw else (),
     )
 
 
-def record_of(
-    journal: Journal, target: Target, name: str, present: bytes | None
-) -> MoveRecord | None:
-    """Return the record of the change that left a file as it is, if that put in this entry."""
-    found = reversed(_installs(journal, target, name))
-    return next((record for record in found if record.describes(present)), None)
-
-
-def _installs(journal: Journal, target: Target, name: str) -> list[MoveRecord]:
-    put = (str(target.path), "install", name)
-    return [each for each in journal.records() if (each.path, each.action, each.name) == put]
-
-
 def apply(change: Change, journal: Journal) -> None:
-    """Write a change into its file.
-
-    Raises:
-        BridgeError: The file was changed meanwhile, again and again, or cannot be written.
-    """
     try:
-        with turn_in(journal.directory), change.turn():
+        with ExitStack() as turns:
+            turns.enter_context(turn_in(journal.directory))
+            if change.kept is not None:
+                turns.enter_context(turn_in(change.kept.directory))
             read_target(change.target)  # It may have become a link since it was shown.
             _apply(change, journal)
     except OSError as error:
@@ -225,11 +195,23 @@ def apply(change: Change, journal: Journal) -> None:
 def _apply(change: Change, journal: Journal) -> None:
     target, moves = change.target, bool(change.moved)
     made = tuple(map(str, missing_directories(target.path)))
-    last = record_of(journal, target, change.name, change.before)
+    last = journal.install_of(target.path, change.name, change.before)
     new: list[MoveRecord] = []
+    latest = change
+
+    def edit(now: bytes | None) -> bytes | None:
+        nonlocal latest
+        latest = change.again(now)
+        return latest.after
+
+    def keep_moved() -> None:
+        if latest.kept is not None and latest.file is not None:
+            latest.kept.write(latest.file, latest.store)
 
     def keep(before: bytes | None, after: bytes | None) -> None:
-        change.keep()
+        if moves:
+            # The file is about to lose them.
+            keep_moved()
         if change.action == "install" or moves:
             # Once more over itself: what was there before the first time is what comes back.
             first = last if last is not None and last.describes(before) and not moves else None
@@ -244,12 +226,15 @@ def _apply(change: Change, journal: Journal) -> None:
             new.append(journal.add(record))
 
     readers = 0o700 if change.private else 0o777
-    left = rewrite(target.path, change.edit, readers, root=target.root, before_replace=keep)
-    change.finish()
+    left = rewrite(target.path, edit, readers, root=target.root, before_replace=keep)
     old = new[:-1] if last is None or moves else [*new[:-1], last]
+    if change.restored:
+        keep_moved()
+        if latest.file is not None and not latest.file.entries:
+            old += [each for each in journal.records(target.path) if each.action == "move"]
     if change.action == "uninstall":
         # What the file held before, secrets too, is kept no longer than it can come back.
-        old += _installs(journal, target, change.name)
+        old += journal.installs(target.path, change.name)
         if last is not None and left is None:
             remove_directories(tuple(map(Path, last.made_directories)))
     for record in old:
@@ -259,11 +244,7 @@ def _apply(change: Change, journal: Journal) -> None:
 def standings(
     machine: Machine, broken: dict[Path, tuple[Target, str]] | None = None
 ) -> Iterator[Standing]:
-    """Yield each place in clients' files where the bridge stands.
-
-    Args:
-        broken: Receives the files that cannot be read, with the reason; it may be in them.
-    """
+    """Yield each place in clients' files where the bridge is; add unreadable files to `broken`."""
     for target in readable(machine):
         dialect = target.location.dialect
         raw = read_regular(target.path, limit=size_limit(target.location.format))
@@ -277,7 +258,7 @@ def standings(
             continue
         entries: list[tuple[str | None, object]] = []
         with suppress(UneditableError):  # The table may be something else.
-            entries = document.named(target.table)
+            entries = document.named_entries(target.table)
         for name, value in entries:
             if is_bridge(name or "", value, dialect):
                 command, url = command_line(value, dialect), address(value, dialect)
@@ -285,14 +266,13 @@ def standings(
 
 
 def open_target(target: Target, raw: bytes | None) -> Document:
-    """Return a client's file as a document."""
     location = target.location
     return open_document(
         raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
     )
 
 
-def _opened(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
+def _open_servers(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
     """Return a file's document, where its servers are, and whether it is OpenCode's second kind."""
     document, second = open_target(target, raw), (*target.table, "servers")
     if ".".join(second) in target.location.dialect.server_keys and document.entries(second):
@@ -305,7 +285,7 @@ def _allowed_at(target: Target) -> str:
     return (target.location.dialect.gates or ("", ""))[0]
 
 
-def _allowed(document: Document, target: Target) -> Sequence[object]:
+def _allowed_servers(document: Document, target: Target) -> Sequence[object]:
     listed = lookup(document.decoded, _allowed_at(target))
     return listed if isinstance(listed, list) else ()
 
@@ -331,17 +311,6 @@ def _refusal(target: Target, name: str, after: bytes | None, lists: Restrictions
     return f"it is switched off by {by}" if by else lists.reason(spec, target.location.id)
 
 
-def _notes(target: Target, others: list[str], raw: bytes | None) -> Iterator[str]:
-    if others:
-        yield f"It stands there as {', '.join(others)} too."
-    if target.writer.contended and target.scope == "user" and raw is not None:
-        yield f"Close {target.writer.name} first: a running one may write the file over."
-    if target.root is not None:
-        yield "The file would hold paths of this machine: keep it out of what others check out."
-    if target.writer.note:
-        yield target.writer.note
-
-
 def with_own_commands(change: Change, machine: Machine) -> Change:
     """Return a change with the client's commands that make it, where its file is not written."""
     target = change.target
@@ -359,20 +328,16 @@ def with_own_commands(change: Change, machine: Machine) -> Change:
     return replace(change, commands=(remove, add) if change.replaces else (add,))
 
 
-def listing(writer: Writer, machine: Machine) -> tuple[str, ...]:
+def listing_command(writer: Writer, machine: Machine) -> tuple[str, ...]:
     """Return the command with which a client lists its servers; empty if there is none here."""
     program = machine.program(writer.program)
     return (program, *writer.listing) if program and writer.listing else ()
 
 
 async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
-    """Run a client's command; return what it prints.
+    """Run a client's command in the home directory; return what it prints.
 
-    It runs in the home directory: to list servers, some clients start those of the project that
-    they are in, approved or not.
-
-    Raises:
-        BridgeError: It failed, or did not end.
+    In a project, some clients would start its servers to list them, approved or not.
     """
     environ = {**machine.context.environ, "NO_COLOR": "1", "FORCE_COLOR": "0"}
     try:

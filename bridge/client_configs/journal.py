@@ -1,4 +1,4 @@
-"""Records changes of clients' files, with the content before each, so that they can be undone."""
+"""What the bridge keeps of clients' files: the content before each change, and moved servers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from bridge.atomic_files import exclusive_lock, replace_file
+from bridge.client_configs.writers import Target
+from bridge.discovery.documents import MAX_FILE_BYTES, MalformedError
+from bridge.discovery.files import ABSENT, read_regular
+from bridge.discovery.moved import MANIFEST, MovedFile, manifest_text, read_manifest
+from bridge.errors import UsageError
 from bridge.private_files import make_directory
 
 
@@ -22,8 +27,6 @@ class MoveRecord:
 
     Attributes:
         id: Given by the journal; newer ones sort later.
-        path: The file, absolute, as it was named.
-        name: The bridge's entry.
         before: The content before; None is no file.
         after_sha256: The digest of the content after; empty is no file.
         made_directories: Directories made for the file, the outermost first.
@@ -43,11 +46,7 @@ class MoveRecord:
 
 @contextmanager
 def turn_in(directory: Path) -> Iterator[None]:
-    """Keep other bridges from changing what is in a directory of theirs. Blocks.
-
-    Raises:
-        OSError: The directory cannot be made, or another bridge does not end.
-    """
+    """Keep other bridges from changing what is in a directory of theirs. Blocks for up to 30 s."""
     make_directory(directory)
     # A directory of settings is a link in many homes.
     with exclusive_lock(directory.resolve(), seconds=30):
@@ -58,15 +57,10 @@ class Journal:
     """The records in a directory of the bridge's, readable by this user alone."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the state directory's `clients`."""
         self.directory = directory
 
     def add(self, record: MoveRecord) -> MoveRecord:
-        """Keep a record, durably; return it with its id.
-
-        Raises:
-            OSError: It cannot be written; the change must not be made then.
-        """
+        """Keep a record, durably, or raise an `OSError`; return it with its id."""
         make_directory(self.directory)
         record = replace(record, id=f"{time.time_ns():020d}")
         before = None if record.before is None else base64.b64encode(record.before).decode()
@@ -74,16 +68,75 @@ class Journal:
         replace_file(self._file(record.id), text.encode(), durable=True)
         return record
 
-    def records(self) -> tuple[MoveRecord, ...]:
-        """Return all records, the oldest first; damaged ones are left out."""
-        found = map(_load, sorted(self.directory.glob("*.json")))
-        return tuple(record for record in found if record)
+    def records(self, path: Path | None = None) -> list[MoveRecord]:
+        """Return the records of a file, or all, the oldest first; damaged ones are left out."""
+        found = filter(None, map(_load, sorted(self.directory.glob("*.json"))))
+        return [record for record in found if path in (None, Path(record.path))]
+
+    def installs(self, path: Path, name: str) -> list[MoveRecord]:
+        put = ("install", name)
+        return [each for each in self.records(path) if (each.action, each.name) == put]
+
+    def install_of(self, path: Path, name: str, present: bytes | None) -> MoveRecord | None:
+        """Return the record of the change that left a file as it is, if that put in this entry."""
+        found = reversed(self.installs(path, name))
+        return next((record for record in found if record.describes(present)), None)
 
     def drop(self, id: str) -> None:
         self._file(id).unlink(missing_ok=True)
 
     def _file(self, id: str) -> Path:
         return self.directory / f"{id}.json"
+
+
+class KeptServer:
+    """The servers that moved behind the bridge, in a directory with a manifest."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def files(self) -> tuple[MovedFile, ...]:
+        """Return what was moved. While the manifest cannot be read, nothing may be moved."""
+        try:
+            return read_manifest(self.directory)
+        except MalformedError as error:
+            path = self.directory / MANIFEST
+            remedy = "Repair the file, or move it away."
+            raise UsageError(f"{path}: {error}.", remedy=remedy) from None
+
+    def file_of(self, target: Target) -> MovedFile:
+        """Return what was moved out of a file; without entries if nothing was."""
+        found = next((each for each in self.files() if each.original == target.path), None)
+        if found is not None:
+            return found
+        digest = hashlib.sha256(str(target.path).encode("utf-8", "surrogateescape")).hexdigest()
+        suffix = target.path.suffix or ".json"
+        return MovedFile(
+            original=target.path,
+            store=self.directory / f"{target.location.id}-{digest[:12]}{suffix}",
+            client=target.location.id,
+            entries=(),
+        )
+
+    def text(self, file: MovedFile) -> bytes:
+        """Return the text of the bridge's file; empty if there is none yet."""
+        raw = read_regular(file.store, limit=MAX_FILE_BYTES)
+        if raw == ABSENT:
+            return b""
+        if isinstance(raw, str):
+            raise UsageError(f"{file.store}: {raw}.", remedy="The moved servers are in this file.")
+        return raw
+
+    def write(self, file: MovedFile, text: bytes) -> None:
+        """Keep a file's moved entries, on the disk; the manifest names only files that exist."""
+        make_directory(self.directory)
+        others = tuple(each for each in self.files() if each.original != file.original)
+        if file.entries:
+            replace_file(file.store, text, durable=True)
+        files = (*others, file) if file.entries else others
+        replace_file(self.directory / MANIFEST, manifest_text(files), durable=True)
+        if not file.entries:
+            file.store.unlink(missing_ok=True)
 
 
 def _load(path: Path) -> MoveRecord | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in practice
 
-from bridge.client_configs.document import NAME_KEY, Document, Row, Table, indentation, spliced
+from bridge.client_configs.document import NAME_KEY, Document, Row, Table, indentation, splice
 from bridge.discovery.documents import strip_comments
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
@@ -26,7 +26,6 @@ class _Member(Row):
 
     Attributes:
         floor: Where the one before ends. Comments from there to the start are about no member.
-        value, value_end: The span of its value.
         comma, after: The span of its comma; empty if it has none.
     """
 
@@ -43,7 +42,7 @@ class JsonText(Document):
 
     @cached_property
     def _bare(self) -> str:
-        """The text with spaces for comments: at the same places."""
+        """The text with spaces for comments."""
         if self.format not in ("jsonc", "json with comments"):
             return self.text
         return strip_comments(self.text, trailing_commas=False)
@@ -99,8 +98,7 @@ class JsonText(Document):
     def _lead(self, floor: int, key: int) -> int:
         """Return where the text above a key starts that belongs to it.
 
-        Empty lines do, so that what is put back stands as before; not those below a comment of its
-        own, which would come to stand directly above the next entry.
+        Empty lines below a comment do not: it would come to stand directly above the next entry.
         """
         text, start = self.text, key
         for comment in reversed(list(_COMMENT.finditer(text, floor, key))):
@@ -117,39 +115,36 @@ class JsonText(Document):
         for key in table:
             first, *others = (member for member in self._members(at) if member.name == key)
             if others:
-                raise self._refused(f"the key {key} is there twice", others[0].first)
+                raise self._error(f"the key {key} is there twice", others[0].first)
             at = first.value
         return at
 
     def _rows(self, table: Table) -> list[_Member]:
         return self._members(self._find(table))
 
-    def _member(self, table: Table, name: str) -> _Member:
-        return next(member for member in self._rows(table) if member.name == name)
-
     def _entry_text(self, table: Table, name: str) -> str:
-        member = self._member(table, name)
+        member = next(each for each in self._rows(table) if each.name == name)
         tail = self.text[member.value_end : member.comma] + self.text[member.after : member.end]
         tail = tail.rstrip() if "\n" in tail else tail
         text = self.text[member.start : member.value_end] + tail
         return re.sub(r"[ \t]*\r?\n|[ \t]+", "", text, count=1) if text[:1].isspace() else text
 
-    def _written(self, table: Table, name: str, value: object, at: Row | None = None) -> str:
+    def _format(self, table: Table, name: str, value: object, at: Row | None = None) -> str:
         opening = self._find(table)
         lines = self._in_lines(opening)
-        dumped = self._dumped(value, self._entry_indent(opening), lines)
+        dumped = self._dump(value, self._entry_indent(opening), lines)
         if self._plain[opening] == "[":
             return dumped
         colon = ": " if lines or _SPACED.search(self.text) else ":"
-        return _escaped(json.dumps(name, ensure_ascii=False)) + colon + dumped
+        return _escape(json.dumps(name, ensure_ascii=False)) + colon + dumped
 
-    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        member = self._member(table, name)
+    def _replace_entry(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        member = next(each for each in self._rows(table) if each.name == name)
         old = slice(member.value, member.value_end)
         lines = "\n" in self.text[old] or self._in_lines(self._find(table))
-        new = self._dumped(value, indentation(self.text, member.first), lines)
+        new = self._dump(value, indentation(self.text, member.first), lines)
         new = new.replace("\n", self._line_end(old.start))
-        return spliced(self.text, [(old.start, old.stop, new)])
+        return splice(self.text, [(old.start, old.stop, new)])
 
     def _cut(self, table: Table, name: str) -> str:
         opening = self._find(table)
@@ -162,13 +157,13 @@ class JsonText(Document):
             # What follows on the line takes its place.
             start, stop = lead, below
         if not (self.text[opening + 1 : start] + self.text[stop : end.first]).strip():
-            return spliced(self.text, [(opening + 1, end.first, "")])
+            return splice(self.text, [(opening + 1, end.first, "")])
         edits = [(start, stop, "")]
         if index and is_last and gone.comma == gone.after:
             edits.append((members[index - 1].comma, members[index - 1].after, ""))
-        return spliced(self.text, edits)
+        return splice(self.text, edits)
 
-    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+    def _insert(self, table: Table, name: str, text: str, index: int) -> str:
         opening = self._find(table)
         *members, end = self._members(opening)
         index = min(index, len(members))
@@ -189,13 +184,12 @@ class JsonText(Document):
             stop, below = following, nl + (indentation(self.text, opening) if closes else indent)
         elif not lines and not index and members and following == place:
             below = space
-        edits, comma = (
-            [],
-            "," if after is not end or (before and before.after > before.comma) else "",
-        )
-        if before and before.comma == before.after:
-            edits.append((before.comma, before.comma, ","))
-        return spliced(self.text, [*edits, (place, stop, lead + new + comma + tail + below)])
+        trailing = before is not None and before.after > before.comma
+        comma = "," if after is not end or trailing else ""
+        edits = [(place, stop, lead + new + comma + tail + below)]
+        if before and not trailing:
+            edits.insert(0, (before.comma, before.comma, ","))
+        return splice(self.text, edits)
 
     def _alone(self, bracket: str, name: str, entry: str) -> tuple[str, str, str]:
         """Return what stands before the one member that a text is, that member, and what after."""
@@ -204,15 +198,14 @@ class JsonText(Document):
         try:
             _scan(alone._plain, 0)
         except (ValueError, StopIteration) as error:
-            raise self._refused("the entry's text cannot be read") from error
+            raise self._error("the entry's text cannot be read") from error
         member, *others = alone._members(0)
         if len(others) != 1 or (member.name or "") != name:
-            raise self._refused(f"the text of {name} is not one entry")
+            raise self._error(f"the text of {name} is not one entry")
         tail = text[member.value_end : member.comma] + text[member.after : -2]
         return text[2 : member.first], text[member.first : member.value_end], tail
 
     def _in_lines(self, opening: int) -> bool:
-        """Return whether members stand on lines of their own."""
         first, *others = self._members(opening)
         return "\n" in (self.text[opening : first.first] if others else self.text.strip())
 
@@ -220,26 +213,26 @@ class JsonText(Document):
         first, *others = self._members(opening)
         if others:
             return indentation(self.text, first.first)
-        return indentation(self.text, opening) + self._unit()
+        return indentation(self.text, opening) + self._unit
 
+    @property
     def _unit(self) -> str:
         found = re.search(r"^([ \t]+)[\"{\[]", self.text, flags=re.MULTILINE)
         return found[1] if found else "  "
 
-    def _dumped(self, value: object, indent: str, lines: bool) -> str:
+    def _dump(self, value: object, indent: str, lines: bool) -> str:
         if lines:
-            text = json.dumps(value, indent=self._unit(), ensure_ascii=False)
-            return _escaped(text).replace("\n", f"\n{indent}")
+            text = json.dumps(value, indent=self._unit, ensure_ascii=False)
+            return _escape(text).replace("\n", f"\n{indent}")
         separators = None if _SPACED.search(self.text) else (",", ":")
-        return _escaped(json.dumps(value, separators=separators, ensure_ascii=False))
+        return _escape(json.dumps(value, separators=separators, ensure_ascii=False))
 
 
 def _skip(text: str, at: int) -> int:
-    """Return the place of the next character that is no white space."""
     match = _SPACE.match(text, at)
     return match.end() if match else at
 
 
-def _escaped(text: str) -> str:
-    """Return JSON without halves of a character, which UTF-8 cannot hold."""
+def _escape(text: str) -> str:
+    # UTF-8 cannot hold halves of a character.
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -22,9 +22,6 @@ from bridge.private_files import make_directory, open_below
 UNFINISHED = ".mcp-code-bridge-"
 """Prefix of unfinished files, next to the client's; eight characters follow."""
 
-Edit = Callable[[bytes | None], bytes | None]
-"""Returns a file's new content for its content; None is no file."""
-
 
 class _Changed(Exception):
     """The file is not what was read."""
@@ -32,27 +29,22 @@ class _Changed(Exception):
 
 def rewrite(
     path: Path,
-    edit: Edit,
+    edit: Callable[[bytes | None], bytes | None],
     most: int = 0o777,
     *,
     root: Path | None = None,
     before_replace: Callable[[bytes | None, bytes | None], None] = lambda before, after: None,
 ) -> bytes | None:
-    """Edit a file; links stay, as do mode and owner. A new one is this user's alone. Blocks.
+    """Edit a file, None for no file; links stay, as do mode and owner. Return its content. Blocks.
 
     Args:
         most: The bits of its mode that may stay: 0o700 if other users may not read it.
         root: The project that the file has to be in, links resolved; None if it may be anywhere.
         before_replace: Called with the content before and after once the new content is on the
-            disk and the old file still there: the place to record the change. If the file has
-            changed meanwhile, it is called again with the new contents, and the last call counts.
-
-    Returns:
-        Its content now; None if there is no file.
+            disk and the old file still there; again if another program has changed the file.
 
     Raises:
         UneditableError: The file cannot be edited, read or replaced; it is unchanged.
-        BridgeError: Another program wrote it, again and again.
     """
     real = Path(os.path.realpath(path))
     made: tuple[Path, ...] = ()
@@ -89,9 +81,6 @@ def _held_directory(path: Path, root: Path | None) -> Iterator[Path]:
     """Make and open a directory; yield a path that leads there even if the directory is replaced.
 
     A program that writes in a project could put a link to the user's own files in its place.
-
-    Raises:
-        OSError: It is not below the root, or cannot be opened.
     """
     named = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
     if root is None:
@@ -142,8 +131,14 @@ def _replace(
         with suppress(OSError):
             path.unlink()
     found = real.lstat() if before is not None else None
-    if found is not None:
-        _check_replaceable(real, found)
+    # A rename would do it, though the file's mode or owner says not to.
+    if found is not None and not (found.st_mode & 0o222 and os.access(real, os.W_OK)):
+        raise ValueError("it is read-only; make it writable first (chmod u+w)")
+    if found is not None and found.st_nlink > 1:
+        raise ValueError(
+            f"it has {found.st_nlink} names (hard links), and would part from the others; use a "
+            "symbolic link instead"
+        )
 
     def check() -> None:
         if _read(real) != before:
@@ -168,14 +163,3 @@ def _replace(
     if _read(real) != after:
         # Written at once by a program that may not have seen our change: edit what is there now.
         raise _Changed
-
-
-def _check_replaceable(real: Path, found: os.stat_result) -> None:
-    """Refuse what a rename would do, though the file's mode or owner says not to."""
-    if not found.st_mode & 0o222 or not os.access(real, os.W_OK):
-        raise ValueError("it is read-only; make it writable first (chmod u+w)")
-    if found.st_nlink > 1:
-        raise ValueError(
-            f"it has {found.st_nlink} names (hard links), and would part from the others; use a "
-            "symbolic link instead"
-        )

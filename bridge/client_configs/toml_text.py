@@ -1,8 +1,4 @@
-"""Edits TOML: finds the statements of an entry, and writes entries as sections.
-
-An entry may be sections (`[mcp_servers.x]`, `[mcp_servers.x.env]`, `[[mcp_servers]]`) or keys in
-the section of its table (`x = {...}`, `x.command = "..."`).
-"""
+"""Edits TOML: an entry is sections (`[table.x]`, `[[table]]`) or keys in its table's section."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
-from bridge.client_configs.document import Document, Row, Table, spliced
+from bridge.client_configs.document import Document, Row, Table, splice
 from bridge.errors import SettingsError
 from bridge.settings.policy_edit import toml_key, toml_value
 
@@ -56,22 +52,13 @@ class TomlText(Document):
                 path = section + _path(tomllib.loads(match[0] + "{}"))
             else:
                 continue
-            found.append(
-                _Statement(
-                    start=start,
-                    first=start,
-                    end=end,
-                    section=section,
-                    path=path,
-                    is_header=is_header,
-                )
-            )
+            span = Row(name=None, start=start, first=start, end=end)
+            found.append(_Statement(**vars(span), section=section, path=path, is_header=is_header))
         return found
 
     def _rows(self, table: Table) -> list[_Statement]:
-        """Return all statements as rows of entries and of what is none."""
         rows: list[_Statement] = []
-        names, size, item, floor = self.named(table), len(table), -1, 0
+        names, size, item, floor = self.named_entries(table), len(table), -1, 0
         for one in self._statements:
             item += one.is_header and one.path == table
             section, name = one.section[: size + (not self.listed)], None
@@ -89,7 +76,7 @@ class TomlText(Document):
     def _own(self, table: Table, name: str) -> list[_Statement]:
         rows = [row for row in self._rows(table) if row.name == name]
         if len({row.section for row in rows}) > 1:
-            raise self._refused(f"{name} is written in several ways", rows[0].start)
+            raise self._error(f"{name} is written in several ways", rows[0].start)
         return rows
 
     def _check(self, table: Table) -> None:
@@ -97,7 +84,7 @@ class TomlText(Document):
             if not one.is_header and one.path == table[: len(one.path)]:
                 key = ".".join(one.path)
                 reason = f"{key} is one value; write [{key}.NAME] sections instead"
-                raise self._refused(reason, one.start)
+                raise self._error(reason, one.start)
 
     def _entry_text(self, table: Table, name: str) -> str:
         text = super()._entry_text(table, name)
@@ -108,11 +95,11 @@ class TomlText(Document):
         empty = [
             (one.start, one.end, "")
             for one in self._statements
-            if not one.is_header and one.path == table and not self.named(table)
+            if not one.is_header and one.path == table and not self.named_entries(table)
         ]
-        return self._parsed(spliced(self.text, empty)) if empty else self
+        return self._parse(splice(self.text, empty)) if empty else self
 
-    def _written(
+    def _format(
         self, table: Table, name: str, value: Mapping[str, object], at: Row | None = None
     ) -> str:
         if isinstance(at, _Statement) and not at.is_header:
@@ -121,13 +108,13 @@ class TomlText(Document):
         path = table if self.listed else (*table, name)
         return "\n".join(self._section_lines(path, value, self.listed))
 
-    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+    def _insert(self, table: Table, name: str, text: str, index: int) -> str:
         try:
             tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise self._refused("the entry's text cannot be read") from error
+            raise self._error("the entry's text cannot be read") from error
         first = replace(self, text=text)._statements[0]
-        names = self.named(table)
+        names = self.named_entries(table)
         rows = self._own(table, str(names[index][0])) if index < len(names) else []
         place = next((row.start for row in rows if row.is_header == first.is_header), None)
         if first.is_header:
@@ -141,7 +128,7 @@ class TomlText(Document):
             return self._with_section(len(self.text), header + text)
         if place is None or rows[0].section != section:
             place = max(inside, default=0)
-        return spliced(self.text, [(place, place, self._joined(place, [text]))])
+        return splice(self.text, [(place, place, self._join(place, [text]))])
 
     def _end(self, table: Table) -> int:
         """Return where a new section of a table goes: after its last, or at the end."""
@@ -157,13 +144,12 @@ class TomlText(Document):
         return end
 
     def _with_section(self, at: int, section: str) -> str:
-        """Return the text with a section at a line's start, and empty lines around it."""
         before, after, lines = self.text[:at], self.text[at:], [section]
         if before.strip() and not before.endswith(("\n\n", "\n\r\n")):
             lines = ["", section]
         if after.strip() and after[:1] not in ("\r", "\n"):
             lines.append("")
-        return before + self._joined(at, lines) + after
+        return before + self._join(at, lines) + after
 
     def _section_lines(
         self, path: Table, value: Mapping[str, object], listed: bool
@@ -182,7 +168,7 @@ class TomlText(Document):
         try:
             return toml_value(value)
         except SettingsError as error:
-            raise self._refused(f"TOML has no value for {value!r}") from error
+            raise self._error(f"TOML has no value for {value!r}") from error
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:

@@ -1,8 +1,6 @@
 """The clients that the bridge can be put into, and which of their files get it.
 
-Data over discovery's own table: the formats, the keys and the spelling of entries are a
-`Location`'s and its `Dialect`'s. A `Writer` adds which file is written and what an entry needs
-beside what discovery reads.
+Data over discovery's own table, which has the formats, the keys and the spelling of entries.
 """
 
 from __future__ import annotations
@@ -33,22 +31,17 @@ class Writer:
     """One client that the bridge can be put into.
 
     Attributes:
-        id: What a person calls it.
-        name: As shown.
         source: Under which name discovery reads its files.
         files: Templates of discovery's table that are written, the preferred first.
-        kinds: What an entry says of its kind, with a command and with an address; empty for
-            nothing.
-        stdio_only: Whether the client takes no address.
+        kinds: What an entry says of its kind, with a command and with an address.
         named: Whether an entry holds its name.
-        ours: Members of every entry beside the usual ones.
+        ours: Members of every entry, next to the usual ones.
         calls, starts: Its field for the longest call, and for the longest start; discovery knows
             their units.
-        url_key: The field for an address, if not the first of those that are read.
-        table: Where its servers are, if not at the first of the keys that are read.
+        url_key, table: The field for an address, and where its servers are, if not the first of
+            those that are read.
         each: Whether every one of the directories that exist gets the entry: profiles, builds.
-        program: Its command.
-        listing: What that command takes to list its servers.
+        program, listing: Its command, and what that takes to list its servers.
         contended: Whether the running client writes the file again and again.
         note: What a person has to know afterwards.
     """
@@ -78,8 +71,6 @@ class Target:
 
     Attributes:
         path: As discovery names it; it may be a link.
-        exists: Whether the file is there.
-        table: Where its servers are.
         place: Where its template starts.
         root: For a project's file, the project; no file outside is written.
     """
@@ -289,11 +280,6 @@ WRITERS: Mapping[str, Writer] = {row.id: row for row in _ROWS}
 
 
 def writer_for(client: str) -> Writer:
-    """Return a client's row.
-
-    Raises:
-        UsageError: There is none of that name; says which comes nearest.
-    """
     if client in WRITERS:
         return WRITERS[client]
     near = difflib.get_close_matches(client.lower(), WRITERS, n=1)
@@ -329,7 +315,7 @@ def machine_of(context: DiscoveryContext) -> Machine:
 
 
 def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...]:
-    """Return the files that get the bridge: one, or one for each build or profile there is."""
+    """Return the files that get the bridge: one, or one for each build or profile."""
     if not writer.files:
         message = f"{writer.name} has been given up by its makers: nothing is put into it."
         raise UsageError(message, remedy="`uninstall` takes the bridge out of it.")
@@ -343,10 +329,16 @@ def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...
         raise UsageError(message, remedy="Change to the project, or leave --scope out.")
     if writer.each:
         return tuple(each for each in found if _is_there(each, machine)) or (found[0],)
-    return (min(found, key=lambda each: _preference(each, machine)),)
+
+    def rank(target: Target) -> tuple[bool, bool]:
+        # One that is there; else at the project's root, or in a directory of the user's.
+        near = target.place == target.root if target.root else _is_there(target, machine)
+        return not target.exists, not near
+
+    return (min(found, key=rank),)
 
 
-def detected(machine: Machine) -> tuple[Target, ...]:
+def detect_targets(machine: Machine) -> tuple[Target, ...]:
     """Return the user's files of the clients that are on this machine."""
     found: list[Target] = []
     for writer in WRITERS.values():
@@ -358,11 +350,7 @@ def detected(machine: Machine) -> tuple[Target, ...]:
 
 
 def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
-    """Yield every file in which a client of the table may have the bridge, in every place there.
-
-    Args:
-        gone: Files that count even if they are not there.
-    """
+    """Yield every file with servers that is there, or is one of `gone`, for each of its tables."""
     seen: set[tuple[Path, Table]] = set()
     for writer in WRITERS.values():
         theirs = _locations(writer, machine)
@@ -370,17 +358,14 @@ def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
         for row in (*own, *(theirs if writer.id == writer.source else ())):
             for target in _in_location(writer, row, machine, present=True):
                 there = target.exists or target.path in gone
-                for table in _tables(row, machine.project) if there else ():
+                tables = [_table(key, row) for key in row.dialect.server_keys]
+                if row.dialect.per_project:
+                    keys = machine.project.keys
+                    tables = [("projects", each, *inner) for inner in tables for each in keys]
+                for table in tables if there else ():
                     if (target.path, table) not in seen:
                         seen.add((target.path, table))
                         yield replace(target, table=table)
-
-
-def _tables(row: Location, project: Project) -> list[Table]:
-    tables = [_table(key, row) for key in row.dialect.server_keys]
-    if row.dialect.per_project:
-        return [("projects", each, *inner) for inner in tables for each in project.keys]
-    return tables
 
 
 def _table(key: str, row: Location) -> Table:
@@ -404,7 +389,7 @@ def _candidates(writer: Writer, scope: Scope, machine: Machine) -> Iterator[Targ
 def _in_location(
     writer: Writer, row: Location, machine: Machine, *, present: bool = False
 ) -> Iterator[Target]:
-    """Yield the files of one row; of a directory of files the present ones, or the bridge's own."""
+    """Yield the files of one row; of a directory the present files, or the bridge's own."""
     table = writer.table or _table(row.dialect.server_keys[0], row)
     for path, place in filled(row.template, machine.places):
         if row.in_project and not place.is_relative_to(machine.root):
@@ -432,11 +417,3 @@ def _is_there(target: Target, machine: Machine) -> bool:
     directory = target.place if own else target.path.parent
     shared = (machine.context.home, *machine.places["config"])
     return target.exists or (directory not in shared and directory.is_dir())
-
-
-def _preference(target: Target, machine: Machine) -> int:
-    """Rank files: one that is there; one at the project's root, or in a directory of the user's."""
-    if target.exists:
-        return 0
-    near = _is_there(target, machine) if target.root is None else target.place == target.root
-    return 1 if near else 2

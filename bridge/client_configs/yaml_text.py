@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from bridge.client_configs.document import NAME_KEY, Document, Row, Table, spliced
+from bridge.client_configs.document import NAME_KEY, Document, Row, Table, splice
 from bridge.discovery.documents import yaml_node
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|[yn])$)[A-Za-z/][\w./@+-]*", re.I | re.A)
@@ -31,7 +31,7 @@ class YamlText(Document):
         for name in table:
             first, *others = (pair for pair in node.value if pair[0].value == name)
             if others:
-                raise self._refused(f"the key {name} is there twice", others[0][0].start_mark.index)
+                raise self._error(f"the key {name} is there twice", others[0][0].start_mark.index)
             key, node = first
         return node, key
 
@@ -40,7 +40,7 @@ class YamlText(Document):
         if node is None or node.id == "scalar" or not node.value:
             return []
         if node.flow_style:
-            raise self._refused("a table in brackets cannot be extended", node.start_mark.index)
+            raise self._error("a table in brackets cannot be extended", node.start_mark.index)
         found: list[Row] = []
         firsts = [self._first(item) for item in node.value]
         floor = self._line_after(key.end_mark.index) if key is not None else 0
@@ -50,15 +50,21 @@ class YamlText(Document):
         for item, first, limit in zip(node.value, firsts, limits, strict=True):
             line = self._line(first)
             if self.text[line:first].strip(" ") or limit <= line:
-                raise self._refused("several entries share a line", first)
-            end = self._content_end(line, limit, first - line)
+                raise self._error("several entries share a line", first)
+            end, column = limit, first - line
+            # What stands above the next row is not its own.
+            while (last := self._line(end - 1)) > line:
+                text = self.text[last:end]
+                indent = _indent(text)
+                if text.strip() and not (text[indent] == "#" and indent <= column):
+                    break
+                end = last
             start, name = self._above(floor, line), self._name(item)
             found.append(Row(name=name, start=start, first=first, end=end))
             floor = end
         return found
 
     def _first(self, item: Any) -> int:
-        """Return where a row starts: at its key or its dash."""
         if isinstance(item, tuple):
             return int(item[0].start_mark.index)
         return self.text.rfind("-", 0, item.start_mark.index)
@@ -69,23 +75,14 @@ class YamlText(Document):
         pairs = item.value if item is not None and item.id == "mapping" else ()
         return next((str(value.value) for key, value in pairs if key.value == NAME_KEY), None)
 
-    def _content_end(self, line: int, limit: int, column: int) -> int:
-        """Return where a row ends: what stands above the next one is not its own."""
-        end = limit
-        while True:
-            last = self._line(end - 1)
-            text = self.text[last:end]
-            indent = _indent(text)
-            if last <= line or (text.strip() and not (text[indent] == "#" and indent <= column)):
-                return end
-            end = last
-
     def _check(self, table: Table) -> None:
         super()._check(table)
-        if {row.name for row in self._rows(table)} != {name for name, _ in self.named(table)}:
-            raise self._refused("its keys must be text", self._find(table)[0].start_mark.index)
+        if {row.name for row in self._rows(table)} != {
+            name for name, _ in self.named_entries(table)
+        }:
+            raise self._error("its keys must be text", self._find(table)[0].start_mark.index)
 
-    def _written(
+    def _format(
         self, table: Table, name: str, value: Mapping[str, object], at: Row | None = None
     ) -> str:
         if self.listed and value:
@@ -94,7 +91,7 @@ class YamlText(Document):
             lines = list(_block({name: value}))
         return "\n".join(lines)
 
-    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+    def _insert(self, table: Table, name: str, text: str, index: int) -> str:
         node, key = self._find(table)
         lines = text.replace("\r\n", "\n").split("\n")
         own = (line for line in lines if line.strip() and line.lstrip()[0] != "#")
@@ -104,11 +101,11 @@ class YamlText(Document):
             above = rows[:index][-1:]
             place = above[0].end if above else self._line_after(key.end_mark.index)
             column = rows[0].first - self._line(rows[0].first)
-            return spliced(self.text, [(place, place, self._joined(place, lines, column))])
+            return splice(self.text, [(place, place, self._join(place, lines, column))])
         if key is None:
             start = node.start_mark.index if node else len(self.text)
             end = self._line_after(node.end_mark.index) if node else start
-            return spliced(self.text, [(start, end, self._joined(start, lines))])
+            return splice(self.text, [(start, end, self._join(start, lines))])
         # The brackets go; a null has none.
         colon = self.text.index(":", key.end_mark.index) + 1
         end = max(colon, node.end_mark.index) if node.value == [] else colon
@@ -116,8 +113,8 @@ class YamlText(Document):
         # As far in as a comment that is left there, or that would become part of the new row.
         left = _COMMENT_NEXT.match(self.text, place)
         column = len(left[1]) if left and len(left[1]) > outer else outer + _STEP
-        new = self._joined(place, lines, column)
-        return spliced(self.text, [(colon, end, ""), (place, place, new)])
+        new = self._join(place, lines, column)
+        return splice(self.text, [(colon, end, ""), (place, place, new)])
 
     def _cut(self, table: Table, name: str) -> str:
         node, key = self._find(table)
@@ -125,7 +122,7 @@ class YamlText(Document):
         if len(node.value) > 1:
             return text
         colon = text.index(":", key.end_mark.index) + 1
-        return spliced(text, [(colon, colon, " []" if self.listed else " {}")])
+        return splice(text, [(colon, colon, " []" if self.listed else " {}")])
 
 
 def _indent(line: str) -> int:

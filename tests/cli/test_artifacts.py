@@ -67,9 +67,7 @@ def test_what_is_kept_is_listed_of_all_runs_or_one(commands: Commands) -> None:
     assert (status, "No run" in err) == (2, True)
 
 
-def test_one_is_fetched_whole_by_its_uri_or_the_beginning_of_it(
-    commands: Commands, tmp_path: Path
-) -> None:
+def test_get_takes_a_uri_or_the_beginning_of_an_id(commands: Commands, tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000
     artifact = commands.left("x.bin", data)
     output = commands.left("stdout", b"text\n", kind="stdout")
@@ -87,9 +85,7 @@ def test_one_is_fetched_whole_by_its_uri_or_the_beginning_of_it(
     assert "`artifacts list` shows the ids" in err
 
 
-def test_a_file_that_is_there_is_not_overwritten_unless_it_is_to_be(
-    commands: Commands, tmp_path: Path
-) -> None:
+def test_get_overwrites_a_file_only_with_force(commands: Commands, tmp_path: Path) -> None:
     artifact = commands.left("x", b"new")
     target = tmp_path / "target"
     target.write_text("old")
@@ -132,7 +128,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_is_given_nothing_that_it_obeys(
+def test_get_shows_no_escape_on_a_terminal(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = commands.left("stdout", b"a\x1b[2J\tb\n\xe2\x80\xae", kind="stdout")

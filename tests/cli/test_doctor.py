@@ -50,9 +50,7 @@ async def _person(monkeypatch: pytest.MonkeyPatch, *answers: str) -> AsyncIterat
             yield told
 
 
-async def test_the_state_directory_is_closed_when_agreed_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_offer_closes_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = _settings(tmp_path)
     place = settings.state_dir
     place.mkdir(parents=True, mode=0o755)
@@ -83,7 +81,7 @@ async def test_a_directory_that_somebody_named_is_not_offered_to_be_closed(
     assert shared.stat().st_mode & 0o777 == 0o755
 
 
-def test_another_users_directory_is_left_to_root(
+def test_another_users_directory_needs_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = _settings(tmp_path)
@@ -93,7 +91,7 @@ def test_another_users_directory_is_left_to_root(
     assert state_remedy(settings) == f"sudo chown -R 4000000 {settings.state_dir}"
 
 
-async def test_a_missing_image_is_built_when_agreed_to_and_no_sandbox_works_without(
+async def test_offer_builds_a_missing_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = []
@@ -114,7 +112,7 @@ async def test_a_missing_image_is_built_when_agreed_to_and_no_sandbox_works_with
     assert "image build --offline" in told[0]
 
 
-async def test_doctor_fails_where_nothing_can_be_kept(
+async def test_doctor_fails_without_a_store(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = _settings(tmp_path)
@@ -145,7 +143,7 @@ async def test_doctor_fails_where_nothing_can_be_kept(
     ("mode", "writable", "usable"),
     [(0o755, False, True), (0o750, False, False), (0o755, True, False), (0o777, True, True)],
 )
-def test_a_directory_that_a_roots_programs_may_not_use_is_told(
+def test_doctor_names_a_closed_directory(
     tmp_path: Path, mode: int, writable: bool, usable: bool
 ) -> None:
     """Every run would be refused for it, or fail; an ordinary user's programs are that user."""
@@ -165,9 +163,7 @@ def test_a_directory_that_a_roots_programs_may_not_use_is_told(
     assert "FAIL" not in describe_directories(settings, root=False)
 
 
-async def test_packages_are_tried_with_the_index_that_programs_get_them_from(
-    tmp_path: Path,
-) -> None:
+async def test_packages_are_tried_with_the_index_of_programs(tmp_path: Path) -> None:
     wheel(tmp_path, "alpha", "1.0")
     settings = load({}, {"HOME": str(tmp_path)})
     assert "none are allowed" in describe_packages(await check_packages(settings))
@@ -185,9 +181,7 @@ async def test_packages_are_tried_with_the_index_that_programs_get_them_from(
     assert "the profile strict allows none" in describe_packages(await check_packages(closed))
 
 
-def test_a_store_on_a_server_is_tried_and_shown_without_its_password(
-    tmp_path: Path, postgresql: Server
-) -> None:
+def test_a_store_on_a_server_is_shown_without_password(tmp_path: Path, postgresql: Server) -> None:
     url = postgresql.url("pg_temp", host="127.0.0.1")
     environ = {"HOME": str(tmp_path), "MCP_BRIDGE_STORE": url}
     said = describe_store(check_store(load({}, environ)))

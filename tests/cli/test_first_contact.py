@@ -120,9 +120,7 @@ def test_bubblewrap_alone_is_enough_to_run_a_program(newcomer: Newcomer) -> None
 @pytest.mark.skipif(
     shutil.which("bwrap") is None or shutil.which("podman") is None, reason="needs both"
 )
-def test_an_engine_without_an_image_is_not_waited_for_where_bubblewrap_works(
-    newcomer: Newcomer,
-) -> None:
+def test_bubblewrap_does_not_wait_for_an_engine_without_an_image(newcomer: Newcomer) -> None:
     """`run` uses what `serve` uses and `doctor` names, and none of them fetches anything."""
     newcomer.install("bwrap", "podman")
     places = {name: newcomer.home / name for name in ("graphroot", "runroot")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from bridge.client_configs.entry import own_entry
 from bridge.client_configs.writers import machine_of
 from bridge.inventory.configuration import context_for
 from bridge.settings import load
-from tests.cli.desk import command_line, desk
+from tests.cli.desk import Cli, command_line, desk
+from tests.discovery.writing import write
 from tests.upstream.rig import SERVERS
 from tests.waiting import typing_answers
 
@@ -39,15 +41,15 @@ json.dump(held, open(path, "w"))
 """As Claude Code's own commands are called: it writes the file its own way."""
 
 
+@dataclass
 class Shell:
     """Runs commands in a home of its own."""
 
-    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.home = home
-        self._run = command_line(capsys)
+    home: Path
+    run: Cli
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        return self._run(*words)
+        return self.run(*words)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def shell(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.chdir(project)
-    return Shell(tmp_path, capsys)
+    return Shell(tmp_path, command_line(capsys))
 
 
 def test_without_a_client_those_found_are_listed_and_nothing_is_written(shell: Shell) -> None:
@@ -107,9 +109,7 @@ def test_an_entry_gets_whole_paths_since_its_client_starts_elsewhere() -> None:
     assert entry.env["MCP_BRIDGE_CONFIG"] == "/c.toml"
 
 
-def test_an_entry_gets_what_reaches_the_network_and_logins_only_from_a_person(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_gets_no_logins_unasked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/ca.pem")
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:s3cret@index/simple")
@@ -120,9 +120,7 @@ def test_an_entry_gets_what_reaches_the_network_and_logins_only_from_a_person(
 
 
 @pytest.mark.parametrize(("answer", "names"), [("no\n", []), ("yes\n", ["UV_INDEX_A_PASSWORD"])])
-async def test_a_person_is_asked_before_variables_are_copied(
-    answer: str, names: list[str], shell: Shell
-) -> None:
+async def test_a_person_agrees_to_variables(answer: str, names: list[str], shell: Shell) -> None:
     settings = load({}, {"HOME": str(shell.home), "UV_INDEX_A_PASSWORD": "s3cret", "UV_RUN_X": "1"})
     with desk() as (typist, reader, writer):
         async with typing_answers(typist, answer):
@@ -143,12 +141,6 @@ def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> 
     assert file.read_text() == before
     assert "isn't installed in any client" in shell("installed")[1]
     assert shell("uninstall", "cursor")[1] == "Cursor: the bridge isn't installed.\n"
-
-
-def write(path: Path, value: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(value if isinstance(value, str) else json.dumps(value))
-    return path
 
 
 def test_a_file_that_cannot_be_read_is_named_where_the_bridge_may_be_in_it(shell: Shell) -> None:
@@ -200,9 +192,7 @@ def test_no_server_moves_out_of_a_client_that_would_not_start_the_bridge(
 
 
 @pytest.mark.parametrize("allowed", ['["docs"]', '["docs", /* both */ "web"]'])
-def test_a_list_of_allowed_servers_gets_the_bridge_and_loses_it_again(
-    allowed: str, shell: Shell
-) -> None:
+def test_a_list_of_allowed_servers_gets_and_loses_the_bridge(allowed: str, shell: Shell) -> None:
     text = f'{{"mcp": {{"allowed": {allowed}}}, "mcpServers": {json.dumps(STARTED)}}}'
     path = write(shell.home / ".gemini" / "settings.json", text)
     assert shell("install", "gemini", "--move", "all", "--yes")[0] == 0
@@ -227,7 +217,7 @@ def test_install_says_what_the_client_still_starts_and_how_to_move_it(shell: She
 
 def test_a_command_that_is_gone_is_reported(shell: Shell) -> None:
     entry = {"command": "/gone/mcp-code-bridge"}
-    (shell.home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"b": entry}}))
+    write(shell.home / ".cursor" / "mcp.json", {"mcpServers": {"b": entry}})
     status, out, _ = shell("installed")
     assert (status, "no longer exists" in out) == (1, True)
 
@@ -243,8 +233,7 @@ def test_a_project_has_an_entry_of_its_own(shell: Shell) -> None:
 
 
 def test_one_file_that_cannot_be_changed_keeps_the_others_as_they_are(shell: Shell) -> None:
-    (shell.home / ".kiro" / "settings").mkdir(parents=True)
-    (shell.home / ".kiro" / "settings" / "mcp.json").write_text("{\n nonsense")
+    write(shell.home / ".kiro" / "settings" / "mcp.json", "{\n nonsense")
     status, _, err = shell("install", "cursor", "kiro", "--yes")
     assert (status, "line 2" in err) == (2, True)
     assert "code-bridge" not in (shell.home / ".cursor" / "mcp.json").read_text()
@@ -267,10 +256,7 @@ def test_what_cannot_be_done_is_said(words: tuple[str, ...], said: str, shell: S
 
 
 def test_a_client_that_rewrites_its_file_is_asked_to_do_it_itself(shell: Shell) -> None:
-    program = shell.home / "bin" / "claude"
-    program.parent.mkdir()
-    program.write_text(FAKE_CLAUDE)
-    program.chmod(0o755)
+    command(shell.home, "claude", FAKE_CLAUDE)
     status, out, _ = shell("install", "claude-code", "--yes", "--check")
     assert status == 0
     assert "claude mcp add-json -s user code-bridge '{" in out
@@ -279,7 +265,7 @@ def test_a_client_that_rewrites_its_file_is_asked_to_do_it_itself(shell: Shell) 
     assert "\n" not in written
     entry = json.loads(written)["mcpServers"]["code-bridge"]
     assert (entry["command"], entry["timeout"]) == (PROGRAM, 780_000)
-    program.write_text(FAKE_CLAUDE.replace("Connected", "Failed to connect"))
+    command(shell.home, "claude", FAKE_CLAUDE.replace("Connected", "Failed to connect"))
     status, _, err = shell("install", "claude-code", "--yes", "--check")
     assert (status, "has trouble with code-bridge." in err) == (1, True)
     assert "claude mcp list` may say why." in err
@@ -291,10 +277,7 @@ def test_a_client_that_rewrites_its_file_is_asked_to_do_it_itself(shell: Shell) 
 
 
 def test_a_client_whose_own_command_fails_is_reported(shell: Shell) -> None:
-    program = shell.home / "bin" / "claude"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho no room; exit 3\n")
-    program.chmod(0o755)
+    command(shell.home, "claude", "echo no room; exit 3")
     status, _, err = shell("install", "claude-code", "--yes")
     assert (status, "no room" in err) == (1, True)
 
@@ -379,7 +362,7 @@ def test_a_client_that_trusts_no_folder_here_has_the_bridge_all_the_same(shell: 
 def command(home: Path, name: str, script: str) -> None:
     place = home / "bin" / name
     place.parent.mkdir(exist_ok=True)
-    place.write_text(f"#!/bin/sh\n{script}\n")
+    place.write_text(script if script[:2] == "#!" else f"#!/bin/sh\n{script}\n")
     place.chmod(0o755)
 
 
@@ -397,14 +380,12 @@ def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
 def test_a_move_names_servers_whose_views_are_not_shown_then(shell: Shell) -> None:
     for name, more in (("maps", {"_meta": {"ui": {"resourceUri": "ui://map"}}}), ("plain", {})):
         tool = {"name": "t", "inputSchema": {"type": "object"}, **more}
-        (shell.home / name).mkdir()
-        (shell.home / name / "tools-1").write_text(json.dumps({"tools": [tool]}))
+        write(shell.home / name / "tools-1", {"tools": [tool]})
     servers = {
         name: {"command": sys.executable, "args": [str(PLAYBACK), str(shell.home / name)]}
         for name in ("maps", "plain")
     }
-    file = shell.home / ".cursor" / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": servers}))
+    file = write(shell.home / ".cursor" / "mcp.json", {"mcpServers": servers})
     for name in servers:
         assert shell("tools", name)[0] == 0
     status, *told = shell("install", "cursor", "--move", "all", "--yes")

@@ -114,9 +114,7 @@ async def test_what_cannot_be_logged_in_to_is_said(
             await login(load({}, user.environ), server=server, timeout=5, no_browser=True)
 
 
-async def test_without_a_browser_the_address_is_shown_and_none_is_opened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_no_browser_only_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with guarded() as fake:
         user = User(tmp_path, fake, "auto")
         with pytest.raises(LoginFailedError, match="no user logged in within 1 s"):

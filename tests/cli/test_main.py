@@ -7,15 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from inspect import iscoroutinefunction
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from bridge.cli import main as cli
 from bridge.cli.app import COMMANDS, made, read_words
-from bridge.cli.help import described
+from bridge.cli.help import describe_command
 from bridge.cli.line import Invocation, handler_of, simple_invocation, with_default
 from bridge.cli.output import is_drawn
 from bridge.cli.run import exit_status, show
@@ -23,28 +25,26 @@ from bridge.model import Finding, RunResult, Usage
 from bridge.settings import SETTINGS, variable
 
 
-def test_help_and_version_do_not_import_the_sdk() -> None:
-    code = "import sys, bridge.cli.main as m; print('mcp' in sys.modules, 'docker' in sys.modules)"
+def python(code: str) -> str:
+    """Run a program in a Python of its own; return the last line that it prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
+    return done.stdout.splitlines()[-1]
 
 
-def test_serving_waits_for_no_import_that_its_first_answer_does_not_need() -> None:
-    """Backends are imported when one is tried, and encoders by those who ask for them."""
-    spared = (
-        *("docker", "requests", "urllib3", "toon_format", "jsonschema", "h11", "sqlalchemy"),
-        *("bridge.sandbox.container", "bridge.sandbox.process.backend", "bridge.cli.doctor"),
-    )
-    code = f"import sys, bridge.cli.serve; print([n for n in {spared} if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def test_listing_what_runs_left_imports_no_engine() -> None:
-    wanted = "[n in sys.modules for n in ('mcp', 'bridge.runs')]"
-    code = f"import sys, bridge.cli.artifacts; print({wanted})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[False, False]\n"
+@pytest.mark.parametrize(
+    ("module", "spared"),
+    [
+        ("main", ["mcp", "docker"]),
+        ("artifacts", ["mcp", "bridge.runs"]),
+        # Backends are imported when one is tried, and encoders by those who ask for them.
+        ("serve", ["docker", "requests", "urllib3", "toon_format", "jsonschema", "h11"]),
+        ("serve", ["sqlalchemy", "bridge.sandbox.container", "bridge.cli.doctor"]),
+        ("serve", ["bridge.sandbox.process.backend"]),
+    ],
+)
+def test_a_command_imports_only_what_its_first_answer_needs(module: str, spared: list[str]) -> None:
+    code = f"import sys, bridge.cli.{module}; print([n for n in {spared} if n in sys.modules])"
+    assert python(code) == "[]"
 
 
 def test_a_command_is_imported_with_the_collector_at_rest_which_goes_on_afterwards() -> None:
@@ -56,20 +56,19 @@ with main._imports_that_stay():
     main.handler_of("serve:serve")
 print(gc.isenabled(), gc.get_freeze_count() > before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True True\n"
+    assert python(code) == "True True"
 
 
-def test_help_is_drawn_on_a_terminal_unless_it_must_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = TerminalOutput()
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert is_drawn(stream)
-    monkeypatch.setenv("TERM", "dumb")
-    assert not is_drawn(stream)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not is_drawn(stream)
+@pytest.mark.parametrize(
+    ("term", "no_color", "drawn"),
+    [("xterm", "", True), ("dumb", "", False), ("xterm", "1", False)],
+)
+def test_help_is_drawn_on_a_terminal_unless_it_must_not(
+    term: str, no_color: str, drawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", term)
+    assert is_drawn(TerminalOutput()) is drawn
     assert not is_drawn(io.StringIO())
 
 
@@ -127,7 +126,7 @@ def test_every_command_is_a_function_that_is_found_and_takes_the_settings_flags(
 
 @pytest.mark.parametrize("path", [path for path, entry in COMMANDS.items() if entry.handler])
 def test_a_command_has_one_summary(path: str) -> None:
-    summary, _, _ = described(made(path).callback)
+    summary, _, _ = describe_command(made(path).callback)
     assert summary.removesuffix(".") == COMMANDS[path].summary
 
 
@@ -139,8 +138,7 @@ for path in {[path for path, entry in COMMANDS.items() if entry.handler]}:
     assert main.main([*path.split(), "--help"]) == 0
 print([name for name in ("mcp", "bridge.runs") if name in sys.modules])
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert python(code) == "[]"
 
 
 @pytest.mark.parametrize("words", [["help", "run"], ["help", "audit", "tail"], ["help"]])
@@ -157,9 +155,7 @@ def test_the_version_is_printed(words: list[str], capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.startswith("mcp-code-bridge 0.")
 
 
-def test_the_page_on_settings_has_each_with_its_variable(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_page_on_settings_has_each_variable(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", "settings"]) == 0
     said = capsys.readouterr().out
     assert [name for name in SETTINGS if variable(name) not in said] == []
@@ -195,9 +191,7 @@ def test_words_that_may_be_several_are_all_taken() -> None:
         (["serve", "--http", "[::1]:80", "--sources", "-a,-b"], {"sources": "-a,-b"}, "[::1]:80"),
     ],
 )
-def test_what_serves_is_read_alike_with_and_without_typer(
-    words: list[str], flags: dict[str, str], http: str | None
-) -> None:
+def test_both_readers_agree(words: list[str], flags: dict[str, str], http: str | None) -> None:
     """A client's configuration needs only the command, and flags alone mean `serve`."""
     simple = simple_invocation(words)
     assert simple is not None
@@ -255,9 +249,7 @@ print(status, [name for name in ("typer", "rich") if name in sys.modules], file=
         ("x audit show zz", []),
     ],
 )
-def test_a_shell_is_told_which_words_may_come_next(
-    words: str, offered: list[str], tmp_path: Path
-) -> None:
+def test_a_shell_completes_words(words: str, offered: list[str], tmp_path: Path) -> None:
     (tmp_path / ".cursor").mkdir()
     (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {"shop": {"command": "true"}}}')
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
@@ -299,9 +291,7 @@ def test_a_run_exits_as_its_program_did(result: RunResult, status: int) -> None:
     assert exit_status(result) == status
 
 
-def test_what_the_guard_found_is_shown_on_a_terminal_only(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_findings_of_the_guard_are_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
     found = Finding(line=1, rule="process", message="`os.system` starts processes")
     result = RunResult(
         run_id="r", status="success", summary="", stdout="out", stderr="err\n", findings=(found,)
@@ -313,9 +303,7 @@ def test_what_the_guard_found_is_shown_on_a_terminal_only(
     assert capsys.readouterr() == ("out", f"err\n{said}")
 
 
-def test_a_receipt_is_shown_on_a_terminal_only_where_something_was_called(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_terminal_shows_a_receipt_of_calls(capsys: pytest.CaptureFixture[str]) -> None:
     quiet = RunResult(run_id="r", status="success", summary="")
     show(quiet, terminal=True)
     assert capsys.readouterr() == ("", "")
@@ -337,9 +325,15 @@ def test_a_receipt_is_shown_on_a_terminal_only_where_something_was_called(
     ],
 )
 def test_only_a_reader_that_went_away_is_passed_over(
-    group: BaseExceptionGroup[BaseException], unheard: bool
+    group: BaseExceptionGroup[BaseException], unheard: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli._is_broken_pipe(group) is unheard
+    def fail(*_: object) -> NoReturn:
+        raise group
+
+    monkeypatch.setattr(cli, "_read", fail)
+    monkeypatch.setattr(cli, "_discard_output", lambda: 1)
+    with nullcontext() if unheard else pytest.raises(BaseExceptionGroup):
+        assert cli.main(["version"]) == 1
 
 
 HELP = Path(__file__).with_name("help.txt")

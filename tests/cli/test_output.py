@@ -129,7 +129,7 @@ def bridge(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_no_command_prints_what_a_terminal_would_obey(
     tmp_path: Path, arguments: list[str], shown: str
 ) -> None:
-    """Whoever writes a project's configuration file does not write to the user's terminal."""
+    """The author of a project's configuration file does not write to the user's terminal."""
     done = bridge(tmp_path, *arguments)
     printed = done.stdout + done.stderr
     assert shown in printed
@@ -144,9 +144,7 @@ def test_json_carries_names_as_they_are(tmp_path: Path) -> None:
 HOSTILE = "\x1b[2J\x9b\x7f\u202e\u200b\u2028\U000e0041"
 
 
-def test_what_is_printed_to_a_terminal_is_visible_whoever_prints_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_writer_makes_text_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     typist, line = pty.openpty()
     with os.fdopen(line, "w", encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
@@ -210,12 +208,10 @@ def test_no_command_goes_around_what_makes_text_visible() -> None:
     around = re.compile(r"\bprint\(|sys\.std(out|err)\.write|json\.dumps\(.*\bwrite_out")
     found = {path.name for path in COMMANDS.glob("*.py") if around.search(path.read_text("utf-8"))}
     # In the one of help, an example of a program prints.
-    assert found == {"run_command.py", "output.py", "serve.py"}
+    assert found == {"app.py", "output.py", "serve.py"}
 
 
-def test_what_is_logged_while_a_question_stands_comes_after_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_log_lines_wait_until_a_question_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     with hold_logs():
         logging.getLogger("tests.cli.output").warning("a line")
         assert caplog.messages == []
@@ -230,7 +226,7 @@ class DrawnTerminal(io.StringIO):
 
 
 @pytest.mark.parametrize("colours", [True, False])
-def test_an_error_and_its_hint_stand_on_lines_of_their_own(
+def test_an_error_and_its_hint_are_two_lines(
     colours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", out := DrawnTerminal())

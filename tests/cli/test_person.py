@@ -26,7 +26,7 @@ def person_at_desk() -> Iterator[tuple[int, TextIO, Person]]:
         yield typist, reader, Person(reader, writer)
 
 
-async def _asked(typist: int, person: Person, *answers: str) -> list[str | None]:
+async def _ask_all(typist: int, person: Person, *answers: str) -> list[str | None]:
     """Ask as many questions as there are answers, each typed once it is asked for."""
     async with typing_answers(typist, *answers):
         return [await person.ask(f"Question {number}: ") for number in range(len(answers))]
@@ -41,17 +41,15 @@ async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it()
         assert reader.readline() == "first\n"
         with person_at_desk() as (other, _, another):
             os.write(other, b"apply\nyes\nalw")
-            assert await _asked(other, another, "no\n") == ["no"]
-        assert await _asked(typist, person, "no\n") == ["no"]
+            assert await _ask_all(other, another, "no\n") == ["no"]
+        assert await _ask_all(typist, person, "no\n") == ["no"]
 
 
 @pytest.mark.parametrize(
     ("answers", "agreed"),
     [(("yes\n",), True), (("sure\n", "Y\n"), True), (("\n",), False), (("x\n", "no\n"), False)],
 )
-async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
-    answers: tuple[str, ...], agreed: bool
-) -> None:
+async def test_neither_yes_nor_no_is_asked_again(answers: tuple[str, ...], agreed: bool) -> None:
     with person_at_desk() as (typist, _, person):
         async with typing_answers(typist, *answers) as shown:
             assert await person.confirm("May it?") is agreed
@@ -61,7 +59,7 @@ async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
 async def test_one_paste_answers_one_question() -> None:
     with person_at_desk() as (typist, reader, person):
         pasted = "yes\n" * 100
-        assert await _asked(typist, person, pasted, "no\n", pasted) == ["yes", "no", "yes"]
+        assert await _ask_all(typist, person, pasted, "no\n", pasted) == ["yes", "no", "yes"]
         os.set_blocking(reader.fileno(), False)
         with pytest.raises(BlockingIOError):
             os.read(reader.fileno(), 1)
@@ -69,7 +67,7 @@ async def test_one_paste_answers_one_question() -> None:
 
 async def test_no_answer_is_none() -> None:
     with person_at_desk() as (typist, _, person):
-        assert await _asked(typist, person, "\x04", "yes\x04\x04", "\n") == [None, None, ""]
+        assert await _ask_all(typist, person, "\x04", "yes\x04\x04", "\n") == [None, None, ""]
     typist, line = pty.openpty()
     with os.fdopen(line, encoding="utf-8") as reader:
         os.close(typist)

@@ -102,9 +102,7 @@ def test_settings_stay_if_they_are_to(home: Path, commands: Cli) -> None:
     ]
 
 
-def test_of_a_state_directory_with_another_name_only_the_bridge_s_own_goes(
-    home: Path, commands: Cli
-) -> None:
+def test_only_the_bridge_s_files_go_from_another_directory(home: Path, commands: Cli) -> None:
     state = home / "work"
     (state / "audit").mkdir(parents=True)
     (state / "thesis.tex").write_text("x")

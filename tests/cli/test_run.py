@@ -14,19 +14,17 @@ import anyio
 import pytest
 
 from bridge.callers.progress import RunProgress
-from bridge.cli.live_display import LiveTerminal
 from bridge.cli.run import (
     TERMINAL,
     exit_status,
     is_fully_shown,
     pictures,
-    request_of,
     run_and_apply,
     run_program,
     show,
 )
 from bridge.cli.run import _run_live as followed
-from bridge.cli.terminal import Terminal
+from bridge.cli.terminal import LiveTerminal, Terminal
 from bridge.errors import ApprovalRefusedError
 from bridge.gate.decision import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
@@ -91,9 +89,7 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
         assert tools_recorded(log) == ["create", "write_note"]
 
 
-def test_a_plan_is_not_listed_where_the_question_says_all_of_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_plan_that_the_question_lists_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """On one screen once is enough; what the question leaves out is listed before it."""
     call = HeldCall(
         number=1,
@@ -127,8 +123,7 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
     opened = partial(open_engine, finder=finder, choose_backend=choosing(backend))
     monkeypatch.setattr("bridge.cli.run.open_engine", opened)
-    request = partial(request_of, code=CODE, plan=True)
-    assert await run_program(settings, request, as_json=True) == 0
+    assert await run_program(settings, code=CODE, plan=True, as_json=True) == 0
     plan = json.loads(capsys.readouterr().out)["plan"]
     assert len(plan["calls"]) == 2
     assert "no other can apply it" in plan["note"]
@@ -152,25 +147,23 @@ async def test_after_an_interruption_it_is_told_which_calls_went_out(
             await anyio.sleep_forever()
             raise AssertionError
 
-    async def interrupted() -> str:
+    async def interrupt_run() -> str:
         with anyio.CancelScope() as scope:
             request = RunRequest(code=CODE)
             await followed(cast("Any", Engine(scope)), request, settings, scripted=False)
         return capsys.readouterr().err
 
-    assert await interrupted() == "Interrupted. No call went out.\n"
+    assert await interrupt_run() == "Interrupted. No call went out.\n"
     for tool in ("create", "create", "wri\x1bte"):
         tally.count("sent", CallFacts(server="desk", tool=tool))
     tally.count("unknown", CallFacts(server="desk", tool="create"), "no answer came")
-    assert await interrupted() == (
+    assert await interrupt_run() == (
         "Interrupted. 3 calls had gone out: 2 × desk.create, 1 × desk.wri?te. "
         "Not known whether carried out: 1 × desk.create (no answer came).\n"
     )
 
 
-def test_the_user_is_told_why_calls_that_may_only_read_are_held(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_plan_says_why_unknown_reads_are_held(capsys: pytest.CaptureFixture[str]) -> None:
     call = HeldCall(
         number=1, server="desk", tool="look", arguments={}, action="allow", rule="no policy"
     )

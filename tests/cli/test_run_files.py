@@ -1,4 +1,4 @@
-"""The files of `run`: the user's own in, what came back out, and nothing else of theirs touched."""
+"""The files of `run`: only the named files go in, and only the program's come out."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ def test_no_file_is_put_where_other_programs_would_obey_it(tmp_path: Path, force
 
 
 @pytest.mark.parametrize("directory", ["mcp-servers", ".git/hooks", ".Claude", "link"])
-def test_a_directory_whose_files_other_programs_obey_gets_none(
-    tmp_path: Path, directory: str
-) -> None:
+def test_no_file_that_other_programs_obey_is_written(tmp_path: Path, directory: str) -> None:
     (tmp_path / "mcp-servers").mkdir()
     (tmp_path / "link").symlink_to("mcp-servers")
     out = check_out(f"{tmp_path}/{directory}")
@@ -106,9 +104,7 @@ def test_a_directory_whose_files_other_programs_obey_gets_none(
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
-    tmp_path: Path, force: bool
-) -> None:
+def test_a_file_is_replaced_only_if_the_user_says_so(tmp_path: Path, force: bool) -> None:
     (tmp_path / "a").write_text("the user's")
     (tmp_path / "d").mkdir()
     _, problems = write_files(
@@ -117,7 +113,7 @@ def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
     assert (tmp_path / "a").read_text() == ("1:a" if force else "the user's")
     assert (tmp_path / "e").read_text() == "1:e"
     assert problems == (
-        ["`d` cannot be written: a directory is there."]
+        ["`d` cannot be written: Is a directory."]
         if force
         else [
             f"`{name}` already exists and was kept; use --force to replace it. The run's copy: "
@@ -147,12 +143,12 @@ def test_no_link_in_the_directory_leads_out_of_it(tmp_path: Path, force: bool) -
 
 def test_what_is_damaged_leaves_no_half_file(tmp_path: Path) -> None:
 
-    def broken(found: Artifact) -> Iterator[bytes]:
+    def break_off(found: Artifact) -> Iterator[bytes]:
         yield b"half"
         if found.name == "a":
             message = "It is damaged."
             raise ArtifactStoreError(message)
 
-    _, problems = write_files([artifact("a"), artifact("b")], tmp_path, broken)
+    _, problems = write_files([artifact("a"), artifact("b")], tmp_path, break_off)
     assert problems == ["`a` could not be read: It is damaged."]
     assert [path.name for path in tmp_path.iterdir()] == ["b"]

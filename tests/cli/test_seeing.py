@@ -71,9 +71,7 @@ def test_runs_are_listed_and_one_is_shown_with_its_calls(tmp_path: Path, command
     assert [each["run"] for each in json.loads(commands("runs", "--json")[1])] == [RUN]
 
 
-def test_a_run_that_is_not_there_is_an_error_with_the_way_to_it(
-    tmp_path: Path, commands: Cli
-) -> None:
+def test_an_unknown_run_is_an_error_with_the_remedy(tmp_path: Path, commands: Cli) -> None:
     assert commands("runs") == (0, "", "No runs are recorded.\n")
     for run_id in ("ab1", "ab2"):
         anyio.run(partial(record_a_run, tmp_path, run_id))

@@ -24,9 +24,7 @@ from tests.waiting import until
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_mistake_is_the_answer_to_every_call(
-    tmp_path: Path, mode: Literal["auto", "legacy"]
-) -> None:
+async def test_a_mistake_answers_each_call(tmp_path: Path, mode: Literal["auto", "legacy"]) -> None:
     """The handshake and the list of tools go well, so that somebody reads the message."""
     config = tmp_path / "config.toml"
     config.write_text("warm = 1\nmemroy = 2\n")
@@ -121,9 +119,7 @@ async def text_of(client: Client, code: str) -> str:
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc, and runs in bubblewrap")
-async def test_an_edit_is_told_to_the_client_and_disturbs_nothing_else(
-    tmp_path: Path, mode: Any
-) -> None:
+async def test_an_edit_reaches_the_client_and_disturbs_nothing(tmp_path: Path, mode: Any) -> None:
     """[bubblewrap] A server that stays keeps its run, one that changed is started again."""
     stays, first, second = (f"{tmp_path}-{name}" for name in ("stays", "first", "second"))
     configure(tmp_path, stays=stays, changes=first)
@@ -139,7 +135,7 @@ async def test_an_edit_is_told_to_the_client_and_disturbs_nothing_else(
         if getattr(message, "method", "") == "notifications/tools/list_changed":
             news.set()
 
-    async def listen(client: Client) -> None:
+    async def wait_for_news(client: Client) -> None:
         async with client.listen(tools_list_changed=True) as events:
             async for _ in events:
                 news.set()
@@ -153,7 +149,7 @@ async def test_an_edit_is_told_to_the_client_and_disturbs_nothing_else(
             anyio.create_task_group() as tasks,
         ):
             if mode != "legacy":
-                tasks.start_soon(listen, client)
+                tasks.start_soon(wait_for_news, client)
             said: list[str] = []
 
             async def long_run() -> None:

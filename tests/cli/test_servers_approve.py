@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bridge.cli import servers as commands
 from bridge.cli.person import Person
-from bridge.cli.servers import approve_of
 from bridge.settings import load
 from tests.cli.desk import command_line, desk
 from tests.discovery.writing import write
@@ -30,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
-def _audited(state: Path) -> list[str]:
+def _audit_lines(state: Path) -> list[str]:
     files = sorted((state / "audit").glob("*.jsonl"))
     return [line for file in files for line in file.read_text().splitlines()]
 
@@ -58,13 +58,13 @@ def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
     assert f"tracker@{digits[:32]}" in told
     assert run("approve", f"tracker@{digits[:31]}")[0] == 2
     assert run("approve", f"tracker@{'0' * 32}")[0] == 2
-    assert run("approve", "nobody")[0] == 2
+    assert run("approve", "unknown")[0] == 2
     assert run("approve")[0] == 2
     assert state() == "proposed"
     assert run("approve", f"tracker@{digits[:32]}")[0] == 0
     assert state() == "idle"
     assert "tracker is approved already." in run("approve", "tracker")[2]
-    records = [json.loads(line) for line in _audited(project.parent / "state")]
+    records = [json.loads(line) for line in _audit_lines(project.parent / "state")]
     assert [(record["kind"], record["how"]) for record in records] == [("approved", "terminal")]
     write(project / ".mcp.json", {"mcpServers": {"tracker": {**ENTRY, "args": []}}})
     assert state() == "proposed"
@@ -73,15 +73,17 @@ def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
 
 
 async def test_at_a_terminal_it_is_shown_and_asked_about(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load({}, dict(os.environ))
     with desk() as (typist, reader, writer):
         person = Person(reader, writer)
 
+        monkeypatch.setattr(commands, "Person", lambda: person)
+
         async def approve(answer: str) -> tuple[int, str]:
             async with typing_answers(typist, answer) as told:
-                status = await approve_of(("tracker",), settings, person)
+                status = await commands.approve(settings, names=["tracker"])
             return status, told[0]
 
         status, shown = await approve("no\n")

@@ -67,7 +67,7 @@ def cursor(home: Path) -> str:
     return (home / ".cursor" / "mcp.json").read_text()
 
 
-def moved(home: Path) -> Path:
+def moved_directory(home: Path) -> Path:
     return home / ".config" / "mcp-code-bridge" / "moved"
 
 
@@ -99,12 +99,10 @@ async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path
     assert "behind the bridge (2 servers): shop, off" in told
     assert "my shop" not in cursor(home)
     assert "// mine" in cursor(home)
-    assert (moved(home) / "moved.json").exists()
+    assert (moved_directory(home) / "moved.json").exists()
 
 
-async def test_no_move_is_offered_out_of_a_client_that_would_not_start_the_bridge(
-    home: Path,
-) -> None:
+async def test_no_move_is_offered_if_the_client_cannot_start_the_bridge(home: Path) -> None:
     settings = {"mcpServers": {"o": {"command": "x"}}, "mcp": {"excluded": ["code-bridge"]}}
     (home / ".gemini").mkdir()
     (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
@@ -121,7 +119,7 @@ async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, 
     told = await at_terminal("setup", answers=(*ANSWERS[:given], "\x03"))
     assert told.endswith("^C\nNo changes made.\n")
     assert cursor(home) == CONFIG
-    assert not moved(home).exists()
+    assert not moved_directory(home).exists()
 
 
 async def test_who_stops_it_while_it_writes_hears_what_was_done(home: Path) -> None:
@@ -156,24 +154,22 @@ def test_each_answer_has_a_flag_and_all_comes_back(
     assert cursor(home) == CONFIG
 
 
-def test_without_a_person_or_flags_nothing_is_written(
-    home: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        # No person can be asked, and no flag answers.
+        ("setup --skip-cost", 2, "--clients A,B"),
+        ("install cursor --move shop,nope --yes", 2, "'nope'"),
+        ("install cursor --move all --dry-run", 0, "No changes made (--dry-run)."),
+    ],
+)
+def test_nothing_is_written(
+    home: Path, words: str, status: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["setup", "--skip-cost"]) == 2
-    assert "--clients A,B" in capsys.readouterr().err
+    assert main(words.split()) == status
+    assert said in capsys.readouterr().err
     assert cursor(home) == CONFIG
-
-
-def test_a_dry_run_writes_nothing(home: Path) -> None:
-    main(["install", "cursor", "--move", "all", "--dry-run"])
-    assert cursor(home) == CONFIG
-    assert not moved(home).exists()
-
-
-def test_an_unknown_server_is_not_moved(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["install", "cursor", "--move", "shop,nope", "--yes"]) == 2
-    assert "'nope'" in capsys.readouterr().err
-    assert cursor(home) == CONFIG
+    assert not moved_directory(home).exists()
 
 
 def test_who_takes_out_only_the_bridge_hears_which_servers_stay_behind(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.cli import skills as commands
 from bridge.cli.main import main
 from bridge.cli.person import Person
-from bridge.cli.skills import approve_of
 from bridge.model import Provenance
 from bridge.runs import open_engine
 from bridge.saved_functions.source import Header, encode_skill, source_digest
@@ -105,9 +105,11 @@ async def test_at_a_terminal_what_is_approved_is_shown_and_asked_about(
     with desk() as (typist, reader, writer):
         person = Person(reader, writer)
 
+        monkeypatch.setattr(commands, "Person", lambda: person)
+
         async def approve(answer: str) -> tuple[int, str, str]:
             async with typing_answers(typist, answer) as told:
-                status = await approve_of(("greet",), settings, person)
+                status = await commands.approve(settings, names=["greet"])
             return status, told[0], capsys.readouterr().err
 
         os.write(typist, b"yes\n")

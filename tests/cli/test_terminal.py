@@ -34,7 +34,7 @@ FORM: dict[str, Json] = {
 
 
 async def _ask(typed: Sequence[str], params: dict[str, Json]) -> tuple[object, str]:
-    """Ask, and type each answer once it is asked for; return what came of it, and all shown."""
+    """Ask, and type each answer once it is asked for; return the answer, and all that was shown."""
     with desk() as (typist, reader, writer), anyio.fail_after(PATIENCE_SECONDS):
         async with typing_answers(typist, *typed) as shown:
             answered = await Terminal(reader, writer).elicit(params)
@@ -52,9 +52,7 @@ async def _ask(typed: Sequence[str], params: dict[str, Json]) -> tuple[object, s
         (("Ann\n", "\x04"), {"action": "decline"}),
     ],
 )
-async def test_a_form_is_filled_line_by_line(
-    typed: tuple[str, ...], answer: dict[str, Json]
-) -> None:
+async def test_a_form_is_filled_by_line(typed: tuple[str, ...], answer: dict[str, Json]) -> None:
     answered, _ = await _ask(typed, {"message": "Who?", "requestedSchema": FORM})
     assert answered == answer
 
@@ -80,9 +78,7 @@ CHOICE: dict[str, Json] = {
         (("\n", "4\n", "yes\n", "Call\n", "call\n"), "call"),
     ],
 )
-async def test_choices_are_listed_by_what_they_are_called(
-    typed: tuple[str, ...], decision: str
-) -> None:
+async def test_choices_are_listed_by_their_titles(typed: tuple[str, ...], decision: str) -> None:
     """One on a line, to be chosen by number or word; nothing is chosen by only pressing Enter."""
     params: dict[str, Json] = {"message": "May it?", "requestedSchema": CHOICE}
     answer, shown = await _ask(typed, params)
@@ -143,9 +139,7 @@ async def test_without_a_terminal_nobody_is_asked() -> None:
         ({}, "", None),
     ],
 )
-def test_a_line_is_read_by_its_fields_schema(
-    field: dict[str, Json], text: str, value: Json
-) -> None:
+def test_a_line_is_read_by_its_schema(field: dict[str, Json], text: str, value: Json) -> None:
     assert read_field(field, text, needed=False) == value
 
 
@@ -163,9 +157,7 @@ def test_a_line_is_read_by_its_fields_schema(
         ({}, "", "required"),
     ],
 )
-def test_a_line_that_does_not_fit_is_explained(
-    field: dict[str, Json], text: str, complaint: str
-) -> None:
+def test_a_wrong_line_is_explained(field: dict[str, Json], text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         read_field(field, text, needed=True)
 

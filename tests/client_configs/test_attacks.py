@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.install import check_clients
-from bridge.client_configs.install import apply, plan_install, plan_uninstall, read_target, run_own
+from bridge.client_configs.install import (
+    Change,
+    apply,
+    plan_install,
+    plan_uninstall,
+    read_target,
+    run_own,
+)
 from bridge.client_configs.journal import Journal, MoveRecord
 from bridge.client_configs.writers import targets, writer_for
 from bridge.errors import BridgeError, UsageError
@@ -40,14 +47,14 @@ def at_once(*calls: Callable[[], object]) -> None:
 def test_a_projects_server_that_is_not_approved_does_not_move(rig: Rig) -> None:
     path = write(rig.context.cwd / ".mcp.json", {"mcpServers": SERVERS})
     rig.context = replace(rig.context, project_servers="approved")
-    change = rig.planned(path, rig.mover(), "claude-code", "project")
+    change = rig.plan(path, rig.mover(), "claude-code", "project")
     assert not change.moved
     assert "servers approve a" in dict(change.refused)["a"]
 
 
 def test_a_projects_server_that_changed_since_it_was_shown_does_not_move(rig: Rig) -> None:
     path = write(rig.context.cwd / ".mcp.json", {"mcpServers": SERVERS})
-    change = rig.planned(path, rig.mover(), "claude-code", "project")
+    change = rig.plan(path, rig.mover(), "claude-code", "project")
     assert change.moved
     write(path, {"mcpServers": {**SERVERS, "a": {"command": "another"}}})
     with raises_code("changed_meanwhile"):
@@ -65,7 +72,7 @@ def test_moves_out_of_several_files_at_once_keep_every_server(rig: Rig) -> None:
     )
     mover = rig.mover()
     files = {"cursor": cursor, "claude-code": claude, "kiro": kiro}
-    changes = [rig.planned(path, mover, client) for client, path in files.items()]
+    changes = [rig.plan(path, mover, client) for client, path in files.items()]
     at_once(*(lambda each=each: apply(each, rig.journal) for each in changes))
     assert sorted(rig.names()) == ["c", "d", "k"]
 
@@ -73,8 +80,8 @@ def test_moves_out_of_several_files_at_once_keep_every_server(rig: Rig) -> None:
 def test_two_moves_out_of_one_file_at_once_keep_every_server(rig: Rig) -> None:
     path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
     both, one = (
-        rig.planned(path, rig.mover(), "cursor"),
-        rig.planned(path, rig.mover(["b"]), "cursor"),
+        rig.plan(path, rig.mover(), "cursor"),
+        rig.plan(path, rig.mover(["b"]), "cursor"),
     )
     at_once(lambda: apply(both, rig.journal), lambda: apply(one, rig.journal))
     assert sorted(rig.names()) == ["a", "b"]
@@ -96,7 +103,7 @@ def test_a_projects_file_that_became_a_link_is_not_followed_out_of_it(rig: Rig) 
 
 @pytest.mark.parametrize("moment", ["records", "edit", "keep"])
 @pytest.mark.parametrize("there", [True, False], ids=["a file", "no file"])
-def test_a_projects_directory_that_becomes_a_link_meanwhile_is_not_followed(
+def test_a_directory_that_becomes_a_link_is_not_followed(
     rig: Rig, moment: str, there: bool
 ) -> None:
     """Who can write in the project swaps it at any moment for a link to the user's own."""
@@ -107,32 +114,29 @@ def test_a_projects_directory_that_becomes_a_link_meanwhile_is_not_followed(
         write(target.path, {"mcpServers": {}})
     change = plan_install(target, BRIDGE, read_target(target))
 
-    made = change.edit
-
-    def swap() -> None:
+    def swap(now: str) -> None:
         place = target.path.parent
-        if not place.is_symlink():
+        if now == moment and not place.is_symlink():
             if place.exists():
                 place.rename(place.with_name("aside"))
             place.symlink_to(home.parent)
 
-    def edit(now: bytes | None) -> bytes | None:
-        swap()
-        return made(now)
-
     class Swapping(Journal):
-        def records(self) -> tuple[MoveRecord, ...]:
-            swap()
-            return super().records()
+        def records(self, path: Path | None = None) -> list[MoveRecord]:
+            swap("records")
+            return super().records(path)
 
-    if moment == "records":
-        rig.journal = Swapping(rig.journal.directory)
-    elif moment == "edit":
-        change = replace(change, edit=edit)
-    else:
-        change = replace(change, keep=swap)
+        def add(self, record: MoveRecord) -> MoveRecord:
+            swap("keep")
+            return super().add(record)
+
+    def again(now: bytes | None) -> Change:
+        swap("edit")
+        return change.again(now)
+
+    rig.journal = Swapping(rig.journal.directory)
     with suppress(BridgeError):
-        apply(change, rig.journal)
+        apply(replace(change, again=again), rig.journal)
     assert target.path.parent.is_symlink()
     assert home.read_bytes() == own
     assert list(home.parent.iterdir()) == [home]
@@ -143,7 +147,7 @@ def test_a_directory_that_cannot_be_written_is_an_error_that_names_the_file(rig:
     rig.journal.directory.write_text("")
     path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
     with pytest.raises(BridgeError, match="cannot be changed"):
-        apply(rig.planned(path, rig.mover(), "cursor"), rig.journal)
+        apply(rig.plan(path, rig.mover(), "cursor"), rig.journal)
     assert json.loads(path.read_text()) == {"mcpServers": SERVERS}
 
 
@@ -182,14 +186,12 @@ def test_nothing_of_a_file_is_kept_after_the_bridge_went_from_it(rig: Rig) -> No
     target = targets(writer_for("cursor"), "user", rig.machine)[0]
     apply(plan_install(target, BRIDGE, read_target(target)), rig.journal)
     path.write_text(path.read_text() + "\n")
-    apply(plan_uninstall(target, "code-bridge", read_target(target)), rig.journal)
-    assert rig.journal.records() == ()
+    apply(plan_uninstall(target, "code-bridge", read_target(target), rig.journal), rig.journal)
+    assert rig.journal.records() == []
 
 
 @pytest.mark.parametrize("path", [":/usr/bin", "/usr/bin:", ".:/usr/bin"])
-def test_a_program_in_the_working_directory_is_no_client(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+def test_a_local_program_is_no_client(rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     fake = write(rig.context.cwd / "claude", "#!/bin/sh\n")
     fake.chmod(0o755)
     monkeypatch.chdir(rig.context.cwd)
@@ -203,5 +205,5 @@ def test_a_projects_server_with_inputs_that_stay_in_the_project_does_not_move(ri
     path = write(
         rig.context.cwd / ".vscode" / "mcp.json", {"inputs": inputs, "servers": {"x": entry}}
     )
-    change = rig.planned(path, rig.mover(), "vscode", "project")
+    change = rig.plan(path, rig.mover(), "vscode", "project")
     assert "inputs" in dict(change.refused)["x"]

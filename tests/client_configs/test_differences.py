@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.client_configs.differences import unified
+from bridge.client_configs.differences import unified_diff
 
 SECRET = "s3cret"
 
 
-def masked(text: str, path: str) -> str:
-    return "\n".join(line[1:] for line in unified(path, text.encode(), b"").splitlines()[2:])
+def mask(text: str, path: str) -> str:
+    return "\n".join(line[1:] for line in unified_diff(path, text.encode(), b"").splitlines()[2:])
 
 
 JSON, TOML, YAML = "f.json", "f.toml", "f.yaml"
@@ -47,17 +47,15 @@ JSON, TOML, YAML = "f.json", "f.toml", "f.yaml"
         (YAML, 'password: "a\n  s3cret:\n  b"\nn: 1', 'password: "•••\n  •••\n  •••"\nn: 1'),
     ],
 )
-def test_secrets_are_masked_by_their_keys_and_nothing_else_is(
-    path: str, text: str, shown: str
-) -> None:
+def test_only_secrets_are_masked_by_their_keys(path: str, text: str, shown: str) -> None:
     """By the document's tokens, and by names within a text: options, variables, addresses."""
-    assert masked(text, path) == shown
+    assert mask(text, path) == shown
 
 
 def test_a_list_of_secrets_that_the_diff_begins_in_is_masked() -> None:
     lines = [f'    "s3cret{number}",' for number in range(9)]
     before = "\n".join(["{", '  "tokens": [', *lines, '    "z"', "  ]", "}"]).encode()
-    shown = unified("/f.json", before, before.replace(b'"z"', b'"y"'))
+    shown = unified_diff("/f.json", before, before.replace(b'"z"', b'"y"'))
     assert "s3cret" not in shown
     assert "\n-    •••\n+    •••\n" in shown
 
@@ -65,7 +63,7 @@ def test_a_list_of_secrets_that_the_diff_begins_in_is_masked() -> None:
 def test_only_what_changes_is_shown_with_two_lines_around_it() -> None:
     before = b'{\n  "a": {"command": "npx"}\n}\n'
     after = b'{\n  "a": {"command": "npx"},\n  "ours": {"command": "/bin/x"}\n}\n'
-    assert unified("/f", before, after).splitlines() == [
+    assert unified_diff("/f", before, after).splitlines() == [
         "--- /f",
         "+++ /f",
         " {",
@@ -79,16 +77,16 @@ def test_only_what_changes_is_shown_with_two_lines_around_it() -> None:
 def test_a_json_file_without_line_breaks_is_shown_with_some() -> None:
     before = b'{"other": "' + b"x" * 999 + b'", "mcpServers": {}}'
     after = before.replace(b"{}", b'{"a": {"command": "npx", "env": {"TOKEN": "s3cret"}}}')
-    shown = unified("/f", before, after)
+    shown = unified_diff("/f", before, after)
     assert '+      "command": "npx",\n' in shown
     assert '+        "TOKEN": •••\n' in shown
 
 
 def test_a_file_without_line_breaks_is_shown_cut() -> None:
     before = b"[" + b"1," * 100_000 + b"1"
-    assert len(unified("/f", before, before + b" x")) < 1000
+    assert len(unified_diff("/f", before, before + b" x")) < 1000
 
 
 def test_a_file_that_is_new_or_gone_is_called_that() -> None:
-    assert unified("/f", None, b"x\n").startswith("--- (no file)\n+++ /f\n")
-    assert unified("/f", b"x\n", None).startswith("--- /f\n+++ (no file)\n")
+    assert unified_diff("/f", None, b"x\n").startswith("--- (no file)\n+++ /f\n")
+    assert unified_diff("/f", b"x\n", None).startswith("--- /f\n+++ (no file)\n")

@@ -1,10 +1,13 @@
-"""Any file of a client, also a damaged one, is edited exactly or refused."""
+"""Any file of a client is edited exactly or refused; entries come back to the byte."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +15,14 @@ from bridge.client_configs.document import EntryText, open_document
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import decode
 from bridge.errors import UneditableError
-from tests.client_configs.changes import ENTRY, check_each_change
-from tests.client_configs.texts import jsonc_files, toml_files, yaml_files
+from tests.client_configs.texts import (
+    ENTRY,
+    NAMES,
+    check_each_change,
+    jsonc_files,
+    toml_files,
+    yaml_files,
+)
 
 SERVERS = ("mcpServers",)
 
@@ -49,9 +58,7 @@ def test_any_file_can_be_edited(kind: str, data: st.DataObject) -> None:
 @given(data=st.data())
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("kind", ["json", "jsonc", "toml", "yaml"])
-def test_a_damaged_file_is_edited_exactly_or_refused(
-    kind: str, listed: bool, data: st.DataObject
-) -> None:
+def test_a_damaged_file_is_exact_or_refused(kind: str, listed: bool, data: st.DataObject) -> None:
     format, key, files = FILES[kind]
     raw = data.draw(files)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -120,9 +127,7 @@ def test_a_file_of_a_megabyte_is_edited() -> None:
         ("yaml", "x: [", "cannot be made exactly"),
     ],
 )
-def test_a_text_that_is_not_one_new_entry_is_refused(
-    format: Format, text: str, reason: str
-) -> None:
+def test_a_text_that_is_no_new_entry_is_refused(format: Format, text: str, reason: str) -> None:
     entry = EntryText(name="a" if "already" in reason else "x", text=text, value=1)
     document = open_document(b"", format).with_entry(SERVERS, "a", {})
     with pytest.raises(UneditableError, match=reason):
@@ -140,3 +145,65 @@ def test_a_moved_entry_is_indented_as_its_new_table_is() -> None:
     entry = EntryText(name="a", text="  # about a\n  a:\n    cmd: x", value={"cmd": "x"})
     made = open_document(b"mcpServers:\n     x: 1\n", "yaml").with_text(SERVERS, entry)
     assert made.text == "mcpServers:\n     x: 1\n     # about a\n     a:\n       cmd: x\n"
+
+
+FIELDS = st.fixed_dictionaries(
+    {"command": st.sampled_from(["npx", "/bin/x y"])},
+    optional={
+        "args": st.lists(st.sampled_from(["-y", "a b", "no"]), max_size=2),
+        "env": st.dictionaries(NAMES, st.just("v"), max_size=2),
+        "timeout": st.integers(1, 9),
+    },
+)
+
+TABLES: dict[Format, tuple[str]] = {
+    "jsonc": ("mcpServers",),
+    "toml": ("mcp_servers",),
+    "yaml": ("servers",),
+}
+
+
+def sections(value: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
+    if path not in ((), TABLES["toml"]):
+        lines = [f"[{'.'.join(map(json.dumps, path))}]"]
+        pairs = ((json.dumps(key), item) for key, item in value.items())
+        lines += [
+            f"{key} = {json.dumps(item)}" for key, item in pairs if not isinstance(item, dict)
+        ]
+        yield "\n".join(lines) + "\n"
+    for key, item in value.items():
+        if isinstance(item, dict):
+            yield from sections(item, (*path, key))
+
+
+def file_of(format: Format, value: dict[str, object], indent: int | str | None) -> bytes:
+    if format == "yaml":
+        return yaml.safe_dump(value, sort_keys=False, indent=2, allow_unicode=True).encode()
+    if format == "toml":
+        return "\n".join(sections(value)).encode()
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=False)
+    return (text if indent is None else text + "\n").encode()
+
+
+@settings(deadline=None, max_examples=50)
+@given(data=st.data())
+@pytest.mark.parametrize("format", TABLES)
+def test_kept_entries_come_back_to_the_byte(format: Format, data: st.DataObject) -> None:
+    """In files as programs write them, and when the file has changed meanwhile, too."""
+    table, servers = TABLES[format], st.dictionaries(NAMES, FIELDS, min_size=1, max_size=4)
+    value = {"first": {"x": 1}, table[0]: data.draw(servers), "last": {"theme": "dark"}}
+    raw = file_of(format, value, data.draw(st.sampled_from([2, 4, "\t", None])))
+    document = open_document(raw, format)
+    left, kept = document.with_entry(table, "bridge", ENTRY), open_document(b"", format)
+    names = list(document.entries(table))
+    for name in names:
+        entry = document.entry(table, name)
+        assert entry is not None
+        kept, left = kept.with_text(table, entry), left.without(table, name)
+    left = open_document(left.encode().replace(b"dark", b"light"), format)
+    for index, name in enumerate(names):
+        entry = open_document(kept.encode(), format).entry(table, name)
+        assert entry is not None
+        left = left.with_text(table, entry, index=index)
+    assert left.without(table, "bridge").encode() == raw.replace(b"dark", b"light")

@@ -16,12 +16,12 @@ from typing import Any
 
 from bridge.client_configs.document import Document, open_document
 from bridge.errors import UneditableError
-from tests.client_configs.changes import ENTRY
+from tests.client_configs.texts import ENTRY
 
 GOLDEN = Path(__file__).with_name("edits.txt")
 
 
-def changed(before: str, after: str) -> str:
+def diff_of(before: str, after: str) -> str:
     old, new = (text.splitlines(keepends=True) for text in (before, after))
     diff = list(unified_diff(old, new, n=1))[2:]
     shown = (line if line.endswith("\n") else f"{line}¶\n" for line in diff)
@@ -32,8 +32,8 @@ def edits(document: Document, key: str, new: Document) -> Iterator[tuple[str, st
     """Yield each edit of a file and what it changes."""
     table, text = (key,), document.text
     made = document.with_entry(table, "bridge", ENTRY)
-    yield "with bridge", changed(text, made.text)
-    yield "and without it", changed(text, made.without(table, "bridge").text)
+    yield "with bridge", diff_of(text, made.text)
+    yield "and without it", diff_of(text, made.without(table, "bridge").text)
     for index, name in enumerate(document.entries(table)):
         entry = document.entry(table, name)
         assert entry is not None
@@ -41,13 +41,13 @@ def edits(document: Document, key: str, new: Document) -> Iterator[tuple[str, st
         replaced = document.with_entry(table, name, ENTRY)
         assert replaced.with_entry(table, name, ENTRY) is replaced
         yield name, f"{entry.text}¶\n"
-        yield f"without {name}", changed(text, without.text)
-        yield f"{name} is back", changed(text, without.with_text(table, entry, index=index).text)
-        yield f"{name} alone", changed("", new.with_text(table, entry).text)
-        yield f"{name} is replaced", changed(text, replaced.text)
+        yield f"without {name}", diff_of(text, without.text)
+        yield f"{name} is back", diff_of(text, without.with_text(table, entry, index=index).text)
+        yield f"{name} alone", diff_of("", new.with_text(table, entry).text)
+        yield f"{name} is replaced", diff_of(text, replaced.text)
     for name in document.entries(table):
         document = document.without(table, name)
-    yield "without any", changed(text, document.text)
+    yield "without any", diff_of(text, document.text)
 
 
 def outcome(head: str, raw: bytes) -> str:

@@ -22,7 +22,6 @@ from bridge.client_configs.install import (
     apply,
     plan_uninstall,
     read_target,
-    record_of,
     standings,
 )
 from bridge.client_configs.journal import Journal
@@ -32,7 +31,7 @@ from bridge.discovery.entries import without_nulls
 from bridge.discovery.finder import discover
 from bridge.inventory.configuration import context_for
 from bridge.settings import Settings, load
-from tests.client_configs.test_round_trips import sections
+from tests.client_configs.test_documents import sections
 from tests.client_configs.texts import NAMES
 
 ENTRY = Entry(command="/opt/bin/mcp-code-bridge", args=("serve",), env={"PATH": "/usr/bin"})
@@ -118,8 +117,7 @@ def uninstall(client: str, configured: Settings, machine: Machine) -> None:
     planned: list[Change] = []
     for each in standings(machine):
         raw = read_target(each.target)
-        record = record_of(journal, each.target, each.name, raw)
-        planned.append(plan_uninstall(each.target, each.name, raw, record))
+        planned.append(plan_uninstall(each.target, each.name, raw, journal))
     for change in with_restores(planned, [client], "user", configured, machine):
         apply(change, journal)
 
@@ -127,9 +125,7 @@ def uninstall(client: str, configured: Settings, machine: Machine) -> None:
 @settings(deadline=None, max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_entry_is_used_or_has_a_reason_and_the_file_comes_back(
-    client: str, data: st.DataObject
-) -> None:
+def test_every_entry_has_a_use_or_a_reason_and_returns(client: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as home:
         project = Path(home, "project", ".git")
         project.mkdir(parents=True)

@@ -16,7 +16,6 @@ from bridge.client_configs.install import (
     plan_install,
     plan_uninstall,
     read_target,
-    record_of,
     standings,
 )
 from bridge.client_configs.journal import Journal
@@ -42,8 +41,7 @@ def install(target: Target, journal: Journal, entry: Entry = COMMAND) -> None:
 def uninstall(machine: Machine, journal: Journal) -> None:
     for each in list(standings(machine)):
         raw = read_target(each.target)
-        record = record_of(journal, each.target, each.name, raw)
-        apply(plan_uninstall(each.target, each.name, raw, record), journal)
+        apply(plan_uninstall(each.target, each.name, raw, journal), journal)
 
 
 def _one(client: str, machine: Machine) -> Target:
@@ -114,13 +112,13 @@ def test_installed_and_uninstalled_is_what_was(
 
     uninstall(machine, journal)
     assert (target.path.read_bytes() if target.path.exists() else None) == before
-    assert journal.records() == ()
+    assert journal.records() == []
     if before is None:
         assert sorted(path.name for path in machine.context.home.iterdir()) == ["repo"]
 
 
 @pytest.mark.parametrize("client", WRITTEN)
-def test_after_another_change_only_the_entry_goes(
+def test_only_the_entry_goes_after_a_change(
     client: str, machine: Machine, journal: Journal
 ) -> None:
     target = _one(client, machine)
@@ -135,9 +133,7 @@ def test_after_another_change_only_the_entry_goes(
     assert target.path.read_bytes() == more + before
 
 
-def test_the_bridge_is_taken_out_of_a_client_that_was_given_up(
-    machine: Machine, journal: Journal
-) -> None:
+def test_a_given_up_client_can_lose_the_bridge(machine: Machine, journal: Journal) -> None:
     file = machine.root / ".roo" / "mcp.json"
     file.parent.mkdir()
     file.write_text('{"mcpServers": {"b": {"command": "uvx", "args": ["mcp-code-bridge"]}}}')
@@ -161,9 +157,7 @@ def test_a_link_stays_a_link(machine: Machine, journal: Journal, tmp_path: Path)
     assert (target.path.is_symlink(), real.read_bytes()) == (True, b"{}")
 
 
-def test_installed_again_with_an_address_still_goes_back_to_what_was(
-    machine: Machine, journal: Journal
-) -> None:
+def test_a_second_install_still_returns_the_first_file(machine: Machine, journal: Journal) -> None:
     target = _one("cursor", machine)
     install(target, journal)
     install(target, journal, Entry(url="http://127.0.0.1:8000/mcp"))
@@ -214,9 +208,7 @@ def test_the_second_format_of_opencode_is_kept(machine: Machine) -> None:
         (b"\xff\xfe{\x00}\x00", "UTF"),
     ],
 )
-def test_a_file_that_cannot_be_changed_exactly_is_left(
-    raw: bytes, reason: str, machine: Machine
-) -> None:
+def test_a_file_without_exact_edits_is_left(raw: bytes, reason: str, machine: Machine) -> None:
     with pytest.raises(UneditableError, match=reason):
         plan_install(_one("cursor", machine), COMMAND, raw)
 

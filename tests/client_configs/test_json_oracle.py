@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from bridge.client_configs.document import open_document
-from tests.client_configs.changes import ENTRY
-from tests.client_configs.texts import jsonc_files
+from tests.client_configs.texts import ENTRY, jsonc_files
 
 pytestmark = pytest.mark.node
 

@@ -15,17 +15,8 @@ import pytest
 from bridge.atomic_files import exclusive_lock
 from bridge.client_configs.entry import Entry
 from bridge.client_configs.install import Change, apply, plan_install, plan_uninstall, read_target
-from bridge.client_configs.journal import Journal
-from bridge.client_configs.move import (
-    SCOPES,
-    KeptServer,
-    Mover,
-    move_only,
-    restore_of,
-    tables_of,
-    with_move,
-    with_restore,
-)
+from bridge.client_configs.journal import Journal, KeptServer
+from bridge.client_configs.move import SCOPES, Mover, move_only, tables_of, with_move, with_restore
 from bridge.client_configs.writers import (
     WRITERS,
     Machine,
@@ -36,7 +27,7 @@ from bridge.client_configs.writers import (
     writer_for,
 )
 from bridge.discovery.finder import DiscoveryContext, discover
-from bridge.discovery.moved import MANIFEST
+from bridge.discovery.moved import MANIFEST, MovedFile
 from tests.discovery.golden_cases import CASES, Case
 from tests.discovery.golden_machine import location_of, machine, put
 from tests.discovery.test_moved import found_in
@@ -68,19 +59,17 @@ class Rig:
             logged_in=lambda spec: logged_in,
         )
 
-    def planned(self, path: Path, mover: Mover, client: str, scope: str = "user") -> Change:
+    def plan(self, path: Path, mover: Mover, client: str, scope: str = "user") -> Change:
         tables = tables_of(self.machine, client, scope)[path]
         return with_move(move_only(tables[0], read_target(tables[0])), tables, mover)
 
     def move(self, path: Path, client: str, scope: str = "user") -> Change:
-        change = self.planned(path, self.mover(), client, scope)
+        change = self.plan(path, self.mover(), client, scope)
         apply(change, self.journal)
         return change
 
     def restore(self, target: Target) -> Change:
-        raw = read_target(target)
-        restore = restore_of(target, raw, self.kept, self.journal)
-        change = with_restore(move_only(target, restore.after), restore, self.kept, self.journal)
+        change = with_restore(move_only(target, read_target(target)), self.kept, self.journal)
         apply(change, self.journal)
         return change
 
@@ -151,24 +140,22 @@ def test_a_move_and_the_bridge_are_one_change_and_one_restore(rig: Rig, cursor: 
     assert "mcp-code-bridge" in cursor.read_text()
     rig.restore(target)
     assert cursor.read_text() == CURSOR
-    assert rig.journal.records() == ()
+    assert rig.journal.records() == []
 
 
-def test_a_move_after_an_installation_comes_back_and_the_installation_goes(
-    rig: Rig, cursor: Path
-) -> None:
+def test_a_move_after_an_installation_and_both_come_back(rig: Rig, cursor: Path) -> None:
     target = targets(writer_for("cursor"), "user", rig.machine)[0]
     change = plan_install(target, BRIDGE, read_target(target))
     apply(change, rig.journal)
     rig.move(cursor, "cursor")
     rig.restore(target)
     raw = read_target(target)
-    apply(plan_uninstall(target, change.name, raw, rig.journal.records()[-1]), rig.journal)
+    apply(plan_uninstall(target, change.name, raw, rig.journal), rig.journal)
     assert cursor.read_text() == CURSOR
 
 
 def test_one_server_moves_by_name_and_the_others_stay(rig: Rig, cursor: Path) -> None:
-    change = rig.planned(cursor, rig.mover(["third"]), "cursor")
+    change = rig.plan(cursor, rig.mover(["third"]), "cursor")
     apply(change, rig.journal)
     assert list(change.moved) == ["third"]
     assert rig.names() == ["first", "third"]
@@ -177,7 +164,7 @@ def test_one_server_moves_by_name_and_the_others_stay(rig: Rig, cursor: Path) ->
 
 def test_moves_one_after_the_other_come_back_together(rig: Rig, cursor: Path) -> None:
     for name in ("third", "first"):
-        apply(rig.planned(cursor, rig.mover([name]), "cursor"), rig.journal)
+        apply(rig.plan(cursor, rig.mover([name]), "cursor"), rig.journal)
     back = rig.restore(tables_of(rig.machine, "cursor", "user")[cursor][0])
     assert cursor.read_text() == CURSOR
     assert set(back.restored) == {"first", "third"}
@@ -218,7 +205,7 @@ def test_a_newer_server_of_the_name_is_not_overwritten(rig: Rig, cursor: Path) -
 def test_a_server_of_a_moved_ones_name_is_not_moved_over_it(rig: Rig, cursor: Path) -> None:
     rig.move(cursor, "cursor")
     write(cursor, {"mcpServers": {"first": {"command": "newer"}}})
-    change = rig.planned(cursor, rig.mover(), "cursor")
+    change = rig.plan(cursor, rig.mover(), "cursor")
     assert dict(change.refused)["first"].startswith("another server of this name was moved")
     assert not change.moved
 
@@ -233,15 +220,17 @@ def test_servers_of_a_file_that_is_gone_come_back_in_a_new_one(rig: Rig, cursor:
 
 
 def test_a_program_that_writes_the_file_meanwhile_loses_nothing(rig: Rig, cursor: Path) -> None:
-    change = rig.planned(cursor, rig.mover(), "cursor")
     writes = iter(['"new": {"command": "n"}, '])
 
-    def keep() -> None:
-        change.keep()
-        added = next(writes, "")
-        cursor.write_text(cursor.read_text().replace('"first"', f'{added}"first"'))
+    class Kept(KeptServer):
+        def write(self, file: MovedFile, text: bytes) -> None:
+            super().write(file, text)
+            added = next(writes, "")
+            cursor.write_text(cursor.read_text().replace('"first"', f'{added}"first"'))
 
-    apply(replace(change, keep=keep), rig.journal)
+    kept, rig.kept = rig.kept, Kept(rig.kept.directory)
+    change = rig.move(cursor, "cursor")
+    rig.kept = kept
     assert json.loads(cursor.read_text().replace("// mine", ""))["mcpServers"].keys() == {"new"}
     assert rig.names() == ["new", "first", "third"]
     rig.restore(change.target)
@@ -272,7 +261,7 @@ def test_what_the_bridge_cannot_start_as_the_client_does_stays_there(
     rig: Rig, file: str, client: str, key: str, entry: dict[str, object], reason: str
 ) -> None:
     path = write(rig.context.home / file, {key: {"x": entry}})
-    change = rig.planned(path, rig.mover(["x"]), client)
+    change = rig.plan(path, rig.mover(["x"]), client)
     assert reason in dict(change.refused)["x"]
     assert change.after == change.before
 
@@ -282,13 +271,13 @@ def test_a_server_with_a_prompted_input_stays(rig: Rig) -> None:
     inputs = [{"id": "key", "type": "promptString"}]
     entry = {"command": "x", "env": {"KEY": "${input:key}"}}
     write(path, {"inputs": inputs, "servers": {"x": entry}})
-    change = rig.planned(path, rig.mover(), "vscode")
+    change = rig.plan(path, rig.mover(), "vscode")
     assert "input" in dict(change.refused)["x"]
 
 
 def test_a_server_that_another_clients_file_shadows_stays(rig: Rig, cursor: Path) -> None:
     write(rig.context.home / ".claude.json", {"mcpServers": {"first": {"command": "other"}}})
-    change = rig.planned(cursor, rig.mover(), "cursor")
+    change = rig.plan(cursor, rig.mover(), "cursor")
     reason = dict(change.refused)["first"]
     assert reason.startswith(f"{rig.context.home / '.claude.json'} (mcpServers.first) defines")
     assert "rename one of the two and move again, or delete this one" in reason
@@ -298,7 +287,7 @@ def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> No
     claude = {"mcpServers": {"first": {"command": "other"}}}
     path = write(rig.context.home / ".claude.json", claude)
     rig.move(path, "claude-code")
-    assert "first" in dict(rig.planned(cursor, rig.mover(), "cursor").refused)
+    assert "first" in dict(rig.plan(cursor, rig.mover(), "cursor").refused)
     cursor.write_text(cursor.read_text().replace('"first"', '"first-of-cursor"'))
     assert "first-of-cursor" in rig.move(cursor, "cursor").moved
     assert {"first", "first-of-cursor"} <= set(rig.names())
@@ -307,22 +296,15 @@ def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> No
 def test_no_other_bridge_changes_what_moved_meanwhile(rig: Rig, cursor: Path) -> None:
     held = []
 
-    def look() -> None:
-        with pytest.raises(TimeoutError), exclusive_lock(rig.kept.directory, seconds=0):
-            pytest.fail("another bridge could have had it")
-        held.append(True)
+    class Kept(KeptServer):
+        def write(self, file: MovedFile, text: bytes) -> None:
+            super().write(file, text)
+            with pytest.raises(TimeoutError), exclusive_lock(self.directory, seconds=0):
+                pytest.fail("another bridge could have had it")
+            held.append(True)
 
-    change = rig.planned(cursor, rig.mover(), "cursor")
-    apply(replace(change, finish=look), rig.journal)
-    target = change.target
-    restore = restore_of(target, read_target(target), rig.kept, rig.journal)
-    back = with_restore(move_only(target, restore.after), restore, rig.kept, rig.journal)
-
-    def finish() -> None:
-        look()
-        back.finish()
-
-    apply(replace(back, finish=finish), rig.journal)
+    rig.kept = Kept(rig.kept.directory)
+    rig.restore(rig.move(cursor, "cursor").target)
     assert held == [True, True]
 
 
@@ -337,7 +319,7 @@ def test_the_same_server_moves_out_of_each_clients_file(rig: Rig, cursor: Path) 
 def test_a_server_with_a_login_of_the_bridges_own_moves(rig: Rig) -> None:
     entry = {"type": "http", "url": "https://x.example", "oauth": {"clientId": "i"}}
     path = write(rig.context.home / ".claude.json", {"mcpServers": {"x": entry}})
-    assert list(rig.planned(path, rig.mover(logged_in=True), "claude-code").moved) == ["x"]
+    assert list(rig.plan(path, rig.mover(logged_in=True), "claude-code").moved) == ["x"]
 
 
 KILLED = """

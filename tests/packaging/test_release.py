@@ -54,7 +54,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def called(*command: str | Path, environ: Mapping[str, str], cwd: Path) -> str:
+def run_command(*command: str | Path, environ: Mapping[str, str], cwd: Path) -> str:
     done = subprocess.run(
         command, env=environ, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
@@ -69,11 +69,11 @@ def test_the_wheel_runs_a_program_in_an_empty_environment(
     [wheel] = dist.glob("*.whl")
     place = tmp_path / "environment"
     environ |= {"UV_PYTHON": require(version)}
-    called("uv", "venv", "--quiet", place, environ=environ, cwd=tmp_path)
+    run_command("uv", "venv", "--quiet", place, environ=environ, cwd=tmp_path)
     environ |= {"UV_PYTHON": str(place / "bin" / "python")}
-    called("uv", "pip", "install", "--quiet", wheel, environ=environ, cwd=tmp_path)
+    run_command("uv", "pip", "install", "--quiet", wheel, environ=environ, cwd=tmp_path)
     command = (place / "bin" / "mcp-code-bridge", "run", "-c", "print(6 * 7)")
-    assert called(*command, environ=environ, cwd=tmp_path) == "42\n"
+    assert run_command(*command, environ=environ, cwd=tmp_path) == "42\n"
 
 
 def test_uvx_runs_a_program_from_the_wheel(
@@ -81,7 +81,7 @@ def test_uvx_runs_a_program_from_the_wheel(
 ) -> None:
     [wheel] = dist.glob("*.whl")
     command = ("uvx", "--quiet", "--from", wheel, "mcp-code-bridge", "run", "-c", "print(6 * 7)")
-    assert called(*command, environ=environ, cwd=tmp_path) == "42\n"
+    assert run_command(*command, environ=environ, cwd=tmp_path) == "42\n"
 
 
 CONFIG = """
@@ -97,12 +97,12 @@ console.log(JSON.stringify(config));
 """What a host does with a manifest, by the format's own library."""
 
 
-async def started(folder: Path, chosen: Mapping[str, str], environ: Mapping[str, str]) -> Any:
+async def start_bundle(folder: Path, chosen: Mapping[str, str], environ: Mapping[str, str]) -> Any:
     """Start a bundle as a host does; return what a program's result says, or the error."""
     script = ROOT / "packaging" / "node" / "node_modules" / "host.mjs"
     script.write_text(CONFIG)
     node = ("node", script, folder, json.dumps(chosen))
-    config = json.loads(called(*node, environ=environ, cwd=folder))
+    config = json.loads(run_command(*node, environ=environ, cwd=folder))
     parameters = StdioServerParameters(
         command=config["command"],
         args=config["args"],
@@ -131,7 +131,7 @@ async def test_the_bundle_runs_a_program_in_an_empty_home(
     bundle: Path, environ: dict[str, str], chosen: dict[str, str]
 ) -> None:
     del environ["MCP_BRIDGE_CONFIG"]
-    assert "42" in await started(bundle, chosen, environ)
+    assert "42" in await start_bundle(bundle, chosen, environ)
 
 
 @pytest.mark.node
@@ -155,7 +155,7 @@ def test_claude_lists_and_calls_the_plugin_s_tool(
         tools = "mcp__plugin_mcp-code-bridge_bridge"
         command = (PEERS / "node_modules" / ".bin" / "claude", "-p", "go", "--plugin-dir")
         options = (ROOT / "packaging" / "plugin", "--allowedTools", tools)
-        printed = called(*command, *options, environ=more, cwd=home / "project")
+        printed = run_command(*command, *options, environ=more, cwd=home / "project")
     assert model.requests, printed
     # Tools of servers that start slowly are looked up, so they are not in the first request.
     last = model.requests[-1]
