@@ -19,16 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bridge.discovery import client_dialects as dialects
-from bridge.discovery.dialect import (
-    ApprovalFile,
-    Dialect,
-    Format,
-    LimitFile,
-    Location,
-    Platform,
-    TrustFile,
-)
-from bridge.discovery.user_lists import codex_trusts, gemini_trusts, vibe_trusts
+from bridge.discovery.dialect import Dialect, Format, Location, Platform
 
 _LINUX: tuple[Platform, ...] = ("linux",)
 _MAC: tuple[Platform, ...] = ("darwin",)
@@ -87,17 +78,18 @@ def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location,
 
 _DESKTOP_FILE = "Claude/claude_desktop_config.json"
 
-_MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
+MANAGED: tuple[tuple[str, tuple[Platform, ...]], ...] = (
     ("{system}/etc/claude-code", _LINUX),
     ("{system}/Library/Application Support/ClaudeCode", _MAC),
     ("{programs}/ClaudeCode", _WINDOWS),
 )
+"""Directories of the company's settings of Claude Code."""
 
 _CLAUDE_USER = (
     *_files("", "extra", "{extra}"),
     *(
         row
-        for folder, only in _MANAGED
+        for folder, only in MANAGED
         for row in _files(
             "claude-code",
             "managed",
@@ -367,25 +359,3 @@ LOCATIONS: tuple[Location, ...] = (*_CLAUDE_USER, *_OTHER_USER, *_CLAUDE_PROJECT
 
 SOURCE_IDS: tuple[str, ...] = tuple(dict.fromkeys(row.id for row in LOCATIONS if row.id))
 """What `MCP_BRIDGE_SOURCES` may name."""
-
-APPROVAL_FILES = (
-    ApprovalFile(template="{claude_state}/.claude.json", per_project=True),
-    ApprovalFile(template="{claude_settings}/settings.json"),
-    ApprovalFile(template="{project}/.claude/settings.local.json", grants="trusted"),
-    ApprovalFile(template="{project}/.claude/settings.json", grants="never"),
-)
-
-LIMIT_FILES = (
-    *(
-        LimitFile(template=f"{folder}/{name}", platforms=only)
-        for folder, only in _MANAGED
-        for name in ("managed-settings.json", "managed-settings.d/*.json")
-    ),
-    LimitFile(template="{claude_settings}/settings.json", managed=False),
-)
-
-TRUST_FILES = (
-    TrustFile("codex", "{codex}/config.toml", "toml", codex_trusts),
-    TrustFile("gemini", "{gemini_trust}", "json with comments", gemini_trusts),
-    TrustFile("vibe", "{vibe}/trusted_folders.toml", "toml", vibe_trusts),
-)

@@ -5,7 +5,7 @@ To support another client, add a row there, and at most a field of `Dialect` her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -162,53 +162,6 @@ class Location:
     unless: str = ""
     holds: Literal["servers", "extension", "plugins"] = "servers"
     moved: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApprovalFile:
-    """One file in which Claude Code keeps the user's approvals of a project's servers.
-
-    Attributes:
-        template: As in `Location`.
-        per_project: Whether the lists stand below `projects.<directory>`.
-        grants: Whether the file may approve. A rejection counts wherever it stands; an approval in
-            a file that comes with the repository would be the repository approving itself, so it
-            counts "never" for the shared settings and for the local settings only when the user
-            has "trusted" the directory in Claude Code.
-    """
-
-    template: str
-    per_project: bool = False
-    grants: Literal["always", "trusted", "never"] = "always"
-
-
-@dataclass(frozen=True)
-class LimitFile:
-    """One settings file of Claude Code, the company's or not, with lists of servers."""
-
-    template: str
-    platforms: tuple[Platform, ...] = PLATFORMS
-    managed: bool = True
-
-
-Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
-"""A client's own file and the project's directories, to whether that file trusts them."""
-
-
-@dataclass(frozen=True)
-class TrustFile:
-    """The file in which a client keeps the directories that the user trusts.
-
-    Attributes:
-        id: Of the source whose files of the project are trusted with them.
-        template, format: As in `Location`.
-        trusts: Reads it.
-    """
-
-    id: str
-    template: str
-    format: Format
-    trusts: Trusts
 
 
 KNOWN_TRANSPORTS: Mapping[str, Transport] = {

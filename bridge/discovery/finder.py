@@ -16,14 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from bridge.discovery.client_decisions import (
-    ANY_NAME,
-    decision_files,
-    is_in_project,
-    read_claude_approvals,
-    read_restrictions,
-    trusting_clients,
-)
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.dialect import Location, Platform
@@ -51,7 +43,19 @@ from bridge.discovery.report import ConfigWarning as ConfigWarning
 from bridge.discovery.report import ProposedServer as ProposedServer
 from bridge.discovery.report import SkippedServer as SkippedServer
 from bridge.discovery.report import shown
-from bridge.discovery.user_lists import AMP, CLAUDE, GEMINI, QWEN, Restrictions
+from bridge.discovery.user_lists import (
+    AMP,
+    ANY_NAME,
+    CLAUDE,
+    GEMINI,
+    QWEN,
+    Restrictions,
+    decision_files,
+    is_in_project,
+    read_claude_approvals,
+    read_restrictions,
+    trusting_clients,
+)
 from bridge.discovery.variables import Variables, no_file
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
 from bridge.model import Directory, ServerSpec

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 
-from bridge.discovery.clients import LIMIT_FILES
 from bridge.discovery.files import FileReader
 from bridge.discovery.locations import Places, Project, fill
+from bridge.discovery.user_lists import (
+    ENABLEMENT_FILE,
+    MANAGED_SETTINGS,
+    PROJECT_SETTINGS,
+    USER_SETTINGS,
+)
 
 MANIFEST = ".claude-plugin/plugin.json"
 SERVERS_FILE = ".mcp.json"
 ENABLED_KEY = "enabledPlugins"
-ENABLEMENT_FILE = "extension-enablement.json"
-
-_PROJECT_SETTINGS = ("{project}/.claude/settings.local.json", "{project}/.claude/settings.json")
 
 
 def plugin_servers(
@@ -87,15 +89,9 @@ def _installed(index: Mapping[str, object], project: Project) -> dict[str, tuple
 
 def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, bool]]]:
     """Return what each file says about each plugin, the strongest file first."""
-    managed = [
-        path
-        for file in LIMIT_FILES
-        if file.managed and "*" not in file.template
-        for path in fill(file.template, places)
-    ]
-    files = [("managed", path) for path in managed]
-    files += [("project", path) for each in _PROJECT_SETTINGS for path in fill(each, places)]
-    files += [("user", path) for path in fill("{claude_settings}/settings.json", places)]
+    templates = [("managed", each) for each in MANAGED_SETTINGS]
+    templates += [("project", each) for each in PROJECT_SETTINGS] + [("user", USER_SETTINGS)]
+    files = [(kind, path) for kind, each in templates for path in fill(each, places)]
     found: dict[str, list[tuple[str, bool]]] = {}
     for kind, path in files:
         lists = (reader.document(path, in_project=kind == "project") or {}).get(ENABLED_KEY)

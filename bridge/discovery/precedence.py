@@ -19,7 +19,7 @@ from bridge.discovery.dialect import Location
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.self_reference import OWN_NAME, OWN_PROGRAMS, starts_bridge
-from bridge.discovery.user_lists import Approvals, Restrictions
+from bridge.discovery.user_lists import Approvals, Restrictions, fold_name
 from bridge.model import ServerSpec, Source
 
 ProjectServers = Literal["all", "approved", "none"]
@@ -242,7 +242,7 @@ def _rejection(name: str, location: Location, rules: Rules) -> str:
     """Return why a project's server is rejected; empty if it is not."""
     if not location.in_project:
         return ""
-    if location.approvable and (path := rules.approvals.rejected_in(name)):
+    if location.approvable and (path := rules.approvals.rejected.get(fold_name(name))):
         return f"rejected in Claude Code (disabledMcpjsonServers in {printable(path)})"
     if rules.project_servers == "none":
         return "servers of the working directory are turned off"

@@ -17,7 +17,7 @@ def test_names_match_as_claude_code_folds_them() -> None:
     lists: dict[str, object] = {"enabledMcpjsonServers": ["my server"]}
     found, said = added({**lists, "disabledMcpjsonServers": ["b.c"]})
     assert [found.approves(name) for name in ("my_server", "my server", "mine")] == [1, 1, 0]
-    assert [found.rejected_in(name) for name in ("b_c", "my server")] == ["/s.json", ""]
+    assert found.rejected == {"b_c": "/s.json"}
     assert said == []
 
 
@@ -26,7 +26,7 @@ def test_a_file_that_may_not_approve_still_rejects_and_the_first_that_does_is_na
     found, _ = added({**lists, "enableAllProjectMcpServers": True}, may_approve=False)
     assert not [*found.add({"disabledMcpjsonServers": ["b"]}, path="/2", may_approve=True)]
     assert not found.approves("a")
-    assert found.rejected_in("b") == "/s.json"
+    assert found.rejected == {"b": "/s.json"}
 
 
 @pytest.mark.parametrize(("value", "approved"), [(True, 1), ("true", 0), (1, 0), (None, 0)])

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.clients import APPROVAL_FILES, LOCATIONS, SOURCE_IDS
+from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.dialect import PLATFORMS, Platform
 from bridge.discovery.finder import discover
+from bridge.discovery.user_lists import APPROVAL_FILES
 from tests.discovery.golden_cases import CASES, GOLDEN, Case
 from tests.discovery.golden_machine import expected_file, location_of, machine, put, rendered
 
@@ -88,8 +89,7 @@ def test_every_golden_output_is_of_an_input() -> None:
 
 def test_templates_use_forward_slashes_and_start_with_a_place() -> None:
     templates = [location.template for location in LOCATIONS]
-    templates += [file.template for file in APPROVAL_FILES]
-    for template in templates:
+    for template in (*templates, *APPROVAL_FILES):
         assert template.startswith("{")
         assert "\\" not in template
 
