@@ -13,7 +13,6 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
@@ -159,49 +158,74 @@ def discover(context: DiscoveryContext) -> Discovery:
     reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
-    candidates = [
-        each
-        if reader.is_absent(each.path) and each.path not in moved.files
-        else _as_project_file(each, places)
-        for each in candidates
-    ]
-    approvals = read_claude_approvals(reader, places, project)
+    for at, each in enumerate(candidates):
+        row, unread = each.location, reader.is_absent(each.path) and each.path not in moved.files
+        if row.id and not (unread or row.in_project) and is_in_project(each.path, places):
+            # A user's file that lies in the project is one of the project's.
+            row = replace(row, in_project=True, scope="project")
+            candidates[at] = replace(each, location=row)
+    rules = _rules(context, project, places, reader, candidates)
+    files = list(_Search(context, project, places, reader, rules, moved).files(candidates))
+    usable, skipped, proposed, first_seen = merge(files, rules)
+    shared = (context.exposed, context.directories)
+    servers, unsafe = leave_out_writable(usable, *shared, context.cwd, context.environ)
+    said = [warning for _, parsed in files for warning in parsed.warnings]
+    for spec in servers:
+        if spec.cwd is not None and not os.path.isdir(spec.cwd):  # noqa: PTH112 - never raises
+            # The server is kept: the directory may be created.
+            key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
+            reason = "this directory does not exist, so the server will not start"
+            said.append(ConfigWarning(path=spec.source.path, key=key, reason=reason))
+    own = str(context.extra_config)
+    warnings = (
+        *unknown_sources(context.sources, context.sources_place),
+        *(
+            replace(each, own=not each.key) if each.path == own else each
+            for each in (*moved.warnings, *reader.warnings, *said)
+        ),
+    )
+    # One file may be read for several scopes, and says the same of itself each time.
+    return Discovery(
+        servers=servers,
+        skipped=(*skipped, *unsafe),
+        proposed=tuple(proposed),
+        first_seen=tuple(first_seen),
+        warnings=tuple(dict.fromkeys(warnings)),
+        stamp=stamp,
+        references=(*reader.references, *reader.noted),
+        own_limits=_own_limits(files),
+        restrictions=rules.restrictions,
+    )
+
+
+def _rules(
+    context: DiscoveryContext,
+    project: Project,
+    places: Places,
+    reader: FileReader,
+    candidates: Sequence[_Candidate],
+) -> Rules:
+    """Return what settings, approvals and clients' lists say; reads the files of clients' lists."""
     rows = locations_read(context.sources, context.platform)
-    exclusive = (CLAUDE, "managed")
-    managed = [c.path for c in candidates if (c.location.id, c.location.scope) == exclusive]
-    limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN, AMP)}
-    rules = Rules(
+    managed = [
+        c.path for c in candidates if (c.location.id, c.location.scope) == (CLAUDE, "managed")
+    ]
+    own = [
+        (c.location.id, c.path)
+        for c in candidates
+        if c.location.holds == "servers" and not c.location.in_project
+    ]
+    limiting = {id: [path for of, path in own if of == id] for id in (GEMINI, QWEN, AMP)}
+    return Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
-        approvals=approvals,
+        approvals=read_claude_approvals(reader, places, project),
         trusting_clients=dict(trusting_clients(reader, places, project, rows)),
         consents=context.consents,
         restrictions=read_restrictions(
             reader, places, project, context.platform, managed, limiting
         ),
         directory=os.path.realpath(context.cwd),
-    )
-    files = list(_Search(context, project, places, reader, rules, moved).files(candidates))
-    merged = merge(files, rules)
-    shared = (context.exposed, context.directories)
-    servers, unsafe = leave_out_writable(merged.servers, *shared, context.cwd, context.environ)
-    said = [warning for _, parsed in files for warning in parsed.warnings]
-    said += _missing_directories(servers)
-    warnings = (
-        *unknown_sources(context.sources, context.sources_place),
-        *_mark_own((*moved.warnings, *reader.warnings, *said), context.extra_config),
-    )
-    # One file may be read for several scopes, and says the same of itself each time.
-    return Discovery(
-        servers=servers,
-        skipped=(*merged.skipped, *unsafe),
-        proposed=merged.proposed,
-        first_seen=merged.first_seen,
-        warnings=tuple(dict.fromkeys(warnings)),
-        stamp=stamp,
-        references=(*reader.references, *reader.noted),
-        own_limits=_own_limits(files),
-        restrictions=rules.restrictions,
     )
 
 
@@ -213,16 +237,6 @@ def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
             if isinstance(entry, ServerSpec) and entry.call_timeout and is_bridge(entry):
                 limits.setdefault(location.id, entry.call_timeout)
     return limits
-
-
-def _own_files(id: str, candidates: Iterable[_Candidate]) -> list[Path]:
-    return [
-        each.path
-        for each in candidates
-        if each.location.id == id
-        and not each.location.in_project
-        and each.location.holds == "servers"
-    ]
 
 
 def _replacing(candidate: _Candidate) -> Path | None:
@@ -341,14 +355,6 @@ def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
             yield directory / inner, place
 
 
-def _as_project_file(candidate: _Candidate, places: Places) -> _Candidate:
-    """Return a user's file that lies in the project as one of the project's."""
-    location = candidate.location
-    if location.id and not location.in_project and is_in_project(candidate.path, places):
-        return replace(candidate, location=replace(location, in_project=True, scope="project"))
-    return candidate
-
-
 @dataclass(frozen=True)
 class _Search:
     """What the files of one discovery are read with."""
@@ -420,9 +426,12 @@ class _Search:
         location, context = candidate.location, self.context
         # Files that a project's file names are read only if its servers may run.
         trusted = not location.in_project or context.project_servers != "none"
-        may_open_files = None
-        if kept is None and location.in_project and context.project_servers == "approved":
-            may_open_files = partial(self._may_open_files, location, str(path))
+        asks = kept is None and location.in_project and context.project_servers == "approved"
+
+        def may_open_files(name: str, written: str) -> bool:
+            definition = self.rules.definition(name, str(path), written)
+            return not self.rules.refusal(definition, location)
+
         here = candidate.place if location.in_project else self.project.root or context.cwd
         variables = Variables(
             environ=context.environ,
@@ -439,32 +448,12 @@ class _Search:
             moved_from="" if kept is None else str(path),
             dialect=location.dialect,
             variables=variables,
-            may_open_files=may_open_files,
+            may_open_files=may_open_files if asks else None,
         )
 
     @property
     def _separator(self) -> str:
         return "\\" if self.context.platform == "win32" else "/"
-
-    def _may_open_files(self, location: Location, path: str, name: str, written: str) -> bool:
-        return not self.rules.refusal(self.rules.definition(name, path, written), location)
-
-
-def _mark_own(
-    warnings: Iterable[ConfigWarning], extra_config: Path | None
-) -> Iterator[ConfigWarning]:
-    """Yield the warnings; those on the file that the settings name are marked as the user's own."""
-    for each in warnings:
-        yield replace(each, own=not each.key) if each.path == str(extra_config) else each
-
-
-def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:
-    """Yield a warning for each missing `cwd`; the server is kept, the directory may be created."""
-    for spec in servers:
-        if spec.cwd is not None and not os.path.isdir(spec.cwd):  # noqa: PTH112 - never raises
-            key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
-            reason = "this directory does not exist, so the server will not start"
-            yield ConfigWarning(path=spec.source.path, key=key, reason=reason)
 
 
 def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:

@@ -71,14 +71,14 @@ class Rules:
     def definition(self, name: str, path: str, written: str) -> Definition:
         return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
 
-    def approving_clients(self, locations: Iterable[Location]) -> frozenset[str]:
+    def approving_clients(self, locations: Iterable[Location]) -> set[str]:
         """Return the clients in which something of this project is approved."""
         if self.project_servers != "approved":
-            return frozenset()
+            return set()
         found = self.approvals
         by_name = found.trusted or found.all_approved or found.approved
         named = {each.client for each in locations if each.approvable and by_name}
-        return frozenset({*self.trusting_clients.values(), *named})
+        return {*self.trusting_clients.values(), *named}
 
     def refusal(self, definition: Definition, location: Location) -> str:
         """Return why a project's definition may not be used; empty when it may."""
@@ -94,20 +94,6 @@ class Rules:
         if seen is None or seen == APPEARED:
             return f"approved in {client}, but it appeared while a bridge was running"
         return f"changed since its approval in {client} was first seen"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Merged:
-    """The result of merging all files.
-
-    Attributes:
-        first_seen: Approvals in clients that were not seen before; the caller stores them.
-    """
-
-    servers: tuple[ServerSpec, ...]
-    skipped: tuple[SkippedServer, ...]
-    proposed: tuple[ProposedServer, ...]
-    first_seen: tuple[Consent, ...]
 
 
 @dataclass
@@ -131,8 +117,13 @@ class _Holder:
         return replace(self.spec, also=tuple(self.also), differences=tuple(self.differences))
 
 
-def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
-    """Return the servers to use and the skipped definitions, strongest file first."""
+def merge(
+    files: Sequence[tuple[Location, Parsed]], rules: Rules
+) -> tuple[list[ServerSpec], list[SkippedServer], list[ProposedServer], list[Consent]]:
+    """Return the servers to use, strongest file first, those skipped, and those proposed.
+
+    Last the approvals in clients that were not seen before; the caller stores them.
+    """
     holders: dict[str, _Holder] = {}
     spelled: dict[str, _Holder] = {}
     skipped: list[SkippedServer] = []
@@ -173,24 +164,16 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
                 spelled.setdefault(_spelling(verdict.name), holder)
             if isinstance(verdict, SkippedServer):
                 skipped.append(verdict)
-    servers = (holder.result() for holder in holders.values())
-    return Merged(
-        servers=tuple(spec for spec in servers if spec is not None),
-        skipped=tuple(skipped),
-        proposed=tuple(proposed),
-        first_seen=tuple(dict.fromkeys(first_seen)),
-    )
-
-
-def differing(one: ServerSpec, other: ServerSpec) -> tuple[str, ...]:
-    return tuple(name for name in _FIELDS if getattr(one, name) != getattr(other, name))
+    servers = [spec for holder in holders.values() if (spec := holder.result())]
+    return servers, skipped, proposed, list(dict.fromkeys(first_seen))
 
 
 def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
     """Record a weaker definition's differences; return whether it is of the same server."""
-    if holder.spec is None or not isinstance(entry, ServerSpec) or entry.name != holder.spec.name:
+    held = holder.spec
+    if held is None or not isinstance(entry, ServerSpec) or entry.name != held.name:
         return False
-    differences = differing(holder.spec, entry)
+    differences = [name for name in _FIELDS if getattr(held, name) != getattr(entry, name)]
     if differences:
         place = where(entry.source.path, entry.source.key)
         holder.differences[f"{entry.source.client}, {place}: {', '.join(differences)}"] = None
@@ -202,7 +185,11 @@ def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
 
 
 def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules) -> Verdict:
-    reason = _rejection(entry.name, location, rules)
+    reason = ""
+    if location.approvable and (path := rules.approvals.rejected.get(fold_name(entry.name))):
+        reason = f"rejected in Claude Code (disabledMcpjsonServers in {printable(path)})"
+    elif location.in_project and rules.project_servers == "none":
+        reason = "servers of the working directory are turned off"
     if isinstance(entry, SkippedServer):
         # A project that is not trusted must not turn off the user's own servers either.
         return replace(entry, holds_name=False) if reason else entry
@@ -236,17 +223,6 @@ def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[
         first = rules.consents.is_first_look(rules.directory, client)
         digest = definition.digest if first else APPEARED
         yield Consent(definition=replace(definition, digest=digest), by=client)
-
-
-def _rejection(name: str, location: Location, rules: Rules) -> str:
-    """Return why a project's server is rejected; empty if it is not."""
-    if not location.in_project:
-        return ""
-    if location.approvable and (path := rules.approvals.rejected.get(fold_name(name))):
-        return f"rejected in Claude Code (disabledMcpjsonServers in {printable(path)})"
-    if rules.project_servers == "none":
-        return "servers of the working directory are turned off"
-    return ""
 
 
 def is_bridge(spec: ServerSpec) -> bool:
