@@ -1,16 +1,8 @@
 """Where each client keeps its servers: data, no behaviour.
 
-Owns the table of locations, its order and the names of the sources. Reads nothing and decides
-nothing: `locations.py` turns a template into paths and `parser.py` applies a dialect.
-
-`LOCATIONS` is in order of strength, and the first file that defines a name wins; a weaker
-definition of the same name is reported as shadowed, never merged in. docs/discovery.md has the
-order in words. Files of the working directory are last, so that no repository takes the name of a
-server that the user defined.
-
-An entry with `"disabled": true` or `"enabled": false` holds its name, so that a stronger file can
-turn a server off; an entry skipped for any other reason does not, so that a broken or rejected one
-never hides a good one.
+`LOCATIONS` is in order of strength: the first file that defines a name wins, and a weaker
+definition is reported as shadowed. Files of the working directory are last, so that no repository
+takes the name of a server that the user defined.
 """
 
 from __future__ import annotations
@@ -60,7 +52,7 @@ CLIENTS: Mapping[str, tuple[str, Format, Dialect]] = {
 
 
 def _files(id: str, scope: str, *templates: str, **more: Any) -> tuple[Location, ...]:
-    """Return the rows of some files that are read alike, the strongest first."""
+    """Return the rows of files that are read alike, the strongest first."""
     name, format, dialect = CLIENTS[id]
     usual = {"format": format, "dialect": dialect, "required": not id}
     return tuple(

@@ -1,7 +1,6 @@
-"""Decodes configuration files: JSON, JSON with comments, TOML, YAML and `.env`.
+"""Decodes configuration files: JSON as strict as the file's client, TOML, YAML and `.env`.
 
-Owns decoding UTF-8, JSON as strict as the file's client, and the messages about mistakes. Owns the
-bounds, too: nesting has a limit, and aliases in YAML, which could expand to any size, are refused.
+Nesting has a limit, and aliases in YAML, which could expand to any size, are refused.
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ def size_limit(format: Format) -> int:
 
 
 def decode(raw: bytes, format: Format = "json") -> object:
-    """Return the decoded value of a file's bytes.
-
-    Raises:
-        MalformedError: They are not valid in this format.
-    """
+    """Return the decoded value of a file; raises `MalformedError` if it is not valid."""
     text = _decode_text(raw)
     try:
         return _load(text, format)
@@ -156,14 +151,7 @@ _TOKEN = re.compile(
 
 
 def strip_comments(text: str, *, trailing_commas: bool) -> str:
-    """Return JSON without its comments, which become spaces.
-
-    Args:
-        trailing_commas: Whether to remove a comma before a closing bracket too.
-
-    Raises:
-        MalformedError: A comment has no end.
-    """
+    """Return JSON with spaces for its comments, and for commas before a closing bracket."""
     kept: list[str] = []
     done = 0
     comma = -1
@@ -204,11 +192,7 @@ _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
 
 
 def load_yaml(text: str) -> object:
-    """Return the value of a YAML document, with JSON's types only.
-
-    Raises:
-        MalformedError: It is not valid, or exceeds a bound.
-    """
+    """Return a YAML document with JSON's types only; raises `MalformedError`."""
     # Importing it takes some 20 ms, and few users have a client with YAML files.
     import yaml
 
@@ -248,7 +232,6 @@ def _loader() -> Any:
 
 
 def _check_events(events: Iterable[Any]) -> None:
-    """Raise at aliases, deep nesting and unsupported tags."""
     depth = 0
     for event in events:
         kind = type(event).__name__
@@ -264,7 +247,6 @@ def _check_events(events: Iterable[Any]) -> None:
 
 
 def _with_text_keys(value: object) -> object:
-    """Return the value with strings as keys, as in JSON."""
     if isinstance(value, dict):
         return {_key(key): _with_text_keys(item) for key, item in value.items()}
     if isinstance(value, list):

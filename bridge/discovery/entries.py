@@ -1,13 +1,8 @@
 """Turns one entry of a configuration into a `ServerSpec`, or the reason why that fails: pure.
 
-Owns what the fields of an entry mean together. `parser.py` finds the entries in a file, `fields.py`
-reads a single field.
-
-Fields. `type`, `command`, `args`, `env`, `url`, `headers` as in Claude Code, in the spelling of the
-file's dialect. `cwd`: the server's working directory, relative to where the dialect says, with `~`
-for home. `description`: shown when servers are listed. `disabled: true` or `enabled: false`: the
-server is not used. `timeout` and similar fields: the time limit of one call and of the start, in
-the dialect's units. Other fields are ignored.
+Fields have the meaning that Claude Code gives them, in the spelling of the file's dialect. `cwd`
+may begin with `~`. `disabled: true` or `enabled: false` turns a server off. Unknown fields are
+ignored.
 """
 
 from __future__ import annotations
@@ -58,11 +53,8 @@ _UNSUPPORTED: Mapping[str, str] = {
 def read_entry(
     name: str, value: object, *, key: str, context: EntryContext, off: str = ""
 ) -> tuple[ServerSpec | SkippedServer, tuple[ConfigWarning, ...]]:
-    """Return the server that an entry defines, or why it is skipped, and warnings for its owner.
-
-    Args:
-        off: Why the file turns this server off elsewhere; empty if it does not.
-
+    """Return the server of an entry, or why it is skipped (`off` if the file says so), and
+    warnings.
     """
     unread = unread_entry(name, value, key, context)
     source = unread.source
@@ -128,13 +120,12 @@ def without_nulls(value: object, depth: int = 8) -> object:
 
 
 def looks_like_server(value: object) -> bool:
-    """Return whether a value has a command or an address in any client's spelling."""
     known = (*SPELLINGS["command_keys"], *SPELLINGS["url_keys"])
     return isinstance(value, Mapping) and first_used(value, known) is not None
 
 
 def _foreign_spellings(entry: object, dialect: Dialect) -> Iterator[tuple[str, str]]:
-    """Yield fields in another client's spelling, each with what this client reads instead."""
+    """Yield fields in another client's spelling, and what this client reads."""
     if not isinstance(entry, Mapping):
         return
     for attribute, known in SPELLINGS.items():
@@ -189,7 +180,7 @@ def _is_path(program: str, others: Sequence[str]) -> bool:
 
 
 def _as_text(value: Mapping[str, object], context: EntryContext) -> str:
-    """Return a project's definition of a server as text, with invisible characters escaped.
+    """Return a project's definition as text, with invisible characters escaped.
 
     Variables are not expanded: a changed value changes nothing, another variable does.
     """
@@ -262,11 +253,7 @@ def _is_foreign(entry: Mapping[str, object], dialect: Dialect) -> bool:
 
 
 def normalized(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
-    """Return the entry with command, arguments and transport in the fields of most clients.
-
-    Raises:
-        UnusableError: Its command cannot be read.
-    """
+    """Return an entry with command and transport in the usual fields; raises `UnusableError`."""
     inner = entry.get(dialect.nested) if dialect.nested else None
     if isinstance(inner, Mapping):
         entry = {**{key: value for key, value in entry.items() if key != dialect.nested}, **inner}
@@ -378,7 +365,6 @@ def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]
 
 
 def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Return headers whose values are in a variable, or in a field for a token."""
     dialect, environ = reader.dialect, reader.context.variables.environ
     found: dict[str, str] = {}
     if dialect.bearer_env and "bearer_token" in entry:

@@ -1,8 +1,4 @@
-"""Reads the fields of one server's entry: types, variables, bounds, and the hints for its login.
-
-Owns reading a text, a list, a table, a number, and `oauth` in every client's spelling, and the
-warnings about them. `entries.py` owns what the fields mean.
-"""
+"""Reads the fields of one server's entry: types, variables, bounds, and the hints for its login."""
 
 from __future__ import annotations
 
@@ -32,9 +28,7 @@ class EntryContext:
     """The file that an entry is in, and the values of variables in its fields.
 
     Attributes:
-        path: The file, absolute.
         moved_from: The client's file, if the entries were moved from there.
-        variables: Values of variables, `~` and relative directories.
         may_open_files: For a project's file: whether the bridge may open the files that an entry
             names, given the entry's name and text. None for the user's own files.
     """
@@ -50,11 +44,7 @@ class EntryContext:
 
 @dataclass
 class FieldReader:
-    """Reads the fields of one entry and collects warnings about them.
-
-    Attributes:
-        templates: As in `ServerSpec`.
-    """
+    """Reads the fields of one entry and collects warnings about them."""
 
     context: EntryContext
     key: str
@@ -66,17 +56,12 @@ class FieldReader:
         return self.context.dialect
 
     def warn(self, label: str, reason: str, *, reported: bool = False) -> None:
-        """Add a warning about one field; an empty label means the entry as a whole."""
         key = ".".join(part for part in (self.key, label) if part)
         path = self.context.path
         self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, reported=reported))
 
     def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
-        """Return a string field with its variables expanded.
-
-        Args:
-            part: The name in `Dialect.expanded` that turns the expansion on.
-        """
+        """Return a string field; `part` is the name in `Dialect.expanded` that expands it."""
         if scalars and self.dialect.scalars_as_text:
             value = _scalar_text(value)
         if not isinstance(value, str):
@@ -122,7 +107,6 @@ class FieldReader:
             self.warn(label, f"{shown(text)} is left as written; {shown(advice)}")
 
     def check_inputs(self, entry: Mapping[str, object]) -> None:
-        """Raise if inputs have no value; the message names all of them."""
         missing = missing_inputs(entry, self.context.variables, self.dialect.syntax)
         if missing:
             names = " and ".join(f'"{shown(name)}"' for name in missing)
@@ -183,7 +167,6 @@ def _refused_file(path: str) -> str | None:
 
 
 def first_used(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
-    """Return the first of several field names that an entry has; None if it has none."""
     return next((label for label in labels if member(entry, label) is not _NOTHING), None)
 
 
@@ -228,7 +211,6 @@ _OUTER_SCOPES = ("oauthScopes", "scopes")
 
 
 def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints | None:
-    """Return the hints for logging in to a remote server; None if the entry has none."""
     label = next((name for name in _TABLES if isinstance(entry.get(name), Mapping)), "")
     table = entry.get(label)
     if not isinstance(table, Mapping) or table.get("enabled") is False:

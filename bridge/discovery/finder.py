@@ -1,10 +1,7 @@
 """Finds every MCP server that this user has configured, with the file that defines it.
 
-Owns the I/O of discovery and the order of its steps. `clients.py` has the locations of files,
-`parser.py` their meaning and `precedence.py` the order of definitions. Discovery never fails:
-entries and files that cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
-
-Synchronous and bounded; a caller on an event loop runs it in a thread.
+Owns the I/O of discovery and the order of its steps. Discovery never fails: what cannot be used is
+in `Discovery.skipped` or `Discovery.warnings`. It blocks.
 """
 
 from __future__ import annotations
@@ -70,15 +67,10 @@ class DiscoveryContext:
     """The user, the directory and the settings for which servers are searched.
 
     Attributes:
-        home, cwd: Absolute.
         extra_config: The file that `MCP_SERVERS_CONFIG` names; `~` and relative paths are fine.
         allow_self: Whether entries that start this bridge are kept.
-        project_servers: Whether servers that files of the working directory define are used:
-            only those with an "approved" definition, "all", or "none".
-        consents: Approved definitions.
         system_root: Where the system's own configuration directories start.
-        sources: Which clients' files are read: names of `clients.SOURCE_IDS`, or names with a "-"
-            in front for all but those; all if empty.
+        sources: Names of `clients.SOURCE_IDS`, or names with a "-" in front for all but those.
         exposed: Directories that programs may write to: no file in them defines a server or is read
             for one, and no server is started from them.
         directories: Those of them that the settings name, with the servers that may use them.
@@ -107,15 +99,12 @@ class Discovery:
 
     Attributes:
         servers: The usable ones, strongest file first; names are unique.
-        skipped: Definitions that are not used, each with the reason.
         proposed: Definitions of the project that wait for a person's approval.
         first_seen: Approvals in clients that were not seen before; the caller stores them.
-        warnings: Mistakes in the files, for their owners.
         stamp: Equal to `survey(context).stamp()` while no file has changed.
         references: Files that the configurations name, read or missing; not part of the stamp.
         own_limits: Seconds that clients wait for a call of the bridge, by source, as set in the
             bridge's entry in the user's file.
-        restrictions: What clients' lists forbid.
     """
 
     servers: tuple[ServerSpec, ...]
@@ -131,11 +120,7 @@ class Discovery:
 
 @dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """One file to read, whether or not it is there.
-
-    Attributes:
-        place: Where its template starts: for a file of the project, the project's directory.
-    """
+    """A file to read, absent or not. `place` is where its template starts, such as the project."""
 
     location: Location
     path: Path
@@ -143,7 +128,6 @@ class _Candidate:
 
 
 def discover(context: DiscoveryContext) -> Discovery:
-    """Read every known configuration and merge what they say."""
     project, places = project_and_places(context)
     exposed = WritablePaths(context.exposed)
     reader = FileReader(exposed)
@@ -205,7 +189,6 @@ def _rules(
     reader: FileReader,
     candidates: Sequence[_Candidate],
 ) -> Rules:
-    """Return what settings, approvals and clients' lists say; reads the files of clients' lists."""
     rows = locations_read(context.sources, context.platform)
     managed = [
         c.path for c in candidates if (c.location.id, c.location.scope) == (CLAUDE, "managed")
@@ -230,7 +213,7 @@ def _rules(
 
 
 def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
-    """Return the time limits of the bridge's calls, without a project's, which anyone may set."""
+    """Return the time limits of the bridge's calls, but not a project's, which anyone may set."""
     limits: dict[str, float] = {}
     for location, parsed in files:
         for entry in () if location.in_project else parsed.entries:
@@ -240,7 +223,6 @@ def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
 
 
 def _replacing(candidate: _Candidate) -> Path | None:
-    """Return the file whose existence keeps the client from reading this one."""
     unless = candidate.location.unless
     return Path(os.path.normpath(candidate.path.parent / unless)) if unless else None
 
@@ -250,10 +232,8 @@ class ConfigurationSurvey:
     """The files that discovery would read now; opens none of them.
 
     Attributes:
-        files: Every file, whether or not it is there.
         listed: Directories of which every file is one of them.
-        around: Other paths that decide which files those are: the working directory, and `.git`.
-            Of a directory only matters which one it is.
+        around: Directories and `.git` that delimit the project: only their identity matters.
     """
 
     project: Project
@@ -263,19 +243,14 @@ class ConfigurationSurvey:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Every path on which the stamp depends, whether or not it is there."""
         return (*self.around, *self.listed, *self.files)
 
     def stamp(self) -> Stamp:
-        """Return a value that changes when any of the files does; takes a `stat` of each."""
         return (*self.project.keys, *map(fingerprint, self.files))
 
 
 def survey(context: DiscoveryContext) -> ConfigurationSurvey:
-    """Return the files that discovery would read.
-
-    Opens only the `.git` file of a worktree, and the list of moved servers.
-    """
+    """Return the files that discovery would read; opens only a worktree's `.git` and `moved`."""
     project, places = project_and_places(context)
     moved = read_moved(context.moved)
     return _survey(context, project, places, list(_candidates(context, places, [], moved)), moved)
@@ -357,8 +332,6 @@ def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
 
 @dataclass(frozen=True)
 class _Search:
-    """What the files of one discovery are read with."""
-
     context: DiscoveryContext
     project: Project
     places: Places
@@ -422,7 +395,6 @@ class _Search:
     def _setting(
         self, candidate: _Candidate, path: Path, kept: MovedFile | None = None
     ) -> EntryContext:
-        """Return what the entries of a file are read with."""
         location, context = candidate.location, self.context
         # Files that a project's file names are read only if its servers may run.
         trusted = not location.in_project or context.project_servers != "none"
@@ -468,7 +440,6 @@ def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Locati
 
 
 def unknown_sources(sources: tuple[str, ...], place: str = VARIABLE) -> tuple[ConfigWarning, ...]:
-    """Return a warning for each unknown source, with the nearest known one."""
     found = []
     for name in sources:
         bare = name.removeprefix("-")

@@ -1,8 +1,4 @@
-"""Resolves the `{places}` of path templates for this machine, user and working directory.
-
-Owns the search for the repository's root (for a worktree the main repository's, by which Claude
-Code names a project), and the environment variables that move clients' directories.
-"""
+"""Resolves the `{places}` of path templates for this machine, user and working directory."""
 
 from __future__ import annotations
 
@@ -26,7 +22,6 @@ class Project:
     """The working directory, as Claude Code sees it.
 
     Attributes:
-        cwd: The working directory.
         root: The repository's root at or above it; None outside a repository.
         main: The main repository's root when `root` is a worktree, else `root`.
         keys: The names that Claude Code's state may keep it under, most current first.
@@ -98,8 +93,6 @@ def path_variables(
 def _movable(
     environ: Mapping[str, str], *, home: Path, cwd: Path, config: Path, data: Path
 ) -> dict[str, tuple[Path, ...]]:
-    """Directories that a client's own variable moves."""
-
     def moved(variable: str, default: Path) -> Path:
         named = environ.get(variable, "").strip()
         return _from_cwd(Path(named), home=home, cwd=cwd) if named else default
@@ -190,7 +183,6 @@ def _absolute(text: str) -> Path | None:
 
 
 def _main_repository(root: Path) -> Path:
-    """The repository that a worktree belongs to; the root itself when it is none."""
     raw = read_regular(root / ".git", limit=64 * 1024)
     if isinstance(raw, str):
         return root
@@ -212,9 +204,9 @@ def _main_repository(root: Path) -> Path:
 
 
 def _is_repository(place: Path, cwd: Path) -> bool:
-    """Whether a directory at or above the working directory is the root of its owner's repository.
+    """Whether a directory is the root of a repository of someone who counts here.
 
-    Anybody can make a `.git` in a directory like `/tmp`, and with it a project of all below. So it
+    Anyone can make a `.git` in a directory like `/tmp`, and with it a project of all below. So it
     has to belong to the owner of the working directory, to this user or to the system.
     """
     try:

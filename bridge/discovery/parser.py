@@ -1,8 +1,7 @@
 """Parses a decoded configuration file into servers, skipped entries and warnings: pure.
 
-Owns the structure above the entries: keys that hold servers, per-project tables, files with one
-bare entry, lists of entries, inputs, and lists that turn servers on or off. Never raises on a
-file's content: mistakes become `SkippedServer` or `ConfigWarning`, and the rest still loads.
+Owns the structure above the entries. Never raises on a file's content: mistakes become
+`SkippedServer` or `ConfigWarning`, and the rest still loads.
 """
 
 from __future__ import annotations
@@ -39,12 +38,10 @@ class Parsed:
 def parse_document(
     document: object, file: EntryContext, projects: tuple[str, ...] = (), most: int = MAX_SERVERS
 ) -> Parsed:
-    """Return the entries and warnings of a decoded file.
+    """Return at most `most` entries, and the warnings, of a decoded file.
 
-    Args:
-        projects: For a dialect with servers per project, this project's directories, strongest
-            first.
-        most: Entries that are read.
+    `projects` are this project's directories for a dialect with servers per project, strongest
+    first.
     """
     warnings: list[ConfigWarning] = []
 
@@ -103,7 +100,6 @@ def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[S
 def _with_inputs(
     setting: EntryContext, document: Mapping[str, object], prefix: str
 ) -> EntryContext:
-    """Return the setting for one table of servers, with the `inputs` next to it."""
     parent = prefix.rpartition(".")[0]
     described = lookup(document, f"{parent}.inputs" if parent else "inputs")
     inputs = _inputs(described) if setting.dialect.inputs else {}
@@ -134,7 +130,6 @@ def _named_entries(
 
 
 def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
-    """Return why a list of the file turns a server off; empty if none does."""
     if dialect.gates is None:
         return ""
     allowed, excluded = (lookup(document, place) for place in dialect.gates)

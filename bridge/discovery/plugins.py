@@ -1,7 +1,6 @@
 """Reads the servers that plugins of Claude Code and extensions of Gemini CLI and Qwen Code bring.
 
-Owns which of them are on, the shapes of their files and the paths in them. What is installed is
-what the user's own files record: a project's files can turn a plugin off, never on.
+The user's own files record what is installed: a project can turn a plugin off, never on.
 """
 
 from __future__ import annotations
@@ -30,14 +29,7 @@ def plugin_servers(
     places: Places,
     project: Project,
 ) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """Yield what Claude Code's plugins that are installed and on for this project bring.
-
-    Each file of a plugin, with its servers as a client's own file would have them.
-
-    Args:
-        index: The decoded `installed_plugins.json`.
-        directory: Where it is.
-    """
+    """Yield each file of the project's plugins, with its servers as in a client's own file."""
     installed = _installed(index, project)
     states = _states(reader, places) if installed else {}
     for id, (scope, root) in installed.items():
@@ -73,7 +65,6 @@ def extension_servers(
 
 
 def _installed(index: Mapping[str, object], project: Project) -> dict[str, tuple[str, Path]]:
-    """Return scope and directory of the plugins that were installed for all or for this project."""
     plugins = index.get("plugins")
     found: dict[str, tuple[str, Path]] = {}
     for id, records in plugins.items() if isinstance(plugins, Mapping) else ():
@@ -135,7 +126,6 @@ def _table(document: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _with_env(value: object, values: Mapping[str, str]) -> object:
-    """Return a server that is started with its plugin's directories in the environment."""
     if not isinstance(value, Mapping) or "command" not in value:
         return value
     env = value.get("env", {})

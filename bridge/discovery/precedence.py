@@ -1,8 +1,6 @@
 """Merges the entries of all files into one list of servers: pure.
 
-Owns precedence, and the reasons for skipping a valid entry: it would start this bridge, Claude
-Code's lists reject it, a project's server is not approved, or a stronger file has the name. The
-same server in several files becomes one, with all its sources; under two names it stays two. A
+The same server in several files becomes one, with all its sources; under two names it stays two. A
 project's server never gets the name of a user's server, nor one with the same spelling in programs.
 """
 
@@ -44,14 +42,10 @@ Verdict = ServerSpec | SkippedServer | ProposedServer
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The settings and approvals that decide which servers are used.
+    """The settings and approvals that decide which servers are used in the working `directory`.
 
     Attributes:
-        approvals: Claude Code's lists of the project's servers.
         trusting_clients: Clients in which the user has trusted this project, by source.
-        consents: Approved definitions, by their digest.
-        restrictions: Servers that the user or their company has forbidden.
-        directory: The working directory, which approvals are for.
     """
 
     allow_self: bool
@@ -63,7 +57,6 @@ class Rules:
     directory: str = ""
 
     def approved_by_client(self, name: str, location: Location) -> str:
-        """Return the client that has approved a project's server by name or folder, if one has."""
         if location.approvable and self.approvals.approves(name):
             return location.client
         return self.trusting_clients.get(location.id, "")
@@ -72,7 +65,6 @@ class Rules:
         return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
 
     def approving_clients(self, locations: Iterable[Location]) -> set[str]:
-        """Return the clients in which something of this project is approved."""
         if self.project_servers != "approved":
             return set()
         found = self.approvals
@@ -81,7 +73,7 @@ class Rules:
         return {*self.trusting_clients.values(), *named}
 
     def refusal(self, definition: Definition, location: Location) -> str:
-        """Return why a project's definition may not be used; empty when it may."""
+        """Return why a project's definition may not be used; empty if it may."""
         if definition in self.consents.by_person:
             return ""
         client = self.approved_by_client(definition.name, location)
@@ -98,12 +90,7 @@ class Rules:
 
 @dataclass
 class _Holder:
-    """The strongest definition of a name, and its differences from weaker ones.
-
-    Attributes:
-        spec: The server; None when it is not used.
-        reason: Why it is not.
-    """
+    """The strongest definition of a name (its spec, or why it is unused), and weaker ones."""
 
     source: Source
     spec: ServerSpec | None
@@ -211,7 +198,6 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
 
 
 def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[Consent]:
-    """Yield the record of a client's approval that was not seen before."""
     if isinstance(verdict, SkippedServer) or not location.in_project or location.moved:
         return
     spec = verdict.spec if isinstance(verdict, ProposedServer) else verdict

@@ -1,9 +1,7 @@
-"""Recognizes commands that start this bridge: pure.
+"""Recognizes commands that start this bridge, which would start itself again: pure.
 
-A bridge among the user's servers would start itself, recursively. Owns the recognition, through the
-usual launchers and shells. Only the executed program counts, never its other arguments: a server
-for a directory of the bridge's name is not the bridge. Unknown launchers are assumed not to start
-the bridge.
+Only the executed program counts, never its other arguments: a server for a directory of the
+bridge's name is not the bridge. Unknown launchers are assumed not to start the bridge.
 """
 
 from __future__ import annotations

@@ -38,11 +38,10 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(kw_only=True)
 class Approvals:
-    """The user's approvals and rejections of a project's servers.
+    """Approvals and rejections of a project's servers, by name folded as in Claude Code.
 
     Attributes:
-        approved: Names, folded as Claude Code folds them.
-        rejected: Folded name to the file that rejects it.
+        rejected: Name to the file that rejects it.
         all_approved: Whether every server of the project is.
         trusted: Whether the user trusts the folder, in which its own files may approve.
     """
@@ -58,11 +57,9 @@ class Approvals:
     def add(
         self, lists: Mapping[str, object], *, path: str, prefix: str = "", may_approve: bool
     ) -> Iterator[ConfigWarning]:
-        """Take in one object of one file; yield warnings about it.
+        """Take in one object (at the dotted `prefix`) of one file; yield warnings about it.
 
-        Args:
-            prefix: The dotted place of `lists` in the file; empty at its top.
-            may_approve: Whether approvals count here; rejections always do.
+        Rejections always count, approvals if the file `may_approve`.
         """
         names: dict[str, set[str]] = {ENABLED_KEY: set(), DISABLED_KEY: set()}
         for key in names:
@@ -141,12 +138,7 @@ _FOLDED = frozenset({GEMINI, QWEN})
 
 @dataclass(frozen=True, kw_only=True)
 class ListedServer:
-    """One server in a list: by its name, its whole command line or its address.
-
-    Attributes:
-        path: The file that has it.
-        managed: Whether that is the company's.
-    """
+    """One server in a list of one file: by its name, its whole command line or its address."""
 
     path: str
     managed: bool
@@ -174,7 +166,6 @@ class Restrictions:
     """All lists that forbid servers.
 
     Attributes:
-        denied: Forbidden servers.
         allowing: Each file's list of the only allowed servers, and whether it is the company's.
         only_managed: Whether only the company's files may allow servers.
         off: By source, names that are switched off, with the reason.
@@ -218,7 +209,6 @@ class Restrictions:
         self.only_managed |= managed and document.get("allowManagedMcpServersOnly") is True
 
     def reason(self, spec: ServerSpec, source: str) -> str:
-        """Return why a server of a source may not be used; empty if it may."""
         claude = source == CLAUDE
         for entry in self.denied:
             if (claude or entry.managed) and entry.matches(spec, denying=True):
@@ -245,7 +235,6 @@ class Restrictions:
         return ""
 
     def off_by(self, name: str, source: str) -> str:
-        """Return the list that switches a client's server off; empty if none does."""
         if by := self.off.get(source, {}).get(_folded(name) if source in _FOLDED else name):
             return by
         return next((by for names, by in self.only.get(source, ()) if name not in names), "")
@@ -291,7 +280,6 @@ def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | N
 
 
 def _pattern(text: str, in_host: str) -> re.Pattern[str]:
-    """Return a case-insensitive pattern for an address with wildcards."""
     scheme, sep, rest = text.partition("://")
     host, slash, path = rest.partition("/") if sep else (scheme, "", "")
     if not sep:
@@ -354,7 +342,6 @@ _GEMINI_FORMAT: Format = "json with comments"
 
 
 def decision_files(places: Places) -> Iterator[Path]:
-    """Yield the files in which clients keep the user's approvals and trusted directories."""
     templates = [_GEMINI_SWITCHES, *APPROVAL_FILES, *(file[1] for file in TRUST_FILES)]
     templates += [f"{{{client}}}/extensions/{ENABLEMENT_FILE}" for client in (GEMINI, QWEN)]
     templates += [f"{folder}/{name}" for folder, _ in MANAGED for name in _LIMIT_NAMES]
@@ -370,7 +357,7 @@ def decision_files(places: Places) -> Iterator[Path]:
 def is_in_project(path: Path, places: Places) -> bool:
     """Return whether one of the user's files is in the project, because a variable points there.
 
-    False if the project contains the user's home directory, as when that is a repository.
+    False if the project contains the home directory.
     """
 
     def is_below(path: Path, place: Path) -> bool:
@@ -408,7 +395,6 @@ def read_claude_approvals(reader: FileReader, places: Places, project: Project) 
 def trusting_clients(
     reader: FileReader, places: Places, project: Project, locations: Iterable[Location]
 ) -> Iterator[tuple[str, str]]:
-    """Return the clients in which the user has trusted this project, by their source."""
     read = {row.id for row in locations}
     for id, template, format, trusts in TRUST_FILES:
         for path in fill(template, places) if id in read else ():
@@ -461,7 +447,6 @@ def _add_disabled_servers(
     project: Project,
     limiting: Mapping[str, Iterable[Path]],
 ) -> None:
-    """Take in the lists that other clients keep in their files, and Claude Code in its state."""
     off, only = limits.off, limits.only
     off[CLAUDE] = {}
     for path in fill(STATE_FILE, places):
