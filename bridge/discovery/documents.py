@@ -247,19 +247,13 @@ def _check_events(events: Iterable[Any]) -> None:
 
 
 def _with_text_keys(value: object) -> object:
-    if isinstance(value, dict):
-        return {_key(key): _with_text_keys(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_text_keys(item) for item in value]
-    return value
-
-
-def _key(key: object) -> str:
-    if isinstance(key, str):
-        return key
-    if key is None:
-        return "null"
-    return str(key).lower() if isinstance(key, bool) else str(key)
+    if not isinstance(value, dict):
+        return value
+    # As JSON has them: `null`, `true` and numbers as texts.
+    keys = (key if isinstance(key, str) else json.dumps(key, default=str) for key in value)
+    return dict(zip(keys, map(_with_text_keys, value.values()), strict=True))
 
 
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)")
@@ -271,17 +265,13 @@ def parse_env_file(text: str) -> dict[str, str]:
     """Return the variables that a `.env` file sets; a name's last line counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        match = _LINE.match(line)
-        if match is None:
+        if (match := _LINE.match(line)) is None:
             continue
-        found[match[1]] = _parse_value(match[2])
+        name, written = match.groups()
+        if (quoted := _QUOTED.match(written)) is None:
+            found[name] = re.split(r"\s#", written, maxsplit=1)[0].strip()
+        elif quoted[1] is not None:
+            found[name] = quoted[1]
+        else:
+            found[name] = _ESCAPE.sub(lambda each: "\n" if each[1] == "n" else each[1], quoted[2])
     return found
-
-
-def _parse_value(written: str) -> str:
-    quoted = _QUOTED.match(written)
-    if quoted is None:
-        return re.split(r"\s#", written, maxsplit=1)[0].strip()
-    if quoted[1] is not None:
-        return quoted[1]
-    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], quoted[2])

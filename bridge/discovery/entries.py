@@ -92,23 +92,19 @@ def read_entry(
 
 def unread_entry(name: str, value: object, key: str, context: EntryContext) -> SkippedServer:
     """Return an entry that is not started by this client, or by it alone."""
+    names: list[str] = []
+    for label, item in value.items() if isinstance(value, Mapping) else ():
+        members = item if isinstance(item, Mapping) and item else {}
+        names += [dotted_key(label, member) for member in members] or [dotted_key(label)]
     source = Source(
         client=context.client,
         scope=context.scope,
         path=context.path,
         key=key,
         moved_from=context.moved_from,
-        fields=_field_names(value),
+        fields=tuple(names),
     )
     return SkippedServer(name=name, source=source, reason=ONLY_CLIENT, foreign=True)
-
-
-def _field_names(value: object) -> tuple[str, ...]:
-    names: list[str] = []
-    for key, item in value.items() if isinstance(value, Mapping) else ():
-        members = item if isinstance(item, Mapping) and item else {}
-        names += [dotted_key(key, member) for member in members] or [dotted_key(key)]
-    return tuple(names)
 
 
 def without_nulls(value: object, depth: int = 8) -> object:
@@ -262,19 +258,15 @@ def normalized(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, ob
         moved = {key: command[key] for key in ("args", "env") if command.get(key) is not None}
         return {**entry, "command": command.get("path"), **moved}
     if dialect.command_words and isinstance(command, str):
-        command = _words(command)
+        try:
+            command = shlex.split(command)
+        except ValueError as error:
+            raise UnusableError(f"command cannot be split into words: {error}") from error
     if dialect.command_list and isinstance(command, list):
         listed = entry.get("args") if dialect.command_words else None
         args = [*command[1:], *(listed if isinstance(listed, list) else ())]
         return {**entry, "command": command[0] if command else "", "args": args}
     return entry
-
-
-def _words(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise UnusableError(f"command cannot be split into words: {error}") from error
 
 
 def _disabled_reason(entry: Mapping[str, object]) -> str:
@@ -300,7 +292,12 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
         if transport is None:
             known = ", ".join(dialect.transports)
             raise UnusableError(f'{label} "{shown(named)}" is not supported; supported are {known}')
-        _check_type(entry, dialect, f'{label} "{shown(named)}"', transport)
+        wanted, other, right = dialect.url_keys, dialect.command_keys, "stdio"
+        if transport == "stdio":
+            wanted, other, right = other, wanted, "http"
+        if first_used(entry, wanted) is None:
+            change = f'; for its {other[0]} write "{right}"' if first_used(entry, other) else ""
+            raise UnusableError(f'its {label} "{shown(named)}" needs a {wanted[0]}{change}')
         return transport
     if url in dialect.url_transports:
         return dialect.url_transports[str(url)]
@@ -312,17 +309,6 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
             raise UnusableError(msg)
         return dialect.untyped_url
     raise UnusableError("it has neither command nor url")
-
-
-def _check_type(
-    entry: Mapping[str, object], dialect: Dialect, written: str, transport: Transport
-) -> None:
-    wanted, other, right = dialect.url_keys, dialect.command_keys, "stdio"
-    if transport == "stdio":
-        wanted, other, right = other, wanted, "http"
-    if first_used(entry, wanted) is None:
-        change = f'; for its {other[0]} write "{right}"' if first_used(entry, other) else ""
-        raise UnusableError(f"its {written} needs a {wanted[0]}{change}")
 
 
 def _url(entry: Mapping[str, object], reader: FieldReader) -> str:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeGuard
 from urllib.parse import urlsplit
 
-from bridge.discovery.dialect import Dialect, Syntax
+from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.report import ConfigWarning, shown
 from bridge.discovery.variables import (
@@ -78,7 +77,7 @@ class FieldReader:
         in_project = self.context.may_open_files is not None
         if in_project and part not in ("env", "headers"):
             # Otherwise a change of that file would change the program without an approval.
-            variables = replace(variables, read=_refused_file)
+            variables = replace(variables, read=_refuse_file)
         syntax = self.dialect.syntax if part in self.dialect.expanded else ""
         if syntax == "posix" and ("$(" in value or "`" in value):
             raise UnusableError(
@@ -92,19 +91,13 @@ class FieldReader:
             left = f"{SPELLED[syntax].replace('%s', shown(name))} is left as written"
             fate = "it becomes nothing" if found.emptied else left
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
-        if part:
-            self._warn_of_foreign(found.foreign, label, syntax)
-        return found.text
-
-    def _warn_of_foreign(
-        self, foreign: tuple[tuple[str, str], ...], label: str, syntax: Syntax
-    ) -> None:
         client = self.context.client
-        for text, name in foreign:
+        for text, name in found.foreign if part else ():
             own = SPELLED.get(syntax, "").replace("%s", name)
             advice = f"{client} writes {own}" if own else f"{client} expands no variables here"
             advice = advice if name else f"{client} does not know it"
             self.warn(label, f"{shown(text)} is left as written; {shown(advice)}")
+        return found.text
 
     def check_inputs(self, entry: Mapping[str, object]) -> None:
         missing = missing_inputs(entry, self.context.variables, self.dialect.syntax)
@@ -147,9 +140,10 @@ class FieldReader:
                 continue
             # As in Claude Code: a smaller number was probably meant as seconds.
             least = 1000 if unit < 1 and label == "timeout" else 0
-            if is_finite_number(value) and value > 0 and value >= least:
+            number = value if isinstance(value, int | float) and value is not True else 0
+            if least <= number and 0 < number < math.inf:
                 # Bounded before the conversion: an integer may be larger than any float.
-                bounded = min(value, round(7 * 24 * 3600 / unit))  # No call takes a week.
+                bounded = min(number, round(7 * 24 * 3600 / unit))  # No call takes a week.
                 return float(bounded) if unit == 1 else float(bounded) / round(1 / unit)
             self.warn(
                 label,
@@ -161,7 +155,7 @@ class FieldReader:
         return None
 
 
-def _refused_file(path: str) -> str | None:
+def _refuse_file(path: str) -> str | None:
     what = f'takes its text from "{shown(path)}"'
     raise UnusableError(f"{what}, which a project's file may do in env and headers only")
 
@@ -188,12 +182,6 @@ def directory(text: str, variables: Variables, start: str) -> str:
     return str(Path(start) / text)
 
 
-def is_finite_number(value: object) -> TypeGuard[int | float]:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, int) or math.isfinite(value)
-
-
 def _scalar_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -204,61 +192,44 @@ def _scalar_text(value: object) -> object:
     return value
 
 
-_TABLES = ("oauth", "auth", "oauthClient")
-_CLIENT_SECRET = ("clientSecret", "client_secret", "CLIENT_SECRET")
-_SCOPES = ("scopes", "scope", "oauthScopes")
-_OUTER_SCOPES = ("oauthScopes", "scopes")
-
-
 def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints | None:
-    label = next((name for name in _TABLES if isinstance(entry.get(name), Mapping)), "")
-    table = entry.get(label)
-    if not isinstance(table, Mapping) or table.get("enabled") is False:
-        table = {}
-        label = ""
-    client_id = _text(table, ("clientId", "client_id", "CLIENT_ID"), label, reader) or _text(
-        entry, ("oauthClientId",), "", reader
-    )
-    scopes = _scopes(table, _SCOPES, label, reader) or _scopes(entry, _OUTER_SCOPES, "", reader)
-    if not label and not client_id and not scopes:
+    tables = ("oauth", "auth", "oauthClient")
+    outer = next((name for name in tables if isinstance(entry.get(name), Mapping)), "")
+    if member(entry, f"{outer}.enabled") is False:
+        outer = ""
+
+    def inner(*names: str) -> tuple[str, ...]:
+        return tuple(f"{outer}.{name}" for name in names if outer)
+
+    def text(*labels: str) -> str:
+        label = first_used(entry, labels)
+        try:
+            return reader.text(member(entry, label), label, "oauth") if label else ""
+        except UnusableError as error:
+            reader.warn("", f"ignored: {error}")
+            return ""
+
+    client_id = text(*inner("clientId", "client_id", "CLIENT_ID"), "oauthClientId")
+    label = first_used(entry, (*inner("scopes", "scope", "oauthScopes"), "oauthScopes", "scopes"))
+    words = member(entry, label) if label else ()
+    words = words.split() if isinstance(words, str) else words
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        reader.warn(label or "", "ignored: it must be a text or a list of texts")
+        words = ()
+    if not outer and not client_id and not words:
         return None
     return OAuthHints(
         client_id=client_id,
-        client_secret=_text(table, _CLIENT_SECRET, label, reader),
-        scopes=scopes,
-        callback_port=_port(table, label, reader),
+        client_secret=text(*inner("clientSecret", "client_secret", "CLIENT_SECRET")),
+        scopes=tuple(words),
+        callback_port=_port(entry, outer, reader),
     )
 
 
-def _present(table: Mapping[str, object], names: tuple[str, ...], outer: str) -> tuple[str, object]:
-    """Return the label and value of the first field that a table has; None if it has none."""
-    name = next((name for name in names if table.get(name) is not None), "")
-    return (f"{outer}.{name}" if outer else name), table.get(name)
-
-
-def _text(
-    table: Mapping[str, object], names: tuple[str, ...], outer: str, reader: FieldReader
-) -> str:
-    label, value = _present(table, names, outer)
-    try:
-        return "" if value is None else reader.text(value, label, "oauth")
-    except UnusableError as error:
-        reader.warn("", f"ignored: {error}")
-        return ""
-
-
-def _scopes(
-    table: Mapping[str, object], names: tuple[str, ...], outer: str, reader: FieldReader
-) -> tuple[str, ...]:
-    label, value = _present(table, names, outer)
-    words = (value or "").split() if isinstance(value, str | None) else value
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        reader.warn(label, "ignored: it must be a text or a list of texts")
-        return ()
-    return tuple(words)
-
-
-def _port(table: Mapping[str, object], outer: str, reader: FieldReader) -> int | None:
+def _port(entry: Mapping[str, object], outer: str, reader: FieldReader) -> int | None:
+    table = entry.get(outer)
+    if not isinstance(table, Mapping):
+        return None
     value = table.get("callbackPort", table.get("callback_port"))
     if value is None and isinstance(redirect := table.get("redirectUri"), str):
         # Kiro writes host and port, the others a URL.

@@ -159,7 +159,7 @@ class FileReader:
         path = Path(name)
         if path not in self.references and len(self.references) < 64:
             if self._exposed.contains(path):
-                self._warn(path, EXPOSED)
+                self.warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED
             else:
                 raw = read_regular(path, limit=256 * 1024)  # An environment holds less.
@@ -171,13 +171,9 @@ class FileReader:
     def is_absent(self, path: Path) -> bool:
         return path in self._absent
 
-    def warn_if_absent(self, path: Path) -> None:
-        if path in self._absent:
-            self._warn(path, ABSENT)
-
     def _read(self, path: Path, format: Format, in_project: bool) -> Mapping[str, object] | None:
         if self._exposed.contains(path):
-            self._warn(path, EXPOSED)
+            self.warn(path, EXPOSED)
             return None
         limit = size_limit(format)
         if in_project:
@@ -188,20 +184,20 @@ class FileReader:
             if raw == ABSENT:
                 self._absent.add(path)
             else:
-                self._warn(path, raw)
+                self.warn(path, raw)
             return None
         if in_project:
             self._project_room -= len(raw)
         try:
             value = decode(raw, format)
         except MalformedError as error:
-            self._warn(path, str(error))
+            self.warn(path, str(error))
             return None
         if not isinstance(value, Mapping):
-            self._warn(path, f"the file must hold an object, not {kind(value)}")
+            self.warn(path, f"the file must hold an object, not {kind(value)}")
             return None
         return value
 
-    def _warn(self, path: Path, reason: str) -> None:
+    def warn(self, path: Path, reason: str) -> None:
         unread = reason != ABSENT
         self.warnings.append(ConfigWarning(path=str(path), key="", reason=reason, unread=unread))

@@ -17,6 +17,7 @@ from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.dialect import Location, Platform
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import (
+    ABSENT,
     FileReader,
     Fingerprint,
     fingerprint,
@@ -369,8 +370,8 @@ class _Search:
             entries = reader.document(kept.store, format)
             document = entries and with_surroundings(entries, document, location.dialect)
         if document is None:
-            if location.required and kept is None:
-                reader.warn_if_absent(path)
+            if location.required and kept is None and reader.is_absent(path):
+                reader.warn(path, ABSENT)
             return Parsed()
         if location.holds == "plugins":
             # In a project, where a repository may have put it, it is no one's record.

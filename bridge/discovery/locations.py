@@ -73,8 +73,10 @@ def path_variables(
         "claude_state": (cwd / claude,) if claude else (home,),
         "claude_settings": (cwd / claude,) if claude else (home / ".claude",),
         "extra": () if extra is None else (_from_cwd(extra, home=home, cwd=cwd),),
-        "upwards": _mcp_json_directories(project, home),
-        "within": _within(project),
+        # Claude Code walks to the root of the file system. What lies above home, or above a
+        # repository outside home, belongs to others, who could name commands for us to run.
+        "upwards": _up_to(cwd, home, Path(os.path.realpath(home)), project.root),
+        "within": _up_to(cwd, project.root),
         "workspace": tuple(dict.fromkeys((cwd, project.root or cwd))),
         "project": tuple(dict.fromkeys((cwd, project.root or cwd, project.main or cwd))),
         "vscode": (base / "Code" / "User", base / "Code - Insiders" / "User"),
@@ -149,25 +151,11 @@ def fill_with_origin(template: str, places: Places) -> tuple[tuple[Path, Path], 
     return tuple((place / rest if rest else place, place) for place in places[match[1]])
 
 
-def _within(project: Project) -> tuple[Path, ...]:
-    """The working directory and those above it up to the repository's root."""
-    cwd = project.cwd
+def _up_to(cwd: Path, *roots: Path | None) -> tuple[Path, ...]:
+    """Return a directory and those above it, up to the first root that is one of them."""
     chain = (cwd, *cwd.parents)
-    return chain[: chain.index(project.root) + 1] if project.root in chain else (cwd,)
-
-
-def _mcp_json_directories(project: Project, home: Path) -> tuple[Path, ...]:
-    """Directories whose `.mcp.json` counts, nearest first.
-
-    Claude Code walks to the root of the file system. This stops at home, and outside home at the
-    repository's root: what lies above belongs to others, who could name commands for us to run.
-    """
-    cwd = project.cwd
-    chain = (cwd, *cwd.parents)
-    for last in (home, Path(os.path.realpath(home)), project.root):
-        if last is not None and last in chain:
-            return chain[: chain.index(last) + 1]
-    return (cwd,)
+    last = next((root for root in roots if root in chain), cwd)
+    return chain[: chain.index(last) + 1]
 
 
 def _from_cwd(path: Path, *, home: Path, cwd: Path) -> Path:

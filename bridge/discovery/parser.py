@@ -98,23 +98,17 @@ def _misplaced(document: Mapping[str, object], file: EntryContext) -> Iterator[S
 
 
 def _with_inputs(
-    setting: EntryContext, document: Mapping[str, object], prefix: str
+    context: EntryContext, document: Mapping[str, object], prefix: str
 ) -> EntryContext:
     parent = prefix.rpartition(".")[0]
     described = lookup(document, f"{parent}.inputs" if parent else "inputs")
-    inputs = _inputs(described) if setting.dialect.inputs else {}
-    return replace(
-        setting, variables=replace(setting.variables, inputs=inputs, budget=InsertBudget())
-    )
-
-
-def _inputs(described: object) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for item in described if isinstance(described, list) else ():
+    inputs: dict[str, str | None] = {}
+    for item in described if context.dialect.inputs and isinstance(described, list) else ():
         if isinstance(item, Mapping) and isinstance(item.get("id"), str):
             default = item.get("default")
-            found[item["id"]] = default if isinstance(default, str) else None
-    return found
+            inputs[item["id"]] = default if isinstance(default, str) else None
+    variables = replace(context.variables, inputs=inputs, budget=InsertBudget())
+    return replace(context, variables=variables)
 
 
 def _named_entries(

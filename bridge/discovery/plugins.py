@@ -33,7 +33,11 @@ def plugin_servers(
     installed = _installed(index, project)
     states = _states(reader, places) if installed else {}
     for id, (scope, root) in installed.items():
-        if not _is_on(id, scope, states):
+        said = states.get(id, [])
+        decided = (state for kind, state in said if kind == "managed" or not state)
+        # A project's settings turn on what the user has installed for that project.
+        usual = any(kind == "user" or scope != "user" for kind, _ in said)
+        if not next(decided, usual):
             continue
         name = id.partition("@")[0]
         data = directory / "data" / "".join(c if c.isalnum() or c in "-_" else "-" for c in id)
@@ -90,15 +94,6 @@ def _states(reader: FileReader, places: Places) -> dict[str, list[tuple[str, boo
             if isinstance(state, bool):
                 found.setdefault(id, []).append((kind, state))
     return found
-
-
-def _is_on(id: str, scope: str, states: Mapping[str, list[tuple[str, bool]]]) -> bool:
-    said = states.get(id, [])
-    for kind, state in said:
-        if kind == "managed" or not state:
-            return state
-    # A project's settings turn on what the user has installed for that project.
-    return any(kind == "user" or scope != "user" for kind, _ in said)
 
 
 def _tables(root: Path, reader: FileReader) -> Iterator[tuple[Path, Mapping[str, object]]]:
